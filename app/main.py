@@ -10,29 +10,30 @@ from streamlit import config
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
-    # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
+    # Pages import `app.navigation.selection`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
-from app import reading
+from app.server import preimport
 
-reading.wait()
+preimport.wait()
 
-from app.address import PAGE, catch_up, keep_named, settled
-from app.all_sent import wait_until_sent
-from app.left_behind import forget_left_behind
-from app.parts import context_bar
-from app.parts.ahead import load_plotly_ahead
-from app.parts.asked import drop_unusable, say_refused
-from app.parts.copy_link import copy_link
-from app.parts.room import say_room
-from app.parts.story import caption_bar, offer
-from app.parts.theme_switch import theme_switch
-from app.parts.views_from_outside import view_pages
-from app.person import current_person, let_in
-from app.state import OPENED, theme
-from kvlab.assets import asset_path
-from kvlab.jobs import registry
-from kvlab.lab.person import Role
+from app.admin.disk_warning import say_room
+from app.base.copy_link import copy_link
+from app.base.preload_plotly import load_plotly_ahead
+from app.base.theme import theme
+from app.base.theme_switch import theme_switch
+from app.navigation import context_bar
+from app.navigation.selection import OPENED
+from app.run_views.plugin_views import view_pages
+from app.server.current_user import current_person, let_in
+from app.session.cleanup import forget_left_behind
+from app.session.flush import wait_until_sent
+from app.session.url_numbers import drop_unusable, say_refused
+from app.session.url_state import PAGE, catch_up, keep_named, settled
+from app.story.story_mode import caption_bar, offer
+from kvlab.catalogue import methods
+from kvlab.common.assets import asset_path
+from kvlab.server.users import Role
 
 FIRST = "first"
 MENU = {
@@ -107,7 +108,7 @@ def main() -> None:
     if not let_in():
         return
     load_plotly_ahead()
-    registry.prefetch()
+    methods.prefetch()
     sections = pages()
     page = st.navigation(sections, expanded=True)
     drop_unusable()

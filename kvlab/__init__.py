@@ -8,28 +8,28 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kvlab import moved_modules
+from kvlab.plugins import moved_modules
 
 if TYPE_CHECKING:
     from kvlab.cache import make_cache
-    from kvlab.catalogue import methods
+    from kvlab.common.errors import UserError
     from kvlab.engine import compare, run
-    from kvlab.errors import UserError
-    from kvlab.methods.compose import compose
+    from kvlab.methods.catalogue import list_methods
+    from kvlab.methods.composition.composed import compose
     from kvlab.models.load import load_model
     from kvlab.trace import open_run
 
 __version__ = "0.1.0"
 
-__all__ = ["UserError", "compare", "compose", "load_model", "make_cache", "methods", "open_run", "run"]
+__all__ = ["UserError", "compare", "compose", "list_methods", "load_model", "make_cache", "open_run", "run"]
 
 _HOME = {
-    "UserError": "kvlab.errors",
+    "UserError": "kvlab.common.errors",
     "compare": "kvlab.engine",
-    "compose": "kvlab.methods.compose",
+    "compose": "kvlab.methods.composition.composed",
     "load_model": "kvlab.models.load",
     "make_cache": "kvlab.cache",
-    "methods": "kvlab.catalogue",
+    "list_methods": "kvlab.methods.catalogue",
     "open_run": "kvlab.trace",
     "run": "kvlab.engine",
 }
@@ -38,6 +38,8 @@ moved_modules.install()
 
 
 def __getattr__(name: str) -> Any:
+    if name == "methods":  # the older spelling kvlab.methods() of list_methods()
+        return import_module("kvlab.methods")
     if name not in _HOME:
         raise AttributeError(f"module 'kvlab' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

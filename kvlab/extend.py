@@ -12,13 +12,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvlab.errors import UserError
-    from kvlab.evaluate.metrics import METRICS, register_metric
-    from kvlab.evaluate.metrics import score as score_answer
-    from kvlab.figures.palette import HUES, STATE_COLOURS, method_style, pick
-    from kvlab.figures.template import finish
-    from kvlab.figures.views import View as FigureView
-    from kvlab.figures.views import register_view
+    from kvlab.common.errors import UserError
+    from kvlab.evaluate.scoring.metrics import METRICS, register_metric
+    from kvlab.evaluate.scoring.metrics import score as score_answer
+    from kvlab.figures.base.palette import HUES, STATE_COLOURS, method_style, pick
+    from kvlab.figures.base.template import finish
+    from kvlab.figures.base.views import View as FigureView
+    from kvlab.figures.base.views import register_view
     from kvlab.methods.allocators.adaptive import HeadAdaptive
     from kvlab.methods.allocators.ballots import ChosenSlots
     from kvlab.methods.allocators.cosine import CosineDecay
@@ -30,42 +30,47 @@ if TYPE_CHECKING:
     from kvlab.methods.allocators.threshold import AboveThreshold
     from kvlab.methods.allocators.uniform import EqualHeads, Uniform
     from kvlab.methods.allocators.variance import Variance
-    from kvlab.methods.base import Method, make_method, register, registered
-    from kvlab.methods.compose import compose
-    from kvlab.methods.contract import Allocator, Capabilities, Scorer, Selector, Settler, Victims
-    from kvlab.methods.going_on import GoesOn
-    from kvlab.methods.in_place import InPlace
-    from kvlab.methods.parts import register_allocator, register_scorer, register_selector, register_settler
-    from kvlab.methods.pipeline import Pipeline
-    from kvlab.methods.plan import Edges, NewKeys, Plan, ValueShift
-    from kvlab.methods.presets import Preset
-    from kvlab.methods.rehearsal import Rehearsal
-    from kvlab.methods.scorers.around.prompt_only import PromptOnly
-    from kvlab.methods.scorers.around.slots_alone import SlotsAlone
+    from kvlab.methods.composition.composed import compose
+    from kvlab.methods.composition.register import (
+        register_allocator,
+        register_scorer,
+        register_selector,
+        register_settler,
+    )
+    from kvlab.methods.core.contract import Allocator, Capabilities, Scorer, Selector, Settler, Victims
+    from kvlab.methods.core.decode_buffer import GoesOn
+    from kvlab.methods.core.in_place import InPlace
+    from kvlab.methods.core.method import Method, make_method, register, registered
+    from kvlab.methods.core.pipeline import Pipeline
+    from kvlab.methods.core.plan import Edges, NewKeys, Plan, ValueShift
+    from kvlab.methods.core.preset import Preset
+    from kvlab.methods.core.second_pass import Rehearsal
+    from kvlab.methods.core.view import Seen, Slots, View
     from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
     from kvlab.methods.scorers.attention.ema import EmaScore
     from kvlab.methods.scorers.attention.last_query import LastQuery
-    from kvlab.methods.scorers.attention.recent_rows import RecentRows
+    from kvlab.methods.scorers.attention.pyramidinfer import RecentRows
     from kvlab.methods.scorers.attention.window import WindowAttention
-    from kvlab.methods.scorers.contents.keys_alone import ShortKeys, UnusualKeys
-    from kvlab.methods.scorers.contents.lag import Lag
-    from kvlab.methods.scorers.contents.none import Recency, Unscored
-    from kvlab.methods.scorers.contents.redundancy import Redundancy
-    from kvlab.methods.scorers.to_come.ballots import Ballots
-    from kvlab.methods.scorers.to_come.expected import ExpectedAttention
-    from kvlab.methods.scorers.to_come.future import FutureQueries
-    from kvlab.methods.scorers.to_come.predicted import PredictedScore
-    from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
+    from kvlab.methods.scorers.key_value.key_only import ShortKeys, UnusualKeys
+    from kvlab.methods.scorers.key_value.lag import Lag
+    from kvlab.methods.scorers.key_value.recency import Recency, Unscored
+    from kvlab.methods.scorers.key_value.redundancy import Redundancy
+    from kvlab.methods.scorers.lookahead.expected_attention import ExpectedAttention
+    from kvlab.methods.scorers.lookahead.gvote import Ballots
+    from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
+    from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
+    from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
+    from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
+    from kvlab.methods.scorers.wrappers.without_low_rank import SlotsAlone
     from kvlab.methods.selectors.chunks import Chunks
     from kvlab.methods.selectors.critical import Critical
-    from kvlab.methods.selectors.lowest_score import LowestScore
-    from kvlab.methods.selectors.oldest import Oldest
-    from kvlab.methods.selectors.pursuit import Pursuit
-    from kvlab.methods.settlers.absorb import Absorb
+    from kvlab.methods.selectors.fifo import Oldest
+    from kvlab.methods.selectors.top_k import LowestScore
+    from kvlab.methods.settlers.core.log_mass import Mass
     from kvlab.methods.settlers.eviction.evict import Evict
-    from kvlab.methods.settlers.eviction.lots import ThinInLots
+    from kvlab.methods.settlers.eviction.interval import ThinInLots
     from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
-    from kvlab.methods.settlers.mass import Mass
+    from kvlab.methods.settlers.low_rank.less import Absorb
     from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
     from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets
     from kvlab.methods.settlers.merging.group_fit import GroupFit
@@ -77,11 +82,11 @@ if TYPE_CHECKING:
     from kvlab.methods.settlers.pooling.pool import Pool
     from kvlab.methods.settlers.refitting.global_ridge import GlobalRidge
     from kvlab.methods.settlers.refitting.matching import MatchAttention
+    from kvlab.methods.settlers.refitting.pursuit import Pursuit
     from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
     from kvlab.methods.settlers.residuals.residual import ResidualMerge
-    from kvlab.methods.view import Seen, Slots, View
     from kvlab.stores.code import Code
-    from kvlab.stores.eight import Eight
+    from kvlab.stores.eight_bit import Eight
     from kvlab.stores.kivi import PerChannel, PerToken
     from kvlab.stores.store import STORES, Store
     from kvlab.stores.turbo import Rotated
@@ -96,36 +101,36 @@ if TYPE_CHECKING:
 _HOME = {
     name: module
     for module, names in {
-        "kvlab.errors": "UserError",
+        "kvlab.common.errors": "UserError",
         # A method: what it is, and what it says.
-        "kvlab.methods.base": "Method make_method register registered",
-        "kvlab.methods.compose": "compose",
-        "kvlab.methods.going_on": "GoesOn",
-        "kvlab.methods.parts": "register_allocator register_scorer register_selector register_settler",
-        "kvlab.methods.contract": "Allocator Capabilities Scorer Selector Settler Victims",
-        "kvlab.methods.in_place": "InPlace",
-        "kvlab.methods.pipeline": "Pipeline",
-        "kvlab.methods.plan": "Edges NewKeys Plan ValueShift",
-        "kvlab.methods.presets": "Preset",
-        "kvlab.methods.rehearsal": "Rehearsal",
-        "kvlab.methods.view": "Seen Slots View",
+        "kvlab.methods.core.method": "Method make_method register registered",
+        "kvlab.methods.composition.composed": "compose",
+        "kvlab.methods.core.decode_buffer": "GoesOn",
+        "kvlab.methods.composition.register": "register_allocator register_scorer register_selector register_settler",
+        "kvlab.methods.core.contract": "Allocator Capabilities Scorer Selector Settler Victims",
+        "kvlab.methods.core.in_place": "InPlace",
+        "kvlab.methods.core.pipeline": "Pipeline",
+        "kvlab.methods.core.plan": "Edges NewKeys Plan ValueShift",
+        "kvlab.methods.core.preset": "Preset",
+        "kvlab.methods.core.second_pass": "Rehearsal",
+        "kvlab.methods.core.view": "Seen Slots View",
         # Scorers.
-        "kvlab.methods.scorers.around.prompt_only": "PromptOnly",
-        "kvlab.methods.scorers.around.slots_alone": "SlotsAlone",
+        "kvlab.methods.scorers.wrappers.prompt_only": "PromptOnly",
+        "kvlab.methods.scorers.wrappers.without_low_rank": "SlotsAlone",
         "kvlab.methods.scorers.attention.accumulated": "AccumulatedAttention",
         "kvlab.methods.scorers.attention.ema": "EmaScore",
         "kvlab.methods.scorers.attention.last_query": "LastQuery",
-        "kvlab.methods.scorers.attention.recent_rows": "RecentRows",
+        "kvlab.methods.scorers.attention.pyramidinfer": "RecentRows",
         "kvlab.methods.scorers.attention.window": "WindowAttention",
-        "kvlab.methods.scorers.contents.keys_alone": "ShortKeys UnusualKeys",
-        "kvlab.methods.scorers.contents.lag": "Lag",
-        "kvlab.methods.scorers.contents.none": "Recency Unscored",
-        "kvlab.methods.scorers.contents.redundancy": "Redundancy",
-        "kvlab.methods.scorers.to_come.ballots": "Ballots",
-        "kvlab.methods.scorers.to_come.expected": "ExpectedAttention",
-        "kvlab.methods.scorers.to_come.future": "FutureQueries",
-        "kvlab.methods.scorers.to_come.predicted": "PredictedScore",
-        "kvlab.methods.scorers.to_come.rehearsed": "RehearsedAttention",
+        "kvlab.methods.scorers.key_value.key_only": "ShortKeys UnusualKeys",
+        "kvlab.methods.scorers.key_value.lag": "Lag",
+        "kvlab.methods.scorers.key_value.recency": "Recency Unscored",
+        "kvlab.methods.scorers.key_value.redundancy": "Redundancy",
+        "kvlab.methods.scorers.lookahead.gvote": "Ballots",
+        "kvlab.methods.scorers.lookahead.expected_attention": "ExpectedAttention",
+        "kvlab.methods.scorers.lookahead.sampled_queries": "FutureQueries",
+        "kvlab.methods.scorers.lookahead.kvzap": "PredictedScore",
+        "kvlab.methods.scorers.lookahead.kvzip": "RehearsedAttention",
         # Allocators.
         "kvlab.methods.allocators.adaptive": "HeadAdaptive",
         "kvlab.methods.allocators.ballots": "ChosenSlots",
@@ -141,15 +146,15 @@ _HOME = {
         # Selectors.
         "kvlab.methods.selectors.chunks": "Chunks",
         "kvlab.methods.selectors.critical": "Critical",
-        "kvlab.methods.selectors.lowest_score": "LowestScore",
-        "kvlab.methods.selectors.oldest": "Oldest",
-        "kvlab.methods.selectors.pursuit": "Pursuit",
+        "kvlab.methods.selectors.top_k": "LowestScore",
+        "kvlab.methods.selectors.fifo": "Oldest",
+        "kvlab.methods.settlers.refitting.pursuit": "Pursuit",
         # Settlers.
-        "kvlab.methods.settlers.absorb": "Absorb",
+        "kvlab.methods.settlers.low_rank.less": "Absorb",
         "kvlab.methods.settlers.eviction.evict": "Evict",
-        "kvlab.methods.settlers.eviction.lots": "ThinInLots",
+        "kvlab.methods.settlers.eviction.interval": "ThinInLots",
         "kvlab.methods.settlers.eviction.reposition": "EvictAndReposition",
-        "kvlab.methods.settlers.mass": "Mass",
+        "kvlab.methods.settlers.core.log_mass": "Mass",
         "kvlab.methods.settlers.merging.cosine_merge": "CosineMerge",
         "kvlab.methods.settlers.merging.gaussian_sets": "GaussianSets",
         "kvlab.methods.settlers.merging.group_fit": "GroupFit",
@@ -165,12 +170,12 @@ _HOME = {
         "kvlab.methods.settlers.residuals.residual": "ResidualMerge",
         # Stores.
         "kvlab.stores.code": "Code",
-        "kvlab.stores.eight": "Eight",
+        "kvlab.stores.eight_bit": "Eight",
         "kvlab.stores.kivi": "PerChannel PerToken",
         "kvlab.stores.store": "STORES Store",
         "kvlab.stores.turbo": "Rotated",
         # Tasks, files and metrics.
-        "kvlab.evaluate.metrics": "METRICS register_metric score_answer:score",
+        "kvlab.evaluate.scoring.metrics": "METRICS register_metric score_answer:score",
         "kvlab.tasks.build": "Draft",
         "kvlab.tasks.loaders": "register_loader",
         "kvlab.tasks.loaders.plain_text": "load_plain_text",
@@ -178,9 +183,9 @@ _HOME = {
         "kvlab.tasks.sample": "Sample",
         "kvlab.tasks.task": "Task",
         # Views of the dashboard.
-        "kvlab.figures.palette": "HUES STATE_COLOURS method_style pick",
-        "kvlab.figures.template": "finish",
-        "kvlab.figures.views": "FigureView:View register_view",
+        "kvlab.figures.base.palette": "HUES STATE_COLOURS method_style pick",
+        "kvlab.figures.base.template": "finish",
+        "kvlab.figures.base.views": "FigureView:View register_view",
     }.items()
     for name in names.split()
 }

@@ -8,17 +8,17 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.parts import page
-from app.parts.job_panel import badge
-from app.parts.links import link
-from app.parts.shown import Offer, menu
-from app.parts.text import ago, duration, plain, shorten
-from app.parts.thinning import thinning
-from app.state import runs_root
+from app.admin.thinning import thinning
+from app.base.links import link
+from app.base.text import ago, duration, plain, shorten
+from app.figures.export_menu import Offer, menu
+from app.navigation.selection import runs_root
+from app.queue.job_panel import badge
+from app.run_views import page
 from kvlab import jobs
-from kvlab.counted import in_words
-from kvlab.errors import UserError
-from kvlab.jobs.overview import MemoryNow, Overview, PersonNow, overview, stop_worker
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import in_words
+from kvlab.jobs.admin_overview import MemoryNow, Overview, PersonNow, overview, stop_worker
 from kvlab.report.views import table_of
 
 POLL_SECONDS = 3.0

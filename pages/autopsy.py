@@ -7,26 +7,28 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.address import keep, let_go
-from app.opened import wanted_of
-from app.parts import may, page, view
-from app.parts.asked import asked_numbers
-from app.parts.choice import one_of
-from app.parts.figure import show
-from app.parts.links import go
-from app.parts.queued import queued
-from app.parts.recorded import full_run
-from app.parts.tables import csv_button, show_table
-from app.parts.text import plain
-from app.parts.tokentext import along_text, state_classes, tokentext
-from app.state import theme as page_theme
-from kvlab.analysis import autopsy, board
-from kvlab.analysis.facts import fact_positions
+from app.base import permission
+from app.base.links import go
+from app.base.segmented import one_of
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.components.tokentext import along_text, state_classes, tokentext
+from app.figures.figure import show
+from app.figures.tables import csv_button, show_table
+from app.queue.submit import queued
+from app.run_views import page, view
+from app.run_views.require_level import full_run
+from app.session.open_runs import wanted_of
+from app.session.url_numbers import asked_numbers
+from app.session.url_state import keep, let_go
+from kvlab.analysis.attention import autopsy
+from kvlab.analysis.comparison import board
+from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import states_at
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.figures import autopsy as figures
-from kvlab.figures.palette import FATES
-from kvlab.jobs.counterfactual import counterfactual
+from kvlab.figures.base.palette import FATES
+from kvlab.jobs.rerun_pinned import counterfactual
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 
@@ -219,7 +221,7 @@ def put_back(run: Run, span: tuple[int, int]) -> None:
         "tokens kept in every head, in places of the budget. **Difference of two runs** then shows the change."
     )
     again = {"type": "primary", "icon": ":material/replay:", "key": "put-back"}
-    if may.button("Keep them and run again", may.why_not(), **again):
+    if permission.button("Keep them and run again", permission.why_not(), **again):
         job = queued(lambda: counterfactual(run.record, *span))
         if job is not None:
             go("new_run", job=job)

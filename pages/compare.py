@@ -10,33 +10,33 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.parts import page
-from app.parts.board import answer_form, board_of, board_section
-from app.parts.choice import one_of
-from app.parts.figure import page_file, show
-from app.parts.later import after_the_first_picture
-from app.parts.links import link
-from app.parts.reference import warn_of_reference
-from app.parts.repeats import batch_section
-from app.parts.report import report_menu
-from app.parts.shown import Offer, titled
-from app.parts.tables import csv_button
-from app.parts.text import plain
-from app.state import current_comparison
-from app.state import theme as page_theme
-from kvlab.analysis import compare
-from kvlab.analysis.board import ranked, telling_cell
-from kvlab.analysis.settings import differing_settings
-from kvlab.analysis.speed import ratio_words
-from kvlab.analysis.textdiff import diff
-from kvlab.atlas.sources import comparison_origin
-from kvlab.counted import ONE_PROMPT
+from app.base.deferred import after_the_first_picture
+from app.base.links import link
+from app.base.segmented import one_of
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.compare.board import answer_form, board_of, board_section
+from app.compare.repeats import batch_section
+from app.compare.report_menu import report_menu
+from app.figures.export_menu import Offer, titled
+from app.figures.figure import page_file, show
+from app.figures.tables import csv_button
+from app.navigation.selection import current_comparison
+from app.run_views import page
+from app.run_views.reference_warning import warn_of_reference
+from kvlab.analysis.comparison import compare
+from kvlab.analysis.comparison.board import ranked, telling_cell
+from kvlab.analysis.comparison.settings import differing_settings
+from kvlab.analysis.comparison.speed import ratio_words
+from kvlab.analysis.comparison.textdiff import diff
+from kvlab.common.formatting import ONE_PROMPT
 from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
-from kvlab.figures.template import MANY_LINES
-from kvlab.figures.words import byte_size, number
+from kvlab.figures.base.template import MANY_LINES
+from kvlab.figures.base.words import byte_size, number
 from kvlab.report.contents import in_words
 from kvlab.report.views import Passages, table_of
+from kvlab.results.sources import comparison_origin
 from kvlab.trace.reader import Run
 
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}

@@ -7,18 +7,18 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.all_sent import wait_until_sent
-from app.alone import drawn_alone
-from app.parts import page, view
-from app.parts.figure import show
-from app.parts.later import after_the_first_picture
-from app.parts.reference import warn_of_reference
-from app.parts.text import plain
-from app.parts.tokentext import along_text, difference_classes, tokentext
-from app.state import current_comparison, current_pair
-from app.state import theme as page_theme
-from kvlab.analysis import difference
-from kvlab.analysis.labels import distinct
+from app.base.deferred import after_the_first_picture
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.components.tokentext import along_text, difference_classes, tokentext
+from app.figures.figure import show
+from app.navigation.selection import current_comparison, current_pair
+from app.run_views import page, view
+from app.run_views.reference_warning import warn_of_reference
+from app.session.flush import wait_until_sent
+from app.session.fragment import drawn_alone
+from kvlab.analysis.comparison import difference
+from kvlab.analysis.comparison.labels import distinct
 from kvlab.figures import difference as figures
 from kvlab.trace.reader import Run
 

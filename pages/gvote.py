@@ -1,5 +1,5 @@
 """GVote: its figures and tables, drawn from what was recorded."""
 
-from app.parts.paper import paper_page
+from app.atlas.paper import paper_page
 
 paper_page("gvote")

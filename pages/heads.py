@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app.parts import page
-from app.parts.figure import show
-from app.parts.tables import show_table
-from app.state import current_run
-from app.state import theme as page_theme
-from kvlab.analysis import fingerprints
-from kvlab.analysis.memory import budgets_by_layer
+from app.base.theme import theme as page_theme
+from app.figures.figure import show
+from app.figures.tables import show_table
+from app.navigation.selection import current_run
+from app.run_views import page
+from kvlab.analysis.attention import fingerprints
+from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.figures import heads as figures
 from kvlab.figures.memory import budget_anatomy, read_budget_anatomy
 from kvlab.trace.reader import Run

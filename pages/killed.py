@@ -7,25 +7,27 @@ import html
 import pandas as pd
 import streamlit as st
 
-from app.parts import killed, may, page
-from app.parts.choice import one_of
-from app.parts.figure import show
-from app.parts.links import go, link
-from app.parts.queued import queued
-from app.parts.shown import Offer, titled
-from app.parts.tables import csv_button, show_table
-from app.parts.text import plain
-from app.state import current_run, runs_root
-from app.state import theme as page_theme
-from kvlab.analysis import killed as analysis
-from kvlab.analysis.textdiff import Segment
-from kvlab.answer_match import find_answer
-from kvlab.errors import UserError
-from kvlab.figures import killed as figures
-from kvlab.jobs.given_back import given_back
+from app.base import permission
+from app.base.links import go, link
+from app.base.segmented import one_of
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.compare import restore
+from app.figures.export_menu import Offer, titled
+from app.figures.figure import show
+from app.figures.tables import csv_button, show_table
+from app.navigation.selection import current_run, runs_root
+from app.queue.submit import queued
+from app.run_views import page
+from kvlab.analysis.comparison import restore as analysis
+from kvlab.analysis.comparison.textdiff import Segment
+from kvlab.common.answer_match import find_answer
+from kvlab.common.errors import UserError
+from kvlab.figures import restore as figures
+from kvlab.jobs.rerun_restored import given_back
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
-from kvlab.trace.rescues import Found, Rescue, load_rescue
+from kvlab.trace.restore_results import Found, Rescue, load_rescue
 
 STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; max-height: 220px; overflow-y: auto"
 COLUMNS = {"search": "given back", "slots": "slots more", "mean_kl": "mean KL", "tried": "reruns", "outcome": "outcome"}
@@ -47,7 +49,7 @@ def main() -> None:
         st.error(plain(str(error)))
         rescue = None
     if (job := st.query_params.get("search")) is not None:
-        killed.follow(job)
+        restore.follow(job)
     if rescue is not None:
         result(run, rescue)
     elif "search" not in st.query_params:
@@ -59,9 +61,9 @@ def offer(run: Run) -> None:
     if run.record.method == "full":
         st.info("The full cache drops nothing: choose a compressed run above.", icon=":material/info:")
         return
-    takes = killed.estimate(run, killed.MOST_RERUNS)
+    takes = restore.estimate(run, restore.MOST_RERUNS)
     st.markdown(f"Nobody has looked into **{plain(run.record.label)}** yet. It takes {takes}.")
-    killed.button(run, "ask-killed")
+    restore.button(run, "ask-killed")
 
 
 def result(run: Run, rescue: Rescue) -> None:
@@ -145,7 +147,7 @@ def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:
         recorded = {"icon": ":material/replay:", "key": "record-rescue"}
-        if chosen is not None and may.button("Record this run", may.why_not(), **recorded):
+        if chosen is not None and permission.button("Record this run", permission.why_not(), **recorded):
             job = queued(lambda: given_back(run.record, chosen.returned))
             if job is not None:
                 go("new_run", job=job)
@@ -158,8 +160,8 @@ def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
     with right:
         reruns = 2 * rescue.most_reruns if rescue.ending else rescue.most_reruns
         label = f"Look again, at most {reruns} reruns"
-        again = may.button(label, may.why_not(), icon=":material/refresh:", key="look-again")
-        if again and (job_id := killed.ask(run, reruns)):
+        again = permission.button(label, permission.why_not(), icon=":material/refresh:", key="look-again")
+        if again and (job_id := restore.ask(run, reruns)):
             st.query_params["search"] = job_id
             st.rerun()
 

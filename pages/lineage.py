@@ -7,16 +7,16 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.address import keep
-from app.parts import page, view
-from app.parts.asked import asked_number
-from app.parts.choice import one_of
-from app.parts.figure import show
-from app.parts.later import after_the_first_picture
-from app.parts.recorded import full_run
-from app.parts.text import plain
-from app.state import theme as page_theme
-from kvlab.analysis import influence
+from app.base.deferred import after_the_first_picture
+from app.base.segmented import one_of
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.figures.figure import show
+from app.run_views import page, view
+from app.run_views.require_level import full_run
+from app.session.url_numbers import asked_number
+from app.session.url_state import keep
+from kvlab.analysis.lineage import influence
 from kvlab.analysis.lineage.tree import lineage_tree, merged_count, merged_slots
 from kvlab.figures import influence as figures
 from kvlab.figures import lineage as river

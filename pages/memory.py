@@ -7,20 +7,21 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from app.parts import page, view
-from app.parts.choice import one_of
-from app.parts.figure import show
-from app.parts.keys import page_keys
-from app.parts.text import plain
-from app.parts.tokentext import along_text
-from app.state import current_sources
-from app.state import theme as page_theme
-from kvlab.analysis import cost, health
-from kvlab.analysis.memory import over_steps
-from kvlab.atlas.sources import comparison_origin
+from app.base.segmented import one_of
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.components.tokentext import along_text
+from app.figures.figure import show
+from app.navigation.selection import current_sources
+from app.navigation.shortcuts import page_keys
+from app.run_views import page, view
+from kvlab.analysis.attention import health
+from kvlab.analysis.comparison import cost
+from kvlab.analysis.comparison.memory import over_steps
 from kvlab.figures import cost as figures
 from kvlab.figures import health as health_figures
 from kvlab.figures import memory as memory_figures
+from kvlab.results.sources import comparison_origin
 from kvlab.trace.reader import Run
 
 SHAPES = ("stacked", "lines")

@@ -9,18 +9,19 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.parts import page, view
-from app.parts.choice import one_of
-from app.parts.figure import show
-from app.parts.later import after_the_first_picture
-from app.parts.recorded import run_with_steps
-from app.parts.text import plain
-from app.state import theme as page_theme
-from kvlab.analysis import merges, sag
+from app.base.deferred import after_the_first_picture
+from app.base.segmented import one_of
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.figures.figure import show
+from app.run_views import page, view
+from app.run_views.require_level import run_with_steps
+from kvlab.analysis.attention import sag
+from kvlab.analysis.lineage import merges
 from kvlab.figures import merges as merge_figures
 from kvlab.figures import sag as sag_figures
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import percent
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run
 
 

@@ -7,34 +7,37 @@ from typing import Any, get_args
 
 import streamlit as st
 
-from app.parts import may
-from app.parts.answer import Question, answer_section, planted
-from app.parts.asked import number_of
-from app.parts.choice import one_of
-from app.parts.fit_section import fit_section
-from app.parts.full_answer import full_answer
-from app.parts.job_panel import show_job
-from app.parts.links import go
-from app.parts.method_section import hyper_parameter_section, method_section, placement_section
-from app.parts.mini_card import mini_card
-from app.parts.plan_panel import show_plan
-from app.parts.private import private_switch
-from app.parts.prompt_library import save_section
-from app.parts.prompt_preview import cut_as_html, cut_as_passages
-from app.parts.prompt_source import further_down, prompt_section
-from app.parts.shown import Offer, titled
-from app.parts.text import plain
-from app.state import runs_root, session_id
+from app.base import permission
+from app.base.links import go
+from app.base.private_switch import private_switch
+from app.base.segmented import one_of
+from app.base.text import plain
+from app.evaluation.fit_section import fit_section
+from app.figures.export_menu import Offer, titled
+from app.navigation.selection import runs_root, session_id
+from app.new_run.answer import Question, answer_section, planted
+from app.new_run.full_answer import full_answer
+from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
+from app.new_run.mini_card import mini_card
+from app.new_run.plan_panel import show_plan
+from app.new_run.prompt_library import save_section
+from app.new_run.prompt_preview import cut_as_html, cut_as_passages
+from app.new_run.prompt_source import further_down, prompt_section
+from app.queue.job_panel import show_job
+from app.session.url_numbers import number_of
 from kvlab import jobs
-from kvlab.answers import find_facts
-from kvlab.errors import UserError
-from kvlab.generation_settings import GenerationSettings, generation_notes
-from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
-from kvlab.jobs.models import EMBEDDED
-from kvlab.jobs.registry import MethodEntry
-from kvlab.jobs.remembered import remember, remembered
-from kvlab.jobs.spoken import Manner, spoken
-from kvlab.lab.shelf import offered, short_name
+from kvlab.catalogue import parameters
+from kvlab.catalogue.methods import MethodEntry
+from kvlab.catalogue.models import models_here, what_to_name
+from kvlab.common.errors import UserError
+from kvlab.forms import compare_form, plan_preview, truncation
+from kvlab.forms.last_form import remember, remembered
+from kvlab.model_info import names, token_count
+from kvlab.model_info.chat_template import Manner, spoken
+from kvlab.model_info.names import EMBEDDED
+from kvlab.requests.facts import find_facts
+from kvlab.requests.generation_settings import GenerationSettings, generation_notes
+from kvlab.server.offered_models import offered, short_name
 
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; takes the most memory and disk.",
@@ -57,9 +60,9 @@ def model_section() -> str:
         "mini",
         key="model",
         bind="query-params",
-        help=plain(models.what_to_name()),
+        help=plain(what_to_name()),
     )
-    here = models.models_here(runs_root())
+    here = models_here(runs_root())
     if len(here) > 1:
         st.selectbox(
             "On this disk",
@@ -72,10 +75,10 @@ def model_section() -> str:
         )
     listed = offered() is not None
     others = "A folder or a hub name such as `Qwen/Qwen3-0.6B` works too."
-    st.caption(f"`mini` ships with kvlab. {plain(f'This server has {models.what_to_name()}.') if listed else others}")
+    st.caption(f"`mini` ships with kvlab. {plain(f'This server has {what_to_name()}.') if listed else others}")
     if model.strip() == EMBEDDED:
         mini_card()
-    for note in generation_notes(models.generation_settings(model.strip())):
+    for note in generation_notes(names.generation_settings(model.strip())):
         st.caption(plain(note))
     return model
 
@@ -88,18 +91,18 @@ def count_section(prompt: str, how: Manner, of: int = 0) -> int:
     if not prompt.strip():
         return 0
     try:
-        count, exact = prompts.count_tokens(prompt, how)
+        count, exact = token_count.count_tokens(prompt, how)
         templated = exact and spoken(prompt, how).templated
     except UserError as error:
         st.error(plain(str(error)))
         return 0
     known = "counted with its tokenizer" if exact else "estimated: its tokenizer is not on this machine"
     known += ", its chat template included" if templated else ""
-    room = models.context_length(how.model)
+    room = names.context_length(how.model)
     reads = f" The model was trained on {room:,}, new tokens included." if room else ""
     which = f"The longest of {of} prompts" if of else "The prompt"
     st.markdown(f"{which} has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
-    for note in prompts.notes(prompt, how):
+    for note in token_count.notes(prompt, how):
         st.warning(plain(note), icon=":material/info:")
     return count
 
@@ -117,11 +120,11 @@ def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
     `room` is how many tokens will come to it.
     """
     new_tokens = room + (number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS)
-    over = cutting.tokens_over(prompt, how, new_tokens) if prompt.strip() else 0
+    over = truncation.tokens_over(prompt, how, new_tokens) if prompt.strip() else 0
     kept = what_to_keep(over) if over else None
     if kept is None:
         return prompt
-    cut = cutting.cut_to_fit(prompt, how, new_tokens, kept)
+    cut = truncation.cut_to_fit(prompt, how, new_tokens, kept)
     reading = f"{len(cut.removed):,} characters will not be read; here is where the text is cut:"
     st.caption(reading)
     offer = Offer("Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {how.model}")
@@ -131,17 +134,17 @@ def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
     return cut.text
 
 
-def what_to_keep(over: int) -> cutting.Keep | None:
+def what_to_keep(over: int) -> truncation.Keep | None:
     """Which part of a text that is `over` tokens too long stays, where it is to be cut."""
     st.warning(f"Prompt and new tokens are {over:,} tokens more than the model reads.", icon=":material/content_cut:")
-    keep = one_of("Cut it, and keep", ["nothing cut", *cutting.KEEPS], key="cut")
-    return next((part for part in cutting.KEEPS if part == keep), None)
+    keep = one_of("Cut it, and keep", ["nothing cut", *truncation.KEEPS], key="cut")
+    return next((part for part in truncation.KEEPS if part == keep), None)
 
 
 def too_long(prompt: str, how: Manner) -> int:
     """How many tokens a prompt is too long; says of a conversation that its turns are for the reader to shorten."""
     new_tokens = number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
-    over = cutting.tokens_over(prompt, how, new_tokens)
+    over = truncation.tokens_over(prompt, how, new_tokens)
     if over and how.turns:
         st.warning(f"The conversation and new tokens are {over:,} tokens more than the model reads: shorten a turn.")
     return over
@@ -154,7 +157,7 @@ def cut_several(question: Question, how: Manner) -> Question:
     if kept is None:
         return question
     new_tokens = number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
-    cut, lost = cutting.cut_prompts(question.several, how, new_tokens, kept)
+    cut, lost = truncation.cut_prompts(question.several, how, new_tokens, kept)
     st.caption(f"{sum(lost.values()):,} characters of {len(lost)} of the prompts will not be read.")
     return replace(question, several=cut)
 
@@ -218,22 +221,26 @@ def what_to_record() -> str:
         few = st.text_input("KV heads", key="record_heads", bind="query-params", placeholder="all", help="Such as 0,2")
     with every:
         steps = st.number_input("Attention rows every … steps", 1, 4096, 1, key="record_every", bind="query-params")
-    return intake.record_words(some, few, steps)
+    return compare_form.record_words(some, few, steps)
 
 
 def chat_section() -> dict[str, Any]:
     """How the prompt is put to an instruct model."""
     chat = st.selectbox(
-        "Chat template", list(intake.CHATS), key="chat", bind="query-params", format_func=intake.CHATS.__getitem__
+        "Chat template",
+        list(compare_form.CHATS),
+        key="chat",
+        bind="query-params",
+        format_func=compare_form.CHATS.__getitem__,
     )
     with st.expander("System prompt and thinking", key="chat_more", bind="query-params"):
         system = st.text_area("System prompt", key="system", bind="query-params", help="For models with a template")
         thinking = st.selectbox(
             "Thinking",
-            list(intake.THINKING),
+            list(compare_form.THINKING),
             key="thinking",
             bind="query-params",
-            format_func=intake.THINKING.__getitem__,
+            format_func=compare_form.THINKING.__getitem__,
         )
     return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
 
@@ -251,9 +258,9 @@ def submit(
         return
     try:
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-        choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
-        request = intake.make_request(model=model, chosen=choices, **question.asked, **options)
-        fitting.check_fits(request, runs_root())
+        choices = compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed)
+        request = compare_form.make_request(model=model, chosen=choices, **question.asked, **options)
+        plan_preview.check_fits(request, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
         remember(runs_root(), model, options)
         jobs.ensure_worker(runs_root())
@@ -287,7 +294,7 @@ def form() -> None:
             save_section(kept)
         model = model_section()
         chat = chat_section()
-        how = Manner(model.strip(), **intake.meant(chat), turns=question.turns)
+        how = Manner(model.strip(), **compare_form.meant(chat), turns=question.turns)
         prompt_tokens = count_section(prompt, how, len(question.several))
         if prompt_tokens and question.repeats:
             question = cut_repeats(question, how)
@@ -310,11 +317,11 @@ def form() -> None:
         if question.comparisons > 1:
             st.caption(f"For each of the {question.comparisons} prompts, which run one after another:")
         with st.spinner("Planning"):
-            plan = fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root())
-            notes = fitting.notes_of(prompt_tokens, chosen, budgets, typed) if prompt_tokens else []
+            plan = plan_preview.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root())
+            notes = plan_preview.notes_of(prompt_tokens, chosen, budgets, typed) if prompt_tokens else []
         show_plan(plan, notes)
         start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch"}
-        if may.button("Run the comparison", may.why_not(), **start):
+        if permission.button("Run the comparison", permission.why_not(), **start):
             submit(question, model, chosen, budgets, typed, **options, **chat)
 
 

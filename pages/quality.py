@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.parts import page
-from app.parts.figure import page_file
-from app.parts.job_panel import show_job
-from app.parts.links import go
-from app.parts.measured import measured_rows
-from app.parts.quality_form import evaluation_form
-from app.parts.quality_results import results
-from app.parts.results import ResultsPage
-from app.parts.sweeps import any_at_work, planned
-from app.parts.text import plain
-from app.state import runs_root
+from app.base.links import go
+from app.base.text import plain
+from app.evaluation.quality_form import evaluation_form
+from app.evaluation.quality_results import results
+from app.evaluation.result_rows import measured_rows
+from app.evaluation.results_page import ResultsPage
+from app.figures.figure import page_file
+from app.navigation.selection import runs_root
+from app.queue.job_panel import show_job
+from app.queue.sweeps import any_at_work, planned
+from app.run_views import page
 from kvlab import jobs
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.trace.catalogue import list_runs
 

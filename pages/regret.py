@@ -7,19 +7,19 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.address import go_there
-from app.parts import page, view
-from app.parts.figure import show
-from app.parts.later import after_the_first_picture
-from app.parts.recorded import run_with_steps
-from app.parts.tables import show_table
-from app.parts.tokentext import along_text
-from app.state import theme as page_theme
-from kvlab.analysis import regret, sag
+from app.base.deferred import after_the_first_picture
+from app.base.theme import theme as page_theme
+from app.components.tokentext import along_text
+from app.figures.figure import show
+from app.figures.tables import show_table
+from app.run_views import page, view
+from app.run_views.require_level import run_with_steps
+from app.session.url_state import go_there
+from kvlab.analysis.attention import regret, sag
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import regret as figures
 from kvlab.figures import sag as sag_figures
-from kvlab.figures.words import percent, plural
+from kvlab.figures.base.words import percent, plural
 from kvlab.trace.reader import Run
 
 

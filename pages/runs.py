@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.parts import page
-from app.parts.runs_actions import actions, bin_and_import
-from app.parts.runs_filters import filters
-from app.parts.runs_table import begin_reading, count_line, runs_table, shelf
-from app.parts.text import plain
-from app.state import runs_root
-from kvlab.errors import UserError
+from app.base.text import plain
+from app.navigation.selection import runs_root
+from app.run_views import page
+from app.runs.actions import actions, bin_and_import
+from app.runs.filters import filters
+from app.runs.table import begin_reading, count_line, runs_table, shelf
+from kvlab.common.errors import UserError
 from kvlab.library.find import in_words
 
 MOST_PROBLEMS = 5

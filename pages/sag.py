@@ -7,16 +7,16 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.parts import page, view
-from app.parts.figure import show
-from app.parts.later import after_the_first_picture, let_it_out
-from app.parts.recorded import full_run
-from app.parts.tokentext import along_text
-from app.state import theme as page_theme
-from kvlab.analysis import bound
-from kvlab.analysis.query_heads import query_heads_a_slot
+from app.base.deferred import after_the_first_picture, let_it_out
+from app.base.theme import theme as page_theme
+from app.components.tokentext import along_text
+from app.figures.figure import show
+from app.run_views import page, view
+from app.run_views.require_level import full_run
+from kvlab.analysis.attention import bound
+from kvlab.analysis.attention.query_heads import query_heads_a_slot
 from kvlab.figures import bound as figures
-from kvlab.figures.words import number, percent
+from kvlab.figures.base.words import number, percent
 from kvlab.trace.reader import Run
 
 MOST_WORK = 2_000_000  # tokens x layers x heads whose values are read without asking

@@ -8,22 +8,22 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.parts import page, view
-from app.parts.asked import asked_numbers
-from app.parts.choice import one_of
-from app.parts.figure import heading, note, show
-from app.parts.later import let_it_out
-from app.parts.text import plain
-from app.parts.tilemap import clamp, tilemap
-from app.state import current_run, pick_step
-from app.state import theme as page_theme
-from kvlab.analysis import similarity as maps
-from kvlab.analysis.clusters import as_outlines
-from kvlab.analysis.consecutive_sets import consecutive_sets, set_count
-from kvlab.analysis.outlines import merge_sets, outlines
-from kvlab.errors import UserError
+from app.base.deferred import let_it_out
+from app.base.segmented import one_of
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.components.tilemap import clamp, tilemap
+from app.figures.figure import heading, note, show
+from app.navigation.selection import current_run, pick_step
+from app.run_views import page, view
+from app.session.url_numbers import asked_numbers
+from kvlab.analysis.similarity import similarity as maps
+from kvlab.analysis.similarity.clusters import as_outlines
+from kvlab.analysis.similarity.consecutive_sets import consecutive_sets, set_count
+from kvlab.analysis.similarity.outlines import merge_sets, outlines
+from kvlab.common.errors import UserError
 from kvlab.figures import similarity as figures
-from kvlab.figures.words import percent
+from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run
 
 TILE = 384

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.parts import page
-from app.parts.figure import page_file
-from app.parts.measured import measured_rows
-from app.parts.results import ResultsPage
-from app.parts.speed_form import speed_form
-from app.parts.speed_results import results
-from app.parts.text import plain
+from app.base.text import plain
+from app.evaluation.result_rows import measured_rows
+from app.evaluation.results_page import ResultsPage
+from app.evaluation.speed_form import speed_form
+from app.evaluation.speed_results import results
+from app.figures.figure import page_file
+from app.run_views import page
 from kvlab.bench.request import BenchJob
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 PAGE = ResultsPage("speed", "benchmark", BenchJob, results)
 

@@ -6,16 +6,17 @@ from contextlib import suppress
 
 import streamlit as st
 
-from app.parts import may
-from app.parts.explainer import drawing
-from app.parts.job_panel import badge
-from app.parts.links import go, link
-from app.parts.text import ago, plain, shorten
-from app.state import runs_root, session_id, theme
+from app.base import permission
+from app.base.links import go, link
+from app.base.text import ago, plain, shorten
+from app.base.theme import theme
+from app.navigation.selection import runs_root, session_id
+from app.new_run.explainer import drawing
+from app.queue.job_panel import badge
 from kvlab import jobs
-from kvlab.counted import prompts
-from kvlab.errors import UserError
-from kvlab.jobs.intake import sample_request
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import prompts
+from kvlab.forms.compare_form import sample_request
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, rebuild, worst_status
 
 SHOWN = 12
@@ -37,7 +38,7 @@ def introduction() -> None:
         )
         with st.container(horizontal=True):
             start = {"type": "primary", "icon": ":material/play_arrow:"}
-            if may.button("Try the sample prompt", may.why_not(), **start):
+            if permission.button("Try the sample prompt", permission.why_not(), **start):
                 try_sample()
             if st.button("Use my own prompt", icon=":material/edit_note:"):
                 go("new_run", source="Paste")
@@ -101,7 +102,7 @@ def recent(polls: bool) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader("Recent comparisons", width="stretch")
         anew = {"type": "tertiary", "icon": ":material/refresh:", "help": "Index every run of the folder anew"}
-        again = may.button("Read again", may.why_not(), **anew)
+        again = permission.button("Read again", permission.why_not(), **anew)
     for problem in rebuild(runs_root()) if again else []:
         st.warning(plain(problem))
     comparisons = list_comparisons(runs_root())

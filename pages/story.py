@@ -6,15 +6,16 @@ from functools import partial
 
 import streamlit as st
 
-from app.parts import may, page
-from app.parts.figure import slug
-from app.parts.slides import made_file, made_talk, present_button
-from app.parts.story import tell
-from app.parts.text import plain
-from app.state import runs_root
-from kvlab.errors import UserError
-from kvlab.figures.story import story_html
-from kvlab.report.written import FORMATS
+from app.base import permission
+from app.base.text import plain
+from app.figures.add_slide import made_file, made_talk, present_button
+from app.figures.figure import slug
+from app.navigation.selection import runs_root
+from app.run_views import page
+from app.story.story_mode import tell
+from kvlab.common.errors import UserError
+from kvlab.report.export import FORMATS
+from kvlab.report.story_page import story_html
 from kvlab.trace.stories import (
     Story,
     is_private,
@@ -46,7 +47,7 @@ def main() -> None:
         st.caption("This story has no views left.")
         return
     owner = owner_of_story(runs_root(), name)
-    why = may.why_not_change([owner])
+    why = permission.why_not_change([owner])
     actions(story)
     if owner:
         share(name, owner, why)
@@ -60,7 +61,7 @@ def share(name: str, owner: str, why: str) -> None:
         st.caption(f"Made by **{plain(owner)}**.", width="content")
         private = is_private(runs_root(), name)
         said = "You and the administrators alone see it."
-        if st.toggle("Private", private, **may.dead(why, key=f"story-private-{name}", help=said)) != private:
+        if st.toggle("Private", private, **permission.dead(why, key=f"story-private-{name}", help=said)) != private:
             try:
                 make_private(runs_root(), name, not private)
             except UserError as error:
@@ -71,9 +72,11 @@ def share(name: str, owner: str, why: str) -> None:
 
 def bring() -> None:
     """Take in a story that was exported elsewhere."""
-    with st.popover("Import", **may.dead(may.why_not(), icon=":material/upload:", key="story-import")):
-        file = st.file_uploader("A story exported as JSON", **may.dead(may.why_not(), type=["json"], key="story-file"))
-        if file is not None and may.button("Take it in", may.why_not(), key="story-take"):
+    with st.popover("Import", **permission.dead(permission.why_not(), icon=":material/upload:", key="story-import")):
+        file = st.file_uploader(
+            "A story exported as JSON", **permission.dead(permission.why_not(), type=["json"], key="story-file")
+        )
+        if file is not None and permission.button("Take it in", permission.why_not(), key="story-take"):
             try:
                 given = parse_story(file.getvalue())
                 story = take_in(runs_root(), given)
@@ -135,14 +138,18 @@ def view_row(story: Story, at: int, why: str) -> None:
             if caption != view.caption:
                 change(story.recaptioned(at, caption))
         with buttons, st.container(horizontal=True):
-            if may.button("", why, icon=":material/arrow_upward:", key=f"up-{at}", help="Earlier", disabled=at == 0):
+            if permission.button(
+                "", why, icon=":material/arrow_upward:", key=f"up-{at}", help="Earlier", disabled=at == 0
+            ):
                 change(story.moved(at, -1))
             last = at == len(story.views) - 1
-            if may.button("", why, icon=":material/arrow_downward:", key=f"down-{at}", help="Later", disabled=last):
+            if permission.button(
+                "", why, icon=":material/arrow_downward:", key=f"down-{at}", help="Later", disabled=last
+            ):
                 change(story.moved(at, 1))
-            if may.button("", why, icon=":material/content_copy:", key=f"twice-{at}", help="Twice"):
+            if permission.button("", why, icon=":material/content_copy:", key=f"twice-{at}", help="Twice"):
                 change(story.twice(at))
-            if may.button("", why, icon=":material/delete:", key=f"delete-{at}", help="Take it out"):
+            if permission.button("", why, icon=":material/delete:", key=f"delete-{at}", help="Take it out"):
                 change(story.without(at))
             if st.button("Open", key=f"open-{at}"):
                 tell(story, at)

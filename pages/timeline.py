@@ -7,23 +7,23 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.address import go_to, keep, keep_listed
-from app.parts import page, view
-from app.parts.asked import asked_number
-from app.parts.decision import decision_section, played_decision
-from app.parts.figure import show
-from app.parts.later import after_the_first_picture, let_it_out
-from app.parts.tables import MOST_ROWS, show_table
-from app.parts.text import plain
-from app.parts.tokenstrip import tokenstrip
-from app.parts.tokentext import along_text
-from app.state import chosen_step, current_run, step_reason
-from app.state import theme as page_theme
+from app.base.deferred import after_the_first_picture, let_it_out
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.components.tokenstrip import tokenstrip
+from app.components.tokentext import along_text
+from app.figures.figure import show
+from app.figures.tables import MOST_ROWS, show_table
+from app.navigation.selection import chosen_step, current_run, step_reason
+from app.run_views import page, view
+from app.run_views.decision import decision_section, played_decision
+from app.session.url_numbers import asked_number
+from app.session.url_state import go_to, keep, keep_listed
+from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
 from kvlab.analysis.lineage.tables import check, events_with_texts, slot_table
 from kvlab.analysis.lineage.tree import lineage_tree, merged_count, merged_slots
-from kvlab.analysis.memory import budgets_by_layer
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import timeline

@@ -59,7 +59,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from kvlab.assets import asset_path
+    from kvlab.common.assets import asset_path
     from kvlab.models.mini.tokenizer import train_tokenizer
 
     text = (asset_path("prompts/haystack") / "alice_in_wonderland.txt").read_text(encoding="utf-8")

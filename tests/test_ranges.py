@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.analysis.compare import headline
-from kvlab.analysis.speed import SCATTERED, Speed, ratio_words
-from kvlab.atlas import written
-from kvlab.cli.comparing import _show
-from kvlab.cli.table import _mean as mean_on_command_line
-from kvlab.counted import in_range, mean_words, range_words, short, telling_digits
-from kvlab.evaluate import table as eval_table
+from kvlab.analysis.comparison.compare import headline
+from kvlab.analysis.comparison.speed import SCATTERED, Speed, ratio_words
+from kvlab.atlas import paper_table_text
+from kvlab.cli.options.compare_request import _show
+from kvlab.cli.options.tables import _mean as mean_on_command_line
+from kvlab.common.formatting import in_range, mean_words, range_words, short, telling_digits
+from kvlab.evaluate.results import table as eval_table
 from kvlab.figures import memory, repeats, scores
-from kvlab.figures.words import number, percent
+from kvlab.figures.base.words import number, percent
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -141,7 +141,7 @@ def test_scores_with_intervals_are_within_them_everywhere(one: float, other: flo
         "evaluation": eval_table._interval(pd.Series(line), "score", ".3f"),
         "kept": eval_table._kept(pd.Series(kept)),
         "comparison": mean_on_command_line(line, "score"),
-        "paper table": written._mean(mean, low, high, 9, 2),
+        "paper table": paper_table_text._mean(mean, low, high, 9, 2),
         "share": repeats.share_words(
             pd.Series({"right": 1, "n": 9, "share": mean, "share_low": low, "share_high": high})
         ).partition("(")[2],

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from kvlab.analysis.half import as_float32
+from kvlab.analysis.similarity.float16 import as_float32
 
 BLOCKS_AT_ONCE = 8
 

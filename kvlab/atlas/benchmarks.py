@@ -10,14 +10,14 @@ import pandas as pd
 
 from kvlab.atlas.commands import bench_command
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
-from kvlab.atlas.settings import of_rows
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import Claim
-from kvlab.bench.cells import repeated
-from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.rows import Row
+from kvlab.bench.tables.cells import repeated
+from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
 from kvlab.figures import throughput
-from kvlab.figures.palette import Theme
+from kvlab.figures.base.palette import Theme
+from kvlab.results.provenance import of_rows
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
 
 SMALL = ("--scale", "16", "--shorten", "16")
 PAPER_COLUMNS = ["method", "budget", "figure", "value", "unit", "batch", "context", "new_tokens", "model", "source"]
@@ -65,7 +65,7 @@ def by_method(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside(sources: Sources, preset: str) -> pd.DataFrame:
-    """The paper's numbers with kvlab's beside them (`kvlab.bench.paper.beside_the_paper`)."""
+    """The paper's numbers with kvlab's beside them (`kvlab.bench.tables.paper.beside_the_paper`)."""
     names = [field.name for field in fields(Row)]
     frame = newest(sources, preset)[names].astype(object)
     rows = [Row(**values) for values in frame.where(frame.notna(), None).to_dict("records")]

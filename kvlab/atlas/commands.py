@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import JsonValue
-
-from kvlab.atlas.settings import on_command_line
-from kvlab.atlas.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
+from kvlab.results.provenance import on_command_line
+from kvlab.results.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 
 SAMPLE = "needle_in_a_story"
 Budgets = Sequence[float | int]
@@ -59,12 +56,6 @@ def folder(sources: Sources, *parts: str) -> str:
 def amounts(budgets: Budgets) -> str:
     """Budgets as the command line takes them: `0.1,64`."""
     return ",".join(f"{budget:g}" if isinstance(budget, float) else str(budget) for budget in budgets)
-
-
-def with_options(method: str, options: Mapping[str, JsonValue]) -> str:
-    """A method with its options as the command line reads them back: `kvmerger:sigma=1`, `h2o:flag=true`."""
-    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
-    return ":".join([method, *(f"{name}={value}" for name, value in values.items())])
 
 
 def _line(*words: str) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.sources import Sources
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
+from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import ComparisonEntry
 from kvlab.trace.reader import Run
 

@@ -11,13 +11,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.commands import fill_command
-from kvlab.atlas.settings import in_origin
-from kvlab.atlas.sources import Seen, Sources
-from kvlab.atlas.verdict import OPEN, Claim
-from kvlab.counted import ONE_PROMPT_BEGINS
-from kvlab.errors import UserError
-from kvlab.figures.palette import Theme
-from kvlab.lab.person import viewer
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import ONE_PROMPT_BEGINS
+from kvlab.figures.base.palette import Theme
+from kvlab.results.provenance import in_origin
+from kvlab.results.sources import Seen, Sources
+from kvlab.results.verdict import OPEN, Claim
+from kvlab.server.users import viewer
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
 # What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only numbers

@@ -17,16 +17,16 @@ from typing import Any
 import pandas as pd
 from pydantic import JsonValue
 
-from kvlab.atlas.commands import with_options
 from kvlab.atlas.papers import paper_values
-from kvlab.atlas.settings import PRESET, as_published
-from kvlab.budget import Budget
-from kvlab.errors import UserError
-from kvlab.evaluate.metrics import is_there
-from kvlab.evaluate.request import FULL, FileChoice, value_of
-from kvlab.evaluate.rescore import rescore
-from kvlab.evaluate.summary import over_tasks, with_measures
-from kvlab.requests import MethodChoice
+from kvlab.common.errors import UserError
+from kvlab.evaluate.request import FileChoice
+from kvlab.evaluate.results.summary import over_tasks, with_measures
+from kvlab.evaluate.scoring.metrics import is_there
+from kvlab.evaluate.scoring.rescore import rescore
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import FULL, MethodChoice
+from kvlab.requests.method_spec import value_of, with_options
+from kvlab.results.provenance import PRESET, as_published
 
 DATA = Path(__file__).with_name("paper_tables.toml")
 AVERAGE = "avg."  # how papers call the mean over a table's tasks

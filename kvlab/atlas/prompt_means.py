@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.atlas.verdict import Basis
-from kvlab.counted import mean_words
-from kvlab.intervals import Interval, mean_interval
+from kvlab.common.formatting import mean_words
+from kvlab.common.intervals import Interval, mean_interval
+from kvlab.results.verdict import Basis
 
 
 def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:

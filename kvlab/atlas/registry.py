@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlab.atlas import beyond, gvote, keepkv, kvmerger, pyramid_pool, zsmerge
 from kvlab.atlas.exhibit import Exhibit, Paper
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 PAPERS: dict[Paper, str] = {
     "zsmerge": "ZSMerge",

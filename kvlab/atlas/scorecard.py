@@ -9,11 +9,11 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS
-from kvlab.atlas.shipped import card_of, merged
-from kvlab.atlas.shipped_folder import shipped
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
-from kvlab.errors import UserError
+from kvlab.atlas.shipped_exhibits import card_of, merged
+from kvlab.common.errors import UserError
+from kvlab.results.shipped import shipped
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import open_run
 

@@ -1,5 +1,5 @@
 """Attention over slots, and its registration with transformers."""
 
-from kvlab.attention.register import ATTENTION_NAME, register_attention
+from kvlab.attention.transformers_hook import ATTENTION_NAME, register_attention
 
 __all__ = ["ATTENTION_NAME", "register_attention"]

@@ -80,7 +80,7 @@ def _fused_or_plain(
     """The fused kernel's result; plain torch's, and no kernel in this process any more, where it cannot be made."""
     global _failed
     try:
-        from kvlab.attention.ragged_kernel import ragged_attention
+        from kvlab.attention.triton_decode import ragged_attention
 
         with launching_on(keys):
             return ragged_attention(query, keys, values, bias, scaling)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 
 def full_attention_config(config: Any) -> Any:

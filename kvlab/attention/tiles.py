@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.alibi import Alibi
-from kvlab.stores.held import HeldStates, States
+from kvlab.stores.quantized_states import HeldStates, States
 
 NEVER = float("-inf")
 # Queries of a tile, and the numbers it may have: on a CPU it should stay in a core's cache.

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvlab.bench.clock import Spread, spread
-from kvlab.bench.contenders import Contender, Load, SlotContender
+from kvlab.bench.competitors import Contender, Load, SlotContender
 from kvlab.bench.models import BenchModel
 from kvlab.bench.peaks import Peaks
 from kvlab.bench.race import Outcome, race
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
-from kvlab.budget import Budget
 from kvlab.methods import make_method
-from kvlab.requests import MethodChoice
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import MethodChoice
 
 
 @dataclass(frozen=True)

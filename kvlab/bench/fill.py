@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from kvlab.attention.handoff import AttentionCall, take
+from kvlab.attention.layer_handoff import AttentionCall, take
 from kvlab.bench.models import BenchModel
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.layer import CompressedLayer
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 
 QUERY_ROWS = 64
 SHARED = 2.5  # length of the direction keys share, in standard deviations of their own

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from kvlab.bench.bench import Bench, choice_fields
-from kvlab.bench.contenders import method_label
+from kvlab.bench.competitors import method_label
+from kvlab.bench.device_memory import give_back, is_out_of_memory
 from kvlab.bench.environment import stamp
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE, pages
 from kvlab.bench.peaks import Peaks, measure_peaks
 from kvlab.bench.request import BenchRequest
-from kvlab.bench.room import give_back, is_out_of_memory
 from kvlab.bench.rows import Row, Status
 from kvlab.methods import make_method
 from kvlab.models.load import pick_device

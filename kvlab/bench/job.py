@@ -9,7 +9,7 @@ from kvlab.bench.harness import run_requests
 from kvlab.bench.presets import find_preset, preset_requests
 from kvlab.bench.request import BenchJob, BenchRequest, parts_of
 from kvlab.bench.rows import ResultFile, Row, read_rows
-from kvlab.requests import Progress
+from kvlab.requests.compare import Progress
 
 FOLDER = "bench"
 BANDWIDTH, NOT_RUN = "copy bandwidth", "not run"  # figures that say nothing of a cache

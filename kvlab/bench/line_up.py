@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
-from kvlab.bench.contenders import FULL, Contender, Load, SlotContender
+from kvlab.bench.competitors import FULL, Contender, Load, SlotContender
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
 from kvlab.bench.request import BenchRequest

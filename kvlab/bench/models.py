@@ -14,12 +14,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from kvlab.attention import ATTENTION_NAME
-from kvlab.attention.hidden import PROJECTIONS
-from kvlab.bench.room import check_room
+from kvlab.attention.hidden_states import PROJECTIONS
+from kvlab.bench.device_memory import check_room
 from kvlab.engine.environment import model_shape
+from kvlab.model_info.architectures import Shape, find_shape
 from kvlab.models.load import LoadedModel, load_model, pick_device, prepare
-from kvlab.models.placing import input_device
-from kvlab.shapes import Shape, find_shape
+from kvlab.models.placement import input_device
 from kvlab.trace.schema import ModelShape
 
 SHAPE_PREFIX = "shape:"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kvlab.bench.clock import seconds_of
-from kvlab.bench.room import free_bytes
+from kvlab.bench.device_memory import free_bytes
 
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
 MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvlab.bench.bars import EVICTION, evicting
 from kvlab.bench.request import BenchRequest, make_request
-from kvlab.errors import UserError
+from kvlab.bench.targets import EVICTION, evicting
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 SEVEN, THIRTEEN, SMALL = "shape:llama2-7b", "shape:llama2-13b", "shape:llama3-8b"
 

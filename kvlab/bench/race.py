@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from kvlab.bench.clock import seconds_of
-from kvlab.bench.room import free_bytes, give_back, is_out_of_memory
+from kvlab.bench.device_memory import free_bytes, give_back, is_out_of_memory
 from kvlab.bench.rows import Status
 
 RESIDENT_SHARE = 0.8

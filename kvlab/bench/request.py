@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kvlab.errors import UserError
-from kvlab.given import Seed, Text, shown
-from kvlab.requests import MOST_NEW_TOKENS, MethodChoice
+from kvlab.common.errors import UserError
+from kvlab.common.validation import Seed, Text, shown
+from kvlab.requests.compare import MOST_NEW_TOKENS, MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "pages"]
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.errors import UserError
-from kvlab.trace.atomic import replace_file
+from kvlab.common.atomic_write import replace_file
+from kvlab.common.errors import UserError
 
 Status = Literal["ok", "oom", "skipped"]
 

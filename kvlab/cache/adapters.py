@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 MERGE = "merge the adapter (merge_and_unload().save_pretrained(FOLDER), the tokenizer too)"
 

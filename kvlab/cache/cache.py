@@ -8,15 +8,15 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kwargs
 
-from kvlab.cache.chunks import check_chunks, check_pass, chunk_sizes
-from kvlab.cache.deciding import conclude_all
-from kvlab.cache.hybrid import HybridLayer
-from kvlab.cache.layer import CompressedLayer
-from kvlab.cache.rehearsed import UNREAD, take_last_queries
+from kvlab.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
+from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.layers.decisions import conclude_all
+from kvlab.cache.layers.hybrid_layer import HybridLayer
+from kvlab.cache.layers.second_pass_queries import UNREAD, take_last_queries
+from kvlab.cache.layers.sliding_layer import with_own_window
 from kvlab.cache.settings import LayerSettings
-from kvlab.cache.sliding import with_own_window
-from kvlab.errors import UserError
-from kvlab.given import whole_number
+from kvlab.common.errors import UserError
+from kvlab.common.validation import whole_number
 
 
 @dataclass(frozen=True)

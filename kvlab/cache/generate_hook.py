@@ -9,8 +9,8 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedModel
 
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.chunks import chunk_with_full_window
-from kvlab.errors import UserError
+from kvlab.cache.chunked_prefill import chunk_with_full_window
+from kvlab.common.errors import UserError
 
 _PREFILL = "_prefill"  # where `generate` makes the prompt's passes; it alone knows prompt, cache and chunk size
 

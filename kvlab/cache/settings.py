@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.attention.seen import PassSeen
-from kvlab.budget import Budget
-from kvlab.cache.find_rotary import RotaryOfPasses
-from kvlab.cache.passage import Passage
-from kvlab.errors import UserError
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.plan import Plan
-from kvlab.methods.rehearsal import Rehearsal
-from kvlab.methods.rotary import Rotary
-from kvlab.methods.view import Slots, View
+from kvlab.attention.pass_view import PassSeen
+from kvlab.cache.rotary import RotaryOfPasses
+from kvlab.cache.token_pruning import Passage
+from kvlab.common.errors import UserError
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.rotary import Rotary
+from kvlab.methods.core.second_pass import Rehearsal
+from kvlab.methods.core.view import Slots, View
+from kvlab.requests.budget import Budget
 from kvlab.stores import NATIVE, Store, store_of
 
 
@@ -43,7 +43,7 @@ class Counter(Observer, Protocol):
     def counted(self, layer_idx: int, counts: np.ndarray) -> None:
         """In place of `compressed` where no plan was made: one slot of each head has left.
 
-        `counts` (3, B, H) are as `kvlab.cache.counts.counts_of` gives them, and no guard was called.
+        `counts` (3, B, H) are as `kvlab.cache.layers.counts.counts_of` gives them, and no guard was called.
         """
         ...
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
-from kvlab.budget import Budget
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.checking.models import FAMILIES, VOCABULARY, lab_model
 from kvlab.methods import Method
+from kvlab.requests.budget import Budget
 
 STEPS = 6
 Watch = Callable[[], None]

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from kvlab.checking.properties import Property
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import Method, make_method
-from kvlab.methods.compose import compose
-from kvlab.methods.parts import REGISTERED
+from kvlab.methods.composition.composed import compose
+from kvlab.methods.composition.register import REGISTERED
 from kvlab.plugins.load import load_plugins
-from kvlab.plugins.named import name_files
+from kvlab.plugins.requested import name_files
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.layer import CompressedLayer
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.checking.case import Case, walk
 from kvlab.methods import Method
 

@@ -13,7 +13,7 @@ from kvlab.checking.case import Case, cases, furthest, walk
 from kvlab.checking.models import plain_model
 from kvlab.checking.no_reading import NoReading
 from kvlab.checking.observed import observed
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import Method
 
 ROUNDING = 1e-4  # of float32 over three layers

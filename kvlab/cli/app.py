@@ -21,11 +21,11 @@ import psutil
 import typer
 
 from kvlab.cli.models import Folders, offer
-from kvlab.errors import UserError
-from kvlab.lab.serving import check_serving, server_command
-from kvlab.lab.settings import VARIABLE, Lab
-from kvlab.lab.settings import lab as lab_settings
-from kvlab.lab.tokens import forget_environment, hash_token, new_token
+from kvlab.common.errors import UserError
+from kvlab.server.binding import check_serving, server_command
+from kvlab.server.settings import VARIABLE, Lab
+from kvlab.server.settings import lab as lab_settings
+from kvlab.server.tokens import forget_environment, hash_token, new_token
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
 FOLDER = ".jobs"  # where the queue lies too
@@ -60,7 +60,7 @@ def app_command(
     One worker has all devices, so that a model may be spread over them; with --workers N each has its share. A server
     with a lab file starts one a GPU.
     """
-    from kvlab.jobs.own_disk import queue_note
+    from kvlab.jobs.queue_location import queue_note
 
     root = runs.absolute()
     settings = _settings(lab)
@@ -93,7 +93,7 @@ def app_command(
 
 def share_out(workers: int | None) -> None:
     """Let this process and the server start so many workers; raises UserError where there are fewer GPUs."""
-    from kvlab.jobs.devices import WORKERS, shares_here
+    from kvlab.jobs.device_shares import WORKERS, shares_here
     from kvlab.planning.machine import visible_gpus
 
     if workers is None and WORKERS not in os.environ and os.environ.get(VARIABLE):

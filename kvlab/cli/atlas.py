@@ -21,9 +21,9 @@ def fill(
     minutes: Annotated[float, typer.Option(help="begin nothing new after so long; run it again to go on")] = 1e9,
 ) -> None:
     """Measure on mini what the exhibits draw from; what lies in the folder is not measured again."""
-    from kvlab.atlas.filling import commands_of
-    from kvlab.jobs.filling import Small, filling
-    from kvlab.jobs.running import run_here
+    from kvlab.atlas.fill import commands_of
+    from kvlab.forms.fill_atlas import Small, filling
+    from kvlab.jobs.run_inline import run_here
 
     commands = commands_of(out, [key for key in only.split(",") if key])
     work = filling(commands, Small(prompts, samples, (length,)))
@@ -45,7 +45,7 @@ def ship(
     only: Annotated[str, typer.Option(help="exhibits of evaluations that join what is there, as of `fill`")] = "",
 ) -> None:
     """Pack a filled folder as the results that come with kvlab."""
-    from kvlab.atlas.packing import pack, pack_also
+    from kvlab.atlas.pack_shipped import pack, pack_also
 
     keys = [key for key in only.split(",") if key]
     typer.echo(f"{(pack_also(runs, to, keys) if keys else pack(runs, to, machine)) / 1e6:.1f} MB in {to}")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.cli.fitting import Force, check_fits
-from kvlab.cli.groups import grouped
-from kvlab.cli.loading import CacheDir, LoadIn, Revision
+from kvlab.cli.options.groups import grouped
+from kvlab.cli.options.model import CacheDir, LoadIn, Revision
+from kvlab.cli.options.plan_check import Force, check_fits
 
 if TYPE_CHECKING:
     from kvlab.bench.request import BenchRequest
@@ -102,8 +102,8 @@ def _from_options(
     mode: str, changes: dict[str, Any], lists: dict[str, str | None], methods: str | None, budgets: str | None
 ) -> BenchRequest:
     from kvlab.bench.request import MODES, make_request
-    from kvlab.errors import UserError
-    from kvlab.evaluate.parse import parse_choices
+    from kvlab.common.errors import UserError
+    from kvlab.methods.spec import parse_choices
 
     if mode not in MODES:
         raise UserError(f"There is no mode {mode!r}; choose one of {', '.join(MODES)}.")
@@ -121,7 +121,7 @@ def _from_preset(
 ) -> tuple[BenchRequest, ...]:
     """A preset's experiment with other repeats, device or size; which experiment it is, is not up for change."""
     from kvlab.bench.presets import find_preset, preset_requests
-    from kvlab.errors import UserError
+    from kvlab.common.errors import UserError
     from kvlab.models.load import pick_device
 
     fixed = {"methods": methods, "budgets": budgets, **lists, **{n: changes.get(n) for n in ("model", "new_tokens")}}
@@ -138,18 +138,18 @@ def _from_preset(
 
 
 def _numbers(lists: dict[str, str | None]) -> dict[str, Any]:
-    from kvlab.evaluate.parse import parse_numbers
+    from kvlab.evaluate.request_parser import parse_numbers
 
     parsed = {name: parse_numbers(text, f"--{name}", int) for name, text in lists.items()}
     return {name: numbers for name, numbers in parsed.items() if numbers is not None}
 
 
 def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path, as_json: bool) -> None:
-    from kvlab.bench.bars import judge
     from kvlab.bench.presets import find_preset
     from kvlab.bench.rows import ResultFile
-    from kvlab.bench.table import bar_table, measurement_tables, paper_table, rows_json
-    from kvlab.terminal import standard_output
+    from kvlab.bench.tables.table import bar_table, measurement_tables, paper_table, rows_json
+    from kvlab.bench.targets import judge
+    from kvlab.common.terminal import standard_output
 
     results = ResultFile(_new_file(out, preset or requests[0].mode))
     _measure(requests, results, find_preset(preset).seconds if preset else None)
@@ -167,7 +167,7 @@ def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path
 
 def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: float | None) -> None:
     from kvlab.bench.harness import run_requests
-    from kvlab.terminal import standard_error
+    from kvlab.common.terminal import standard_error
 
     errors = standard_error()
 

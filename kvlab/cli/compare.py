@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.comparing import AskedOptions, Json, KeptOptions, Level, execute, go_on
-from kvlab.cli.fitting import Force
-from kvlab.cli.groups import grouped
-from kvlab.cli.repeats import RepeatsOptions, Resume
+from kvlab.cli.options.compare_request import AskedOptions, Json, KeptOptions, Level, execute, go_on
+from kvlab.cli.options.groups import grouped
+from kvlab.cli.options.plan_check import Force
+from kvlab.cli.options.repeats import RepeatsOptions, Resume
 
 LevelOfMany = Annotated[str, typer.Option(help="what to record: off, light or full; full, light for several prompts")]
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.cli.loading import CacheDir, Revision
-from kvlab.cli.with_plugins import with_plugins
-from kvlab.errors import UserError
-from kvlab.given import shown
+from kvlab.cli.options.model import CacheDir, Revision
+from kvlab.cli.options.plugins import with_plugins
+from kvlab.common.errors import UserError
+from kvlab.common.validation import shown
 
 if TYPE_CHECKING:
     from kvlab.evaluate.data_check import Checked, Lengths
@@ -34,8 +34,8 @@ def check(
 ) -> None:
     """Say which benchmark a file is, its lines, lengths in tokens, and what a run would cut; status 1 for bad lines."""
     from kvlab.evaluate.data_check import check_file
-    from kvlab.evaluate.parse import parse_cut, parse_whole
     from kvlab.evaluate.request import split_file
+    from kvlab.evaluate.request_parser import parse_cut, parse_whole
     from kvlab.models.tokenizer import load_tokenizer
 
     try:

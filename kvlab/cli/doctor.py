@@ -50,8 +50,8 @@ def doctor(
 def _examine_runs(runs: Path, as_json: bool) -> None:
     from rich.table import Table
 
-    from kvlab.cli.table import print_wide
-    from kvlab.trace.examine import examine
+    from kvlab.cli.options.tables import print_wide
+    from kvlab.trace.files.verify import examine
 
     findings = examine(runs)
     if as_json:
@@ -107,7 +107,7 @@ def _plugins() -> dict[str, str]:
 def _gpus() -> dict[str, str]:
     import torch
 
-    from kvlab.attention.launch_shape import shared_memory
+    from kvlab.attention.triton_tile_size import shared_memory
 
     found = {}
     for index in range(torch.cuda.device_count()):
@@ -135,7 +135,7 @@ def _fused_kernels() -> str:
 def _on_the_cpu() -> str:
     """Who takes the decisions of h2o, cam, zsmerge, d2o, keepkv, pyramid-pool and less on a CPU."""
     from kvlab.attention.kernels import SWITCH
-    from kvlab.cache.on_host import compiled
+    from kvlab.cache.kernels.cpu import compiled
 
     if os.environ.get(SWITCH) == "off":
         return f"switched off by {SWITCH}=off"
@@ -215,12 +215,12 @@ def _check_kernel(device: torch.device) -> str:
 
 def _check_decisions(device: torch.device) -> str:
     """Every kind of decision on `device`, with the kernels and without: the same logits, and kernels that were used."""
-    from kvlab.cache import fused
+    from kvlab.cache.layers import dispatch
 
-    if fused.decision_kernel(device) is None:
+    if dispatch.decision_kernel(device) is None:
         return "plain torch does its work"
     ours = [_decoded(method, device) for method in DECIDED]
-    if fused.decision_kernel(device) is None:
+    if dispatch.decision_kernel(device) is None:
         return "it cannot be made here (the warning says why): plain torch does its work"
     with _plain_torch():
         theirs = [_decoded(method, device) for method in DECIDED]
@@ -255,7 +255,7 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
 def _plain_torch() -> Iterator[None]:
     """Without kvlab's own kernels for a while."""
     from kvlab.attention.kernels import SWITCH, one_query_kernel
-    from kvlab.cache.fused import decision_kernel
+    from kvlab.cache.layers.dispatch import decision_kernel
 
     before, known = os.environ.get(SWITCH), (one_query_kernel, decision_kernel)
     os.environ[SWITCH] = "off"
@@ -273,7 +273,7 @@ def _check_comparison() -> str:
     import tempfile
 
     from kvlab.engine import compare
-    from kvlab.requests import CompareRequest, MethodChoice
+    from kvlab.requests.compare import CompareRequest, MethodChoice
     from kvlab.trace import open_run
 
     prompt = "The old house stood on the hill. Nobody had lived in it for years. " * 12

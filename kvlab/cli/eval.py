@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.cli.fitting import Force, check_fits
-from kvlab.cli.groups import grouped
-from kvlab.cli.loading import ModelOptions, thinking_of
-from kvlab.errors import UserError
+from kvlab.cli.options.groups import grouped
+from kvlab.cli.options.model import ModelOptions, thinking_of
+from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.common.errors import UserError
 
 if TYPE_CHECKING:
     from kvlab.evaluate.request import EvalRequest
@@ -73,15 +73,16 @@ def evaluate(
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
-    from kvlab.cli.table import print_wide
-    from kvlab.evaluate import parse
+    from kvlab.cli.options.tables import print_wide
+    from kvlab.common.terminal import standard_error
+    from kvlab.evaluate import request_parser
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request import EvalJob
-    from kvlab.evaluate.summary import summarize
-    from kvlab.evaluate.table import summary_json, summary_table
+    from kvlab.evaluate.results.summary import summarize
+    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.evaluate.tasks_fit import check_tasks
-    from kvlab.terminal import standard_error
+    from kvlab.methods import spec
 
     fields: dict[str, Any] = {
         "samples": samples,
@@ -105,9 +106,9 @@ def evaluate(
             table,
             figure,
             as_json,
-            lengths=parse.parse_numbers(lengths, "--lengths", int),
-            depths=parse.parse_numbers(depths, "--depths", float),
-            question_aware=parse.parse_yes_no(question_aware, "--question-aware"),
+            lengths=request_parser.parse_numbers(lengths, "--lengths", int),
+            depths=request_parser.parse_numbers(depths, "--depths", float),
+            question_aware=request_parser.parse_yes_no(question_aware, "--question-aware"),
             new_tokens=new_tokens,
             force=force,
             **_read(**fields),
@@ -126,7 +127,7 @@ def evaluate(
         **fields,
     )
     errors = standard_error()
-    if told := parse.own_bytes(methods, budgets):
+    if told := spec.own_bytes(methods, budgets):
         errors.print(told)
     if not force:
         check_fits(EvalJob(name="asked", request=request), Path())
@@ -134,7 +135,7 @@ def evaluate(
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
     if table is not None:
-        from kvlab.atlas.written import score_tables, write
+        from kvlab.atlas.paper_table_text import score_tables, write
 
         write(table, score_tables(result.rows))
     for note in result.notes:
@@ -150,7 +151,7 @@ def evaluate(
 
 def requested(*, data: list[str] | None, new_tokens: int | None, **options: Any) -> EvalRequest:
     """The request that options of this command ask for. Raises UserError for the first bad one."""
-    from kvlab.evaluate.parse import parse_request
+    from kvlab.evaluate.request_parser import parse_request
 
     files = [file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []]
     return parse_request(files=files, **_read(**options))
@@ -158,7 +159,7 @@ def requested(*, data: list[str] | None, new_tokens: int | None, **options: Any)
 
 def _read(*, batch: int | None, cut: str, thinking: str | None, **options: Any) -> dict[str, Any]:
     """Options under the names that a request has for them."""
-    from kvlab.evaluate.parse import parse_cut
+    from kvlab.evaluate.request_parser import parse_cut
 
     return {**options, "batch_rows": batch, "cut": parse_cut(cut), "thinking": thinking_of(thinking)}
 
@@ -175,6 +176,6 @@ def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) ->
     if figure is not None:
         raise UserError("--figure draws a paper's table: it goes with --preset.")
     if table is not None:
-        from kvlab.atlas.written import check_file
+        from kvlab.atlas.paper_table_text import check_file
 
         check_file(table)

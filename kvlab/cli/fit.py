@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from kvlab.cli.fitting import Force, check_fits
-from kvlab.cli.groups import grouped
-from kvlab.cli.loading import LoadingOptions
-from kvlab.errors import UserError
+from kvlab.cli.options.groups import grouped
+from kvlab.cli.options.model import LoadingOptions
+from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.common.errors import UserError
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 
 

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS, TABLE_WIDTH
-from kvlab.cli.fitting import Force, check_fits
-from kvlab.cli.groups import grouped
-from kvlab.cli.loading import ChatWay, ModelOptions
+from kvlab.cli.options.groups import grouped
+from kvlab.cli.options.model import ChatWay, ModelOptions
+from kvlab.cli.options.plan_check import Force, check_fits
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,23 @@ def lm_eval(
     os.environ.setdefault("TQDM_DISABLE", "1")
     from pydantic import ValidationError
 
-    from kvlab.cli.table import print_wide
-    from kvlab.errors import UserError
-    from kvlab.evaluate import parse
+    from kvlab.cli.options.tables import print_wide
+    from kvlab.common.errors import UserError
+    from kvlab.common.terminal import standard_error
+    from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.evaluate.progress import shown_progress
-    from kvlab.evaluate.summary import summarize
-    from kvlab.evaluate.table import summary_json, summary_table
-    from kvlab.given import as_option, in_one_sentence
+    from kvlab.evaluate.results.summary import summarize
+    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.lmeval.request import LmEvalRequest
     from kvlab.lmeval.run import run_lm_eval
-    from kvlab.requests import CompareRequest
-    from kvlab.terminal import standard_error
+    from kvlab.methods import spec
+    from kvlab.requests.compare import CompareRequest
 
     try:
         request = LmEvalRequest(
-            tasks=tuple(parse.split_list(tasks)),
+            tasks=tuple(spec.split_list(tasks)),
             include_path=include_path,
-            choices=parse.parse_choices(methods, budgets),
+            choices=spec.parse_choices(methods, budgets),
             protocol=protocol,  # type: ignore[arg-type]  # pydantic says what it may be
             hold_back=hold_back,
             limit=limit,

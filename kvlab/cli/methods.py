@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kvlab.catalogue import MethodDescription
+    from kvlab.methods.catalogue import MethodDescription
 
 
 def methods(
@@ -21,7 +21,7 @@ def methods(
     held: Annotated[bool, typer.Option("--held", hidden=True, help="what methods hold as given on stdin")] = False,
 ) -> None:
     """List the methods: what scores, allocates, selects and settles in each; or one method's named settings."""
-    from kvlab.catalogue import methods as described
+    from kvlab.methods.catalogue import list_methods as described
 
     if held:
         typer.echo(json.dumps([_held(method, settings) for method, settings in json.load(sys.stdin)]))
@@ -36,8 +36,8 @@ def methods(
 
 
 def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
-    """What the method holds with these settings (`kvlab.jobs.held`), or in a sentence why it cannot have them."""
-    from kvlab.errors import UserError
+    """Memory footprint of the method with these settings (`kvlab.catalogue.footprint`), or why they are refused."""
+    from kvlab.common.errors import UserError
     from kvlab.methods import make_method
 
     try:
@@ -47,7 +47,7 @@ def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
 
 
 def _named(name: str, described: list[MethodDescription]) -> MethodDescription:
-    from kvlab.methods.base import METHODS
+    from kvlab.methods.core.method import METHODS
 
     for method in described:
         if method.name == name:
@@ -58,7 +58,7 @@ def _named(name: str, described: list[MethodDescription]) -> MethodDescription:
 def _list(described: list[MethodDescription]) -> None:
     from rich.table import Table
 
-    from kvlab.cli.table import print_wide
+    from kvlab.cli.options.tables import print_wide
     from kvlab.stores import AUTO, STORES, bits_of
 
     table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
@@ -76,7 +76,7 @@ def _list(described: list[MethodDescription]) -> None:
 
 
 def _show(method: MethodDescription) -> None:
-    from kvlab.cli.table import print_wide
+    from kvlab.cli.options.tables import print_wide
 
     typer.echo(f"{method.title}: {method.summary}{f' ({method.paper})' if method.paper else ''}")
     presets: dict[str, Any] = dict(method.presets)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 Folders = Annotated[
     list[Path] | None, typer.Option("--models", metavar="DIR", help="a folder of models to offer too; repeatable")
@@ -24,7 +24,7 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """List the models on this machine: mini, those of --models, of earlier runs, and in the hub's cache."""
-    from kvlab.jobs.models import models_here
+    from kvlab.catalogue.models import models_here
 
     offer(folders)
     found = [_about(name) for name in models_here(runs.absolute())]
@@ -33,7 +33,7 @@ def models(
 
 def offer(folders: list[Path] | None) -> None:
     """Put folders of models on offer, for this process and those it starts. Raises UserError for one without models."""
-    from kvlab.lab.shelf import FOLDERS, given
+    from kvlab.server.offered_models import FOLDERS, given
 
     if folders:
         os.environ[FOLDERS] = given(folders)
@@ -41,8 +41,8 @@ def offer(folders: list[Path] | None) -> None:
 
 def _about(name: str) -> dict[str, Any]:
     """What can be said without loading it; fields that its files do not tell are None."""
-    from kvlab.jobs.models import context_length
-    from kvlab.jobs.spoken import has_template
+    from kvlab.model_info.chat_template import has_template
+    from kvlab.model_info.names import context_length
     from kvlab.planning import find_model
 
     said = {"name": name, "family": None, "parameters": None, "context": context_length(name)}
@@ -57,7 +57,7 @@ def _about(name: str) -> dict[str, Any]:
 def _show(found: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from kvlab.cli.table import print_wide
+    from kvlab.cli.options.tables import print_wide
 
     table = Table("model", "family", "parameters", "reads, tokens", "chat template")
     for model in found:

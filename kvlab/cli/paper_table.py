@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kvlab.cli.fitting import check_fits
-from kvlab.errors import UserError
+from kvlab.cli.options.plan_check import check_fits
+from kvlab.common.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
     from kvlab.atlas.paper_tables import PaperFile, PaperTable
-    from kvlab.evaluate.outcome import Loaded
     from kvlab.evaluate.request import EvalRequest
-    from kvlab.requests import MethodChoice
+    from kvlab.evaluate.results.outcome import Loaded
+    from kvlab.requests.compare import MethodChoice
 
 RESULTS = Path("runs/eval")
 WIDTH = 160  # where there is no terminal to measure
@@ -43,10 +43,10 @@ def run_paper_table(
 
     `methods` picks among the table's own, or gives one further options; `asked` are fields of `EvalRequest`.
     """
+    from kvlab.atlas import paper_table_text as texts
     from kvlab.atlas import paper_tables
-    from kvlab.atlas import written as texts
+    from kvlab.common.terminal import standard_error
     from kvlab.evaluate.request import EvalJob
-    from kvlab.terminal import standard_error
 
     table, errors = paper_tables.paper_table(name), standard_error()
     if written is not None:
@@ -91,7 +91,7 @@ def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], c
 
 def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
     """The table's choices; where methods are named, these of them, with what options are named beside."""
-    from kvlab.evaluate.parse import parse_named, split_list
+    from kvlab.requests.method_spec import parse_named, split_list
 
     every = table.choices()
     named = [parse_named(text) for text in split_list(methods)]
@@ -114,8 +114,8 @@ def _request(
 ) -> EvalRequest:
     from pydantic import ValidationError
 
+    from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.evaluate.request import EvalRequest
-    from kvlab.given import as_option, in_one_sentence
 
     own = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
     given = own | {key: value for key, value in asked.items() if value is not None}
@@ -126,10 +126,10 @@ def _request(
 
 
 def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
-    from kvlab.engine.watch import before_steps
+    from kvlab.engine.progress import before_steps
     from kvlab.evaluate.harness import evaluate
     from kvlab.evaluate.progress import shown_progress
-    from kvlab.models.held import held_model
+    from kvlab.models.model_cache import held_model
 
     with shown_progress(errors) as listener:
         loaded = held_model(request, before_steps(listener))
@@ -162,8 +162,8 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from kvlab.atlas.written import beside_table
-    from kvlab.cli.table import print_wide
+    from kvlab.atlas.paper_table_text import beside_table
+    from kvlab.cli.options.tables import print_wide
 
     text = beside_table(table, frame, rows)
     shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")
@@ -173,9 +173,9 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
 
 
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
-    from kvlab.atlas.written import beside_caption
-    from kvlab.figures.beside import ours_beside_theirs, read_ours_beside_theirs
-    from kvlab.figures.export import page
+    from kvlab.atlas.paper_table_text import beside_caption
+    from kvlab.figures.base.export import page
+    from kvlab.figures.paper_table import ours_beside_theirs, read_ours_beside_theirs
 
     drawn = ours_beside_theirs(frame, title=table.title)
     try:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvlab.cli.compare import LevelOfMany, level_of
-from kvlab.cli.comparing import AskedOptions, Json, make_request
-from kvlab.cli.groups import grouped
-from kvlab.cli.repeats import RepeatsOptions
-from kvlab.errors import UserError
-from kvlab.given import shown
-from kvlab.requests import OnePrompt
+from kvlab.cli.options.compare_request import AskedOptions, Json, make_request
+from kvlab.cli.options.groups import grouped
+from kvlab.cli.options.repeats import RepeatsOptions
+from kvlab.common.errors import UserError
+from kvlab.common.validation import shown
+from kvlab.requests.compare import OnePrompt
 
 if TYPE_CHECKING:
     from kvlab.planning import Machine, Plan
@@ -41,8 +41,9 @@ def plan(
     as shape:llama3-8b; weights are never loaded. Of several prompts the longest is planned, and time and disk are for
     all. With --memory the device need not be here. Exit status 1: it does not fit, or is longer than the model reads.
     """
-    from kvlab.cli.fitting import notes_of, plan_of, tokens_of
-    from kvlab.jobs.intake import beyond
+    from kvlab.cli.options.plan_check import notes_of
+    from kvlab.forms.compare_form import beyond
+    from kvlab.jobs.plan_check import plan_of, tokens_of
 
     if tokens is not None and asked.text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
@@ -73,7 +74,7 @@ def _machine(device: str, root: Path, memory: str | None, devices: int | None) -
 
 def parse_memory(text: str) -> int:
     """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
-    from kvlab.lab.amounts import bytes_of
+    from kvlab.server.units import bytes_of
 
     try:
         return bytes_of(text)
@@ -84,7 +85,7 @@ def parse_memory(text: str) -> int:
 def _show(made: Plan) -> None:
     from rich.table import Table
 
-    from kvlab.cli.table import print_wide
+    from kvlab.cli.options.tables import print_wide
     from kvlab.planning.parts import in_words
 
     model, places = made.model, {"device": made.machine.device, "host": "host", "disk": "disk"}

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.with_plugins import with_plugins
+from kvlab.cli.options.plugins import with_plugins
 
 plugin_commands = typer.Typer(
     help="Methods, tasks, metrics and views of your own, in a file or a package.", no_args_is_help=True
@@ -21,7 +21,7 @@ def new(
     folder: Annotated[Path, typer.Option("--folder", help="where the two files go")] = Path(),
 ) -> None:
     """Write a working method with a scorer of its own, and a test of it."""
-    from kvlab.plugins.new import write_plugin
+    from kvlab.plugins.template import write_plugin
 
     method, test = write_plugin(name, folder)
     typer.echo(f"Wrote {method} and {test}. Now:")

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.groups import grouped
-from kvlab.cli.prompt import AnswerOptions, PromptOptions
-from kvlab.errors import UserError
+from kvlab.cli.options.groups import grouped
+from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
+from kvlab.common.errors import UserError
 
 prompts_commands = typer.Typer(help="Save prompts under a name, list, show, rename and remove them.")
 Root = Annotated[Path, typer.Option("--runs", help="the folder of runs, beside which they lie")]
@@ -28,7 +28,7 @@ def list_prompts(
     """List saved prompts by name."""
     from rich.table import Table
 
-    from kvlab.cli.table import print_wide
+    from kvlab.cli.options.tables import print_wide
     from kvlab.library.prompts import saved_prompts
 
     found = saved_prompts(root, words)
@@ -73,7 +73,7 @@ def save(
 ) -> None:
     """Save a prompt under a name, with its answer and facts."""
     from kvlab.library.prompts import save_prompt
-    from kvlab.requests import OnePrompt
+    from kvlab.requests.compare import OnePrompt
 
     found = text.read_all(root)
     if len(found) > 1:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 KINDS = (".html", ".pptx", ".pdf", ".gif")
 
@@ -23,9 +23,9 @@ def report(
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
 ) -> None:
     """Write a comparison (answers, table, figures, what to distrust) or a story as HTML, PPTX or PDF; a run as GIF."""
-    from kvlab.figures.words import byte_size
-    from kvlab.report.written import played, talk, written
-    from kvlab.trace.atomic import replace_file
+    from kvlab.common.atomic_write import replace_file
+    from kvlab.figures.base.words import byte_size
+    from kvlab.report.export import played, talk, written
     from kvlab.trace.stories import load_story
 
     if out.suffix.lower() not in KINDS:

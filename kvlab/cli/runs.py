@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,8 +108,8 @@ def archive(names: Names, root: Root = RUNS, off: Annotated[bool, typer.Option("
 @runs_commands.command("rm")
 def remove(names: Names, root: Root = RUNS) -> None:
     """Move them into the bin; `kvlab runs undo` brings them back."""
-    from kvlab.figures.words import byte_size
-    from kvlab.library.bin import delete
+    from kvlab.figures.base.words import byte_size
+    from kvlab.library.recycle_bin import delete
 
     for _, row in _rows(root, names).iterrows():
         gone = delete(root, row["kind"], row["members"], row["title"])
@@ -121,8 +121,8 @@ def show_bin(
     root: Root = RUNS, empty: Annotated[bool, typer.Option("--empty", help="remove all for good")] = False
 ) -> None:
     """List what lies in the bin, or empty it."""
-    from kvlab.figures.words import byte_size
-    from kvlab.library import bin as rubbish
+    from kvlab.figures.base.words import byte_size
+    from kvlab.library import recycle_bin as rubbish
 
     if empty:
         typer.echo(f"{byte_size(rubbish.empty(root))} freed")
@@ -137,7 +137,7 @@ def undo(
     root: Root = RUNS,
 ) -> None:
     """Bring back from the bin."""
-    from kvlab.library.bin import bring_back, in_bin
+    from kvlab.library.recycle_bin import bring_back, in_bin
 
     last = [one.key for one in in_bin(root)[:1]]
     if not keys and not last:
@@ -153,8 +153,8 @@ def thin_old(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
 ) -> None:
     """Remove the arrays of old recordings to make room; tables and texts stay, and so do starred comparisons."""
-    from kvlab.counted import in_words
-    from kvlab.lab.amounts import seconds_of
+    from kvlab.common.formatting import in_words
+    from kvlab.server.units import seconds_of
     from kvlab.trace.thinning import thin, thinnable
 
     found = thinnable(_folder(root), seconds_of(older_than))
@@ -175,8 +175,8 @@ def export(
     out: Annotated[Path, typer.Option(help="the folder the files go to")] = Path(),
 ) -> None:
     """Write each as one file that `kvlab import` takes in elsewhere."""
-    from kvlab.figures.words import byte_size
-    from kvlab.library.parcel import SUFFIX, pack
+    from kvlab.figures.base.words import byte_size
+    from kvlab.library.archive import SUFFIX, pack
     from kvlab.trace.stories import story_path
 
     if bool(names) == bool(story):
@@ -199,7 +199,7 @@ def take_in(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="made by `kvlab export`")], root: Root = RUNS
 ) -> None:
     """Take in what was exported elsewhere; every file is checked first."""
-    from kvlab.library.parcel import unpack
+    from kvlab.library.archive import unpack
 
     root.mkdir(parents=True, exist_ok=True)
     for file in files:
@@ -238,7 +238,7 @@ def _change(root: Path, names: list[str], **changes: Any) -> None:
 def _print(found: pd.DataFrame, count: int, as_json: bool) -> None:
     from rich.table import Table
 
-    from kvlab.cli.table import print_wide
+    from kvlab.cli.options.tables import print_wide
 
     if as_json:
         typer.echo(found.to_json(orient="records", indent=2, double_precision=15))

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from kvlab.cli.eval import TABLE_WIDTH, evaluate, requested
-from kvlab.cli.fitting import Force, check_fits
-from kvlab.cli.with_plugins import with_plugins
-from kvlab.errors import UserError
+from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.plugins import with_plugins
+from kvlab.common.errors import UserError
 
 sweep_commands = typer.Typer(
     help="An evaluation over many GPUs and machines that share a folder.", no_args_is_help=True
@@ -94,13 +94,13 @@ def run(
 
     What is planned to be too big for one worker is refused where workers run on this machine.
     """
-    from kvlab.cli.table import print_wide
+    from kvlab.cli.options.tables import print_wide
+    from kvlab.common.terminal import standard_error
     from kvlab.evaluate.request import EvalJob
-    from kvlab.evaluate.summary import summarize
-    from kvlab.evaluate.table import summary_json, summary_table
+    from kvlab.evaluate.results.summary import summarize
+    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.sweep.shards import read_plan, sweep_rows, try_again
     from kvlab.sweep.state import state
-    from kvlab.terminal import standard_error
 
     requests = read_plan(folder).requests
     if on not in ("local", "slurm", "ray"):

@@ -37,7 +37,7 @@ def tasks(
         return
     from rich.table import Table
 
-    from kvlab.cli.table import print_wide
+    from kvlab.cli.options.tables import print_wide
 
     table = Table("task", "what it shows", "takes", "lengths")
     for name, task in TASKS.items():
@@ -54,8 +54,8 @@ def tasks(
 
 
 def _problem(request: str) -> str:
-    """Why a prompt of the evaluation cannot be made (`kvlab.jobs.evaluating`); empty where each can."""
-    from kvlab.errors import UserError
+    """Why a prompt of the evaluation cannot be made (`kvlab.forms.eval_form`); empty where each can."""
+    from kvlab.common.errors import UserError
     from kvlab.evaluate.request import EvalRequest
     from kvlab.evaluate.tasks_fit import check_tasks
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.cli.groups import grouped
-from kvlab.cli.loading import LoadingOptions
+from kvlab.cli.options.groups import grouped
+from kvlab.cli.options.model import LoadingOptions
 
 
 @grouped

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from kvlab.assets import asset_path
-from kvlab.errors import UserError
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
 
 _RESUMES = ("auto", "no")
 

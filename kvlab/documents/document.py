@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvlab.errors import UserError
-from kvlab.requests import LARGEST_PROMPT_BYTES
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 
 LARGEST_BYTES = 32 * 2**20  # of a file; its text has to fit a prompt
 TYPES = ("pdf", "docx", "html", "htm")

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping
 from xml.parsers import expat
 
-from kvlab.counted import left_out
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import left_out
 from kvlab.documents.document import Document, Lines
-from kvlab.errors import UserError
 
 MAIN = re.compile(r"word/document\d*\.xml")
 ASIDE = re.compile(r"word/(header|footer)\d*\.xml")  # what every page repeats

@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
-from kvlab.counted import left_out
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import left_out
+from kvlab.common.validation import BYTE_ORDER_MARKS, decode_text, plain_text
 from kvlab.documents.document import Document, Lines
-from kvlab.errors import UserError
-from kvlab.given import BYTE_ORDER_MARKS, decode_text, plain_text
 
 CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE)
 # What is counted and whose content is no text: `left_out` names it, "" is left out without a word.

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from kvlab.counted import left_out, listed
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import left_out, listed
 from kvlab.documents.document import Document, Lines
-from kvlab.errors import UserError
 
 MOST_PAGES = 500
 LINKS = {"/Link", "/Popup"}  # annotations that nobody wrote as a remark

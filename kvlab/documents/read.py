@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import PurePath
 
+from kvlab.common.errors import UserError
 from kvlab.documents.document import LARGEST_BYTES, TYPES, Document
 from kvlab.documents.docx import read_docx
 from kvlab.documents.html import read_html
 from kvlab.documents.pdf import read_pdf
-from kvlab.errors import UserError
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab.documents.read")
 SECONDS_ALLOWED = 30

@@ -14,30 +14,30 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from kvlab.budget import Budget
 from kvlab.cache import make_cache
 from kvlab.cache.cache import nothing_to_compress
-from kvlab.cache.chunks import check_chunks
+from kvlab.cache.chunked_prefill import check_chunks
+from kvlab.common.errors import UserError
+from kvlab.common.limits import TURNS_SHARE
+from kvlab.common.validation import in_one_sentence, path_of, shown
 from kvlab.engine.environment import model_shape
+from kvlab.engine.interleaved_timing import read_in_turns
+from kvlab.engine.out_of_memory import room
 from kvlab.engine.passes import Passes, cache_of, forced_pass, free_pass
-from kvlab.engine.probe import probe
+from kvlab.engine.probing.probe import probe
+from kvlab.engine.progress import Cancelled, Watch, before_steps
 from kvlab.engine.prompt import encode_prompt
 from kvlab.engine.record import record_of
 from kvlab.engine.reference import Reference, full_cache_reference
 from kvlab.engine.resuming import finished, make_way, run_id_of
-from kvlab.engine.room import room
-from kvlab.engine.turns import read_in_turns
-from kvlab.engine.watch import Cancelled, Watch, before_steps
-from kvlab.errors import UserError
-from kvlab.given import in_one_sentence, path_of, shown
 from kvlab.methods import make_method
 from kvlab.methods.eviction.gvote import GVote
 from kvlab.models.chat import chat_of
-from kvlab.models.held import held_model
 from kvlab.models.load import LoadedModel, pick_device
-from kvlab.planning.limits import TURNS_SHARE
-from kvlab.recording import Recording
-from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
+from kvlab.models.model_cache import held_model
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RecordLevel
+from kvlab.requests.recording import Recording
 from kvlab.trace import Run, RunWriter, open_run, unfinished
 from kvlab.trace.schema import check_id
 
@@ -61,7 +61,9 @@ def compare(
     stay, the current one is marked failed, and the device has its memory back.
     """
     if not isinstance(request, CompareRequest):
-        raise UserError(f"A comparison cannot be made of {shown(request)}: give a kvlab.requests.CompareRequest.")
+        raise UserError(
+            f"A comparison cannot be made of {shown(request)}: give a kvlab.requests.compare.CompareRequest."
+        )
     root = path_of(root, "The folder of runs")
     if request.is_batch:
         raise UserError(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from kvlab.attention.queries import full_attention_config, num_key_value_heads
-from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
-from kvlab.methods.rotary import Rotary
+from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
+from kvlab.methods.core.rotary import Rotary
 from kvlab.models.load import LoadedModel
 from kvlab.plugins.load import stamps
 from kvlab.trace.schema import ModelShape

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.chunks import chunk_sizes
+from kvlab.cache.chunked_prefill import chunk_sizes
+from kvlab.common.limits import MOST_PROMPT_LOGITS
 from kvlab.models.load import LoadedModel
-from kvlab.planning.limits import MOST_PROMPT_LOGITS
 
 
 class Speaker(Protocol):
@@ -49,8 +49,8 @@ def prefill(
 
     `check` is called before every layer, and may raise to end a long prompt.
 
-    Chunks give the same result with less memory for the passes' own states; see `kvlab.cache.chunks` for what they do
-    not save. Raises UserError for a method whose result would not be the same.
+    Chunks give the same result with less memory for the passes' own states; see `kvlab.cache.chunked_prefill` for what
+    they do not save. Raises UserError for a method whose result would not be the same.
     """
     tokens = ids.shape[1]
     sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk or tokens)

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill, synchronize
+from kvlab.engine.progress import Watch
 from kvlab.engine.prompt import continuation, prompt_pieces
-from kvlab.engine.recorder import Recorder, memory_columns
+from kvlab.engine.recording.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence
 from kvlab.engine.token_choice import chooser
-from kvlab.engine.watch import Watch
 from kvlab.methods import make_method
-from kvlab.methods.giving_back import giving_back
-from kvlab.methods.selectors.keeping import keeping
+from kvlab.methods.wrappers.pin_tokens import keeping
+from kvlab.methods.wrappers.restore import giving_back
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import RunWriter
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 from kvlab.trace.token_text import split_text

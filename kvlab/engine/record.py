@@ -6,20 +6,20 @@ from datetime import UTC, datetime
 
 from torch import Tensor
 
-from kvlab.budget import Budget
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.engine.resuming import run_id_of
-from kvlab.generation_settings import generation_notes
-from kvlab.lab.person import acting
 from kvlab.methods import Method, make_method
-from kvlab.methods.presets import PAPER
+from kvlab.methods.core.preset import PAPER
 from kvlab.models.chat import chat_of, reader_of
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel
-from kvlab.prompt_notes import prompt_notes
-from kvlab.recording import attention_that_fits, states_that_fit
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.generation_settings import generation_notes
+from kvlab.requests.prompt_notes import prompt_notes
+from kvlab.requests.recording import attention_that_fits, states_that_fit
+from kvlab.server.users import acting
 from kvlab.trace.schema import RunRecord
 
 # What a record says as the request and the choice do.

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from kvlab.cache import make_cache
 from kvlab.engine.forward import Prefilled, greedy, prefill
+from kvlab.engine.progress import Watch
 from kvlab.engine.token_choice import chooser
-from kvlab.engine.watch import Watch
-from kvlab.generation_settings import GenerationSettings
 from kvlab.models.load import LoadedModel
+from kvlab.requests.generation_settings import GenerationSettings
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from kvlab.errors import UserError
-from kvlab.requests import CompareRequest
-from kvlab.trace.alive import is_written
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import is_written
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord
 

@@ -11,8 +11,8 @@ from transformers import LogitsProcessorList
 from transformers.utils import logging
 
 from kvlab.engine.forward import end_ids
-from kvlab.generation_settings import GenerationSettings, processors_set
 from kvlab.models.load import LoadedModel
+from kvlab.requests.generation_settings import GenerationSettings, processors_set
 
 Choose = Callable[[Tensor], Tensor]  # logits (V,) to a token (scalar tensor)
 

@@ -7,11 +7,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from kvlab.engine.room import give_back, is_out_of_memory
-from kvlab.errors import UserError
-from kvlab.evaluate.outcome import Loaded
-from kvlab.models.placing import input_device
-from kvlab.requests import MethodChoice
+from kvlab.common.errors import UserError
+from kvlab.engine.out_of_memory import give_back, is_out_of_memory
+from kvlab.evaluate.results.outcome import Loaded
+from kvlab.models.placement import input_device
+from kvlab.requests.compare import MethodChoice
 
 
 class Sized(Protocol):

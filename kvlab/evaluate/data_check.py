@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
-from kvlab.evaluate.metrics import check_metric
+from kvlab.common.errors import UserError
 from kvlab.evaluate.plan import fitted
+from kvlab.evaluate.scoring.metrics import check_metric
 from kvlab.tasks.loaders import LOADERS, load_file
-from kvlab.tasks.recognise import recognise
+from kvlab.tasks.recognition import recognise
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import DEFAULT_LENGTHS
 from kvlab.tasks.tokens import Cut, count_tokens

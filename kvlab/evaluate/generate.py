@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from transformers import Cache, GenerationConfig, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
+from kvlab.common.token_ids import padding_id
 from kvlab.engine.forward import end_ids
-from kvlab.evaluate.outcome import Loaded, Memory, Outcome, Stopwatch, read_memory
 from kvlab.evaluate.passes import pass_ends
-from kvlab.models.placing import input_device
-from kvlab.token_ids import padding_id
+from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, Stopwatch, read_memory
+from kvlab.models.placement import input_device
 
 
 class StopAtText(StoppingCriteria):

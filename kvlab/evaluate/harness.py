@@ -11,22 +11,22 @@ from transformers import Cache, PreTrainedConfig
 
 import kvlab
 from kvlab.engine.environment import device_name, versions
-from kvlab.engine.watch import before_steps
-from kvlab.evaluate.fingerprint import model_digest
+from kvlab.engine.progress import before_steps
 from kvlab.evaluate.measure import Measurer
-from kvlab.evaluate.outcome import CacheMaker, Loaded
 from kvlab.evaluate.passes import check_choices
 from kvlab.evaluate.plan import Plan, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.rows import PromptIdentity, canonical_json, row_key
-from kvlab.evaluate.store import ResultStore
+from kvlab.evaluate.results.fingerprint import model_digest
+from kvlab.evaluate.results.outcome import CacheMaker, Loaded
+from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
+from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.work import RowMaker, Unit, batches
-from kvlab.generation_settings import generation_notes
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
-from kvlab.models.held import held_model
-from kvlab.models.placing import input_device
-from kvlab.requests import MethodChoice, Progress
+from kvlab.models.model_cache import held_model
+from kvlab.models.placement import input_device
+from kvlab.requests.compare import MethodChoice, Progress
+from kvlab.requests.generation_settings import generation_notes
 
 Listener = Callable[[Progress], None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.progress import seconds_left
 from kvlab.evaluate.request import EvalJob
-from kvlab.requests import Progress
+from kvlab.requests.compare import Progress
 
 FOLDER = "eval"
 Report = Callable[[Progress], None]

@@ -10,21 +10,20 @@ import torch
 from transformers import Cache
 
 from kvlab.cache import CompressedCache
+from kvlab.common.token_ids import check_ids
 from kvlab.evaluate.generate import Drawing, generate_answers
-from kvlab.evaluate.likelihood import compare, forced_log_probabilities, scored_bytes
-from kvlab.evaluate.metrics import LIKELIHOOD_METRICS
-from kvlab.evaluate.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluate.plan import PlannedPrompt
-from kvlab.evaluate.request import FULL
-from kvlab.evaluate.rows import PromptIdentity
-from kvlab.evaluate.survival import Followed
+from kvlab.evaluate.results.outcome import CacheMaker, Loaded, Outcome
+from kvlab.evaluate.results.rows import PromptIdentity
+from kvlab.evaluate.scoring.likelihood import compare, forced_log_probabilities, scored_bytes
+from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS
+from kvlab.evaluate.scoring.survival import Followed
 from kvlab.models.chat import Chat
-from kvlab.models.placing import input_device
-from kvlab.requests import MethodChoice
-from kvlab.tasks.hidden import hidden_positions
+from kvlab.models.placement import input_device
+from kvlab.requests.compare import FULL, MethodChoice
+from kvlab.tasks.hidden_question import hidden_positions
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import continuation_ids, prompt_ids, start_ids
-from kvlab.token_ids import check_ids
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from itertools import accumulate
 from transformers import Cache
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.chunks import check_chunks, chunk_sizes
-from kvlab.errors import UserError
+from kvlab.cache.chunked_prefill import check_chunks, chunk_sizes
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 
 def pass_ends(cache: Cache, tokens: int, prefill_chunk: int | None) -> list[int]:

@@ -11,11 +11,11 @@ from typing import Any
 from pydantic import JsonValue
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
-from kvlab.evaluate.metrics import check_metric
+from kvlab.common.errors import UserError
+from kvlab.common.validation import shown
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
-from kvlab.evaluate.rows import ANY_LENGTH, PromptIdentity, canonical_json
-from kvlab.given import shown
+from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, canonical_json
+from kvlab.evaluate.scoring.metrics import check_metric
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
 from kvlab.tasks.registry import Task, get_task

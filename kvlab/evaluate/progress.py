@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from kvlab.common.terminal import progress_columns
 from kvlab.evaluate.harness import Listener
-from kvlab.requests import Progress
-from kvlab.terminal import progress_columns
+from kvlab.requests.compare import Progress
 
 LINE_SECONDS = 15.0
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from kvlab.answers import LONGEST_ANSWER, find_facts
-from kvlab.engine.watch import before_steps
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
+from kvlab.engine.progress import before_steps
 from kvlab.evaluate.harness import model_window
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request import SampleJob
-from kvlab.models.held import held_model
-from kvlab.requests import MOST_NEW_TOKENS, CompareRequest, ModelRequest, Progress
+from kvlab.models.model_cache import held_model
+from kvlab.requests.compare import MOST_NEW_TOKENS, CompareRequest, ModelRequest, Progress
+from kvlab.requests.facts import LONGEST_ANSWER, find_facts
 from kvlab.tasks.sample import Sample
 
 LEAST_NEW_TOKENS = 16

@@ -9,11 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
-from kvlab.given import Text, read_json
-from kvlab.requests import MethodChoice, ModelRequest
+from kvlab.common.validation import Text
+from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
+from kvlab.requests.method_spec import value_of
 from kvlab.tasks.seeds import check_seed
-
-FULL = MethodChoice(method="full", budget=1.0)
 
 Depth = Annotated[float, Field(ge=0, le=1)]
 # Of a folder or file of results: one part of a path, and none that is hidden.
@@ -65,14 +64,6 @@ def split_file(text: str) -> tuple[str, str, dict[str, JsonValue]]:
         raise ValueError("no file")
     pairs = (part.partition("=") for part in found[3].split(":") if part)
     return found[1].strip(), found[2].strip(), {name: value_of(value) for name, _, value in pairs}
-
-
-def value_of(text: str) -> JsonValue:
-    """A value of the command line: JSON where it is some, else the text itself."""
-    try:
-        return read_json(text)
-    except ValueError:
-        return text
 
 
 class EvalRequest(ModelRequest):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby, islice
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.models.chat import chat_of

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from kvlab.budget import Budget
 from kvlab.evaluate.backoff import Backoff
 from kvlab.evaluate.measure import Measurer, PreparedPrompt, prepare
-from kvlab.evaluate.metrics import score
-from kvlab.evaluate.outcome import Loaded, Outcome
 from kvlab.evaluate.plan import PlannedPrompt
-from kvlab.evaluate.rows import budget_unit, canonical_json
+from kvlab.evaluate.results.outcome import Loaded, Outcome
+from kvlab.evaluate.results.rows import budget_unit, canonical_json
+from kvlab.evaluate.scoring.metrics import score
 from kvlab.models.chat import Chat
-from kvlab.requests import MethodChoice
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import MethodChoice
 
 _LOOK_AHEAD = 4  # batches' worth of prompts made at once, to find some of equal length
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.lines import Line, add_lines
-from kvlab.figures.palette import FATES, STATE_COLOURS, Theme, fate_scale, pick
-from kvlab.figures.stacked import add_area
-from kvlab.figures.template import finish
-from kvlab.figures.words import percent, plural
+from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.lines import Line, add_lines
+from kvlab.figures.base.palette import FATES, STATE_COLOURS, Theme, fate_scale, pick
+from kvlab.figures.base.stacked import add_area
+from kvlab.figures.base.template import finish
+from kvlab.figures.base.words import percent, plural
 
 MASSES = (
     Line("true", "full cache: on these tokens", "ink", "solid", "circle"),

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.board import OWN_BUDGET
-from kvlab.figures.by_head import whole_numbers
-from kvlab.figures.cells import words_on_cells
-from kvlab.figures.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
-from kvlab.figures.template import INK, QUIET, colour_bar, finish
-from kvlab.figures.words import byte_size, number, percent, plural, token_text, visible
+from kvlab.analysis.comparison.board import OWN_BUDGET
+from kvlab.figures.base.by_head import whole_numbers
+from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
+from kvlab.figures.base.template import INK, QUIET, colour_bar, finish
+from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 WIDTH = 0.94  # of a cell, of the room between two columns

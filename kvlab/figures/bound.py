@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
-from kvlab.figures.template import finish, log_axis
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
+from kvlab.figures.base.template import finish, log_axis
+from kvlab.figures.base.words import number, percent, plural
 
 LINES = (
     ("bound", "KeepKV's bound", "ink", "solid", None),

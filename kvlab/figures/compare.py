@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.palette import Style, Theme, run_styles
-from kvlab.figures.template import HEIGHT, PALE, QUIET, finish, log_axis
-from kvlab.figures.words import byte_unit, number, percent, plural, visible
+from kvlab.figures.base.palette import Style, Theme, run_styles
+from kvlab.figures.base.template import HEIGHT, PALE, QUIET, finish, log_axis
+from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
 MAX_MARKERS = 12

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.palette import HUES, Theme, pick
-from kvlab.figures.stacked import add_area
-from kvlab.figures.template import finish
-from kvlab.figures.words import byte_size, byte_unit, number, percent, plural
-from kvlab.growth import BLOCK
+from kvlab.common.limits import BLOCK
+from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.stacked import add_area
+from kvlab.figures.base.template import finish
+from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plural
 
 LAYERS = (
     ("live", "live: valid slots", "blue", ""),

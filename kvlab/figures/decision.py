@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.decision import FATES, budget_for, line_of, nearly_kept
-from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.template import finish
-from kvlab.figures.words import number, plural, visible
+from kvlab.analysis.lineage.decision import FATES, budget_for, line_of, nearly_kept
+from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.figures.base.template import finish
+from kvlab.figures.base.words import number, plural, visible
 
 LOOK = {"kept": ("kept", "circle"), "merged": ("pivot", "x-thin-open"), "dropped": ("evicted", "line-ns-open")}
 # Drawn: all near the line, those chosen, and the others evenly thinned. So few are drawn sooner as marks of the page

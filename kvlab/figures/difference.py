@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.difference import NAMES
-from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.palette import HUES, Theme, method_hue, pick
-from kvlab.figures.template import finish, log_axis
-from kvlab.figures.words import number, percent, plural, visible
+from kvlab.analysis.comparison.difference import NAMES
+from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.palette import HUES, Theme, method_hue, pick
+from kvlab.figures.base.template import finish, log_axis
+from kvlab.figures.base.words import number, percent, plural, visible
 
 FLOOR = 1e-6
 Hues = tuple[str, str]  # of A and of B

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.fingerprints import FEATURES
-from kvlab.figures.by_head import whole_numbers
-from kvlab.figures.cells import words_on_cells
-from kvlab.figures.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.template import QUIET, finish
-from kvlab.figures.words import percent, plural
+from kvlab.analysis.attention.fingerprints import FEATURES
+from kvlab.figures.base.by_head import whole_numbers
+from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.template import QUIET, finish
+from kvlab.figures.base.words import percent, plural
 
 LOOK = (
     ("blue", "circle"),

@@ -8,10 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.template import QUIET, finish, log_axis
+from kvlab.figures.base.words import number, plural
 from kvlab.figures.compare import MAX_MARKERS, styles_of, tall_enough
-from kvlab.figures.palette import Theme
-from kvlab.figures.template import QUIET, finish, log_axis
-from kvlab.figures.words import number, plural
 
 PANELS = {"key_growth": "keys", "value_growth": "values"}
 GREW = 1.001  # below it two lengths differ by rounding only

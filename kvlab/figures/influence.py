@@ -7,9 +7,9 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.palette import DASHES, HUES, SURFACES, Theme, mix, pick
-from kvlab.figures.template import MANY_LINES, PALE, finish, log_axis
-from kvlab.figures.words import drawn_of, number, percent, plural, token_label
+from kvlab.figures.base.palette import DASHES, HUES, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import MANY_LINES, PALE, finish, log_axis
+from kvlab.figures.base.words import drawn_of, number, percent, plural, token_label
 
 HUE_ORDER = ("blue", "orange", "green", "purple", "red", "gold", "sky", "grey")
 MOST_LINES = 12

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.palette import STATE_COLOURS, Theme, mix, pick
-from kvlab.figures.palette import SURFACES as GROUND
-from kvlab.figures.template import finish
-from kvlab.figures.words import drawn_of, number, plural, token_label
+from kvlab.figures.base.palette import STATE_COLOURS, Theme, mix, pick
+from kvlab.figures.base.palette import SURFACES as GROUND
+from kvlab.figures.base.template import finish
+from kvlab.figures.base.words import drawn_of, number, plural, token_label
 
 MOST_RIBBONS = 60
 REST = -1  # the node of all tokens that have no ribbon of their own

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.counted import in_range
-from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.palette import HUES, Theme, pick
-from kvlab.figures.template import finish
-from kvlab.figures.words import byte_size, byte_unit, percent, plural
+from kvlab.common.formatting import in_range
+from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.template import finish
+from kvlab.figures.base.words import byte_size, byte_unit, percent, plural
 
 LINES = (
     ("full_bytes", "keys and values of the whole text", "ink", "solid"),

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
-from kvlab.figures.template import finish, log_axis
-from kvlab.figures.words import lost, number, percent, plural
+from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
+from kvlab.figures.base.template import finish, log_axis
+from kvlab.figures.base.words import lost, number, percent, plural
 
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
 FLOOR = 1e-7

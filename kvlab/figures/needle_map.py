@@ -7,11 +7,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.counted import prompts
-from kvlab.figures.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.common.formatting import prompts
+from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import QUIET, colour_bar, finish
+from kvlab.figures.base.words import number, percent, plural
 from kvlab.figures.scores import line_words
-from kvlab.figures.template import QUIET, colour_bar, finish
-from kvlab.figures.words import number, percent, plural
 
 COLUMNS = 3
 COLUMN_FATES = {"hidden_own": "kept", "hidden_merged": "merged", "gone": "dropped"}

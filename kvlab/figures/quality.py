@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.cells import words_on_cells
-from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
+from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
+from kvlab.figures.base.template import colour_bar, finish
+from kvlab.figures.base.words import byte_size, byte_unit, number, plural, spoken
 from kvlab.figures.scores import FULL, arm_words, line_words, rests_on
-from kvlab.figures.template import colour_bar, finish
-from kvlab.figures.words import byte_size, byte_unit, number, plural, spoken
 
 LEVEL = "level with the best"
 MOST_WITH_SCORES = 8  # tasks whose cells have room for rank and score
@@ -19,7 +19,7 @@ MOST_WITH_SCORES = 8  # tasks whose cells have room for rank and score
 def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks") -> go.Figure:
     """Arms down, tasks across; in each cell rank and score: `=` where several share it, bold where level with the best.
 
-    Of many tasks a cell has room for the rank alone. From `kvlab.atlas.quality.ranks`; a mark's customdata is
+    Of many tasks a cell has room for the rank alone. From `kvlab.results.quality_tables.ranks`; a mark's customdata is
     (task, arm).
     """
     tasks, arms = frame["task"].drop_duplicates().tolist(), frame["arm"].drop_duplicates().tolist()
@@ -82,7 +82,7 @@ def read_rank_table(frame: pd.DataFrame) -> str:
 def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str = "Score by bytes") -> go.Figure:
     """Mean score with its 95 % interval over the live bytes a prompt, a line an arm; the frontier is a grey staircase.
 
-    From `kvlab.atlas.quality.by_bytes`.
+    From `kvlab.results.quality_tables.by_bytes`.
     """
     factor, unit = byte_unit(float(frame["live_bytes"].max()))
     pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)

@@ -7,10 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from kvlab.figures.lines import Line, add_lines
-from kvlab.figures.palette import HUES, LOSS, Theme, pick
-from kvlab.figures.template import colour_bar, finish
-from kvlab.figures.words import number, percent, plural, visible
+from kvlab.figures.base.lines import Line, add_lines
+from kvlab.figures.base.palette import HUES, LOSS, Theme, pick
+from kvlab.figures.base.template import colour_bar, finish
+from kvlab.figures.base.words import number, percent, plural, visible
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
 

@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.repeats import Batch, told_apart
-from kvlab.analysis.verdict import KINDS, NO_REFERENCE
-from kvlab.counted import in_range, mean_words, prompts, range_words
+from kvlab.analysis.comparison.repeats import Batch, told_apart
+from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
+from kvlab.common.formatting import in_range, mean_words, prompts, range_words
+from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import INK, QUIET, finish
+from kvlab.figures.base.words import byte_size, number, percent, plural, visible
 from kvlab.figures.board import FATES, always_clear, bytes_words, in_grid, read_over_budget, row_names
-from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.template import INK, QUIET, finish
-from kvlab.figures.words import byte_size, number, percent, plural, visible
 
 WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; the bar's height and its place below the row's middle
 STRIP, STRIP_FOOT = 0.13, 0.35  # the same of the strip of the fact's fates

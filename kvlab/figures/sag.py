@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.lines import Line, add_line, add_lines
-from kvlab.figures.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
-from kvlab.figures.palette import SURFACES as GROUND
-from kvlab.figures.template import finish, log_axis
-from kvlab.figures.words import lost, number, percent, plural
+from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.lines import Line, add_line, add_lines
+from kvlab.figures.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
+from kvlab.figures.base.palette import SURFACES as GROUND
+from kvlab.figures.base.template import finish, log_axis
+from kvlab.figures.base.words import lost, number, percent, plural
 
 MEASURES = {
     "sag": ("Sag by head", "sag (share of attention)"),

@@ -13,11 +13,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.counted import ONE_PROMPT, Show, mean_words, range_words
-from kvlab.figures.cells import words_on_cells
-from kvlab.figures.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
-from kvlab.figures.template import QUIET, colour_bar, finish
-from kvlab.figures.words import drawn_of, number, percent, plural, spoken
+from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
+from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
+from kvlab.figures.base.template import QUIET, colour_bar, finish
+from kvlab.figures.base.words import drawn_of, number, percent, plural, spoken
 
 FULL = "full"
 MOST_PANELS = 9

@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.speed import REFERENCE, SCATTERED
-from kvlab.figures.cells import channels, ink_on
-from kvlab.figures.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.template import finish
-from kvlab.figures.words import byte_size, byte_unit, number, plural
+from kvlab.analysis.comparison.speed import REFERENCE, SCATTERED
+from kvlab.figures.base.cells import channels, ink_on
+from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
+from kvlab.figures.base.template import finish
+from kvlab.figures.base.words import byte_size, byte_unit, number, plural
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
 DEVICE_BOUND = "the best this device could do"
@@ -24,8 +24,8 @@ def measured(
     """A bar a method with the quartiles, its bound as a tick, and the ratio to each full cache, by name, beside it.
 
     A time or rate of one repeat, or of repeats far apart, has a hatched bar and the reason in place of a ratio.
-    From `kvlab.atlas.speed.measured`; `place` says on what it was measured. What could not be measured has no bar and
-    says why.
+    From `kvlab.results.speed_tables.measured`; `place` says on what it was measured. What could not be measured has no
+    bar and says why.
     """
     factor, shown = byte_unit(float(frame["value"].max())) if unit == "bytes" else (1.0, unit)
     value = frame["value"] / factor

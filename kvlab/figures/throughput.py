@@ -6,9 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.figures.palette import HUES, Theme, method_style, pick
-from kvlab.figures.template import QUIET, finish
-from kvlab.figures.words import byte_size, byte_unit, number
+from kvlab.figures.base.palette import HUES, Theme, method_style, pick
+from kvlab.figures.base.template import QUIET, finish
+from kvlab.figures.base.words import byte_size, byte_unit, number
 
 PANELS = (("bytes", "weights and cache"), ("rate", "decode rate (tokens/s)"))
 

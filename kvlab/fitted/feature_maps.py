@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from kvlab.attention.alibi import uses_alibi
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.fitted.files import Kind, write_fitted
-from kvlab.methods.feature_maps import FeatureMaps
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.settlers.absorb import UNTRAINED, Absorb
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.learned.feature_maps import FeatureMaps
+from kvlab.methods.settlers.low_rank.less import UNTRAINED, Absorb
 
 MAPS = Kind("file of feature maps", "kvlab train-less", {"mini": "less/mini.safetensors"})
 

@@ -12,11 +12,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kvlab.assets import asset_path
-from kvlab.errors import UserError
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
 from kvlab.fitted.signature import same_weights, signature
-from kvlab.lab.settings import lab
-from kvlab.lab.shelf import FIT, FITS
+from kvlab.server.offered_models import FIT, FITS
+from kvlab.server.settings import lab
 
 SIGNATURE = "signature"
 Fitted = TypeVar("Fitted")

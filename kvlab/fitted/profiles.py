@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.fitted.files import Kind, name_of, write_fitted
 from kvlab.fitted.signature import same_weights
 from kvlab.methods.allocators.profile import EVEN, HeadProfile, HeadShares
-from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.core.pipeline import Pipeline
 
 SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
 PROFILES = Kind("profile of head shares", "kvlab profile", SHIPPED)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from kvlab.fitted.files import Kind, write_fitted
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.score_heads import ScoreHead
-from kvlab.methods.scorers.to_come.predicted import UNTRAINED, PredictedScore
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.learned.score_networks import ScoreHead
+from kvlab.methods.scorers.lookahead.kvzap import UNTRAINED, PredictedScore
 
 SHIPPED = {name: f"kvzap/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
 SCORE_HEADS = Kind("file of KVzap's networks", "kvlab fit --method kvzap", SHIPPED)

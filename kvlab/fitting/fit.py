@@ -11,15 +11,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from kvlab.errors import UserError
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.common.validation import read_json
 from kvlab.fitting.kvzap import fit_kvzap
 from kvlab.fitting.less import LessRequest, fit_less
 from kvlab.fitting.profile import ProfileRequest, make_profile
 from kvlab.fitting.request import SETTING, FitJob, FitRequest, fitted_file
-from kvlab.given import read_json
-from kvlab.models.held import held_model
-from kvlab.requests import Progress
-from kvlab.trace.atomic import replace_text
+from kvlab.models.model_cache import held_model
+from kvlab.requests.compare import Progress
 
 ASKED = "request.json"
 Own = TypeVar("Own", LessRequest, ProfileRequest)

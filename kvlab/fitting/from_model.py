@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests import LOADING
+from kvlab.requests.compare import LOADING
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,19 +16,19 @@ from torch import Tensor, nn
 
 from kvlab.attention.slot_attention import probabilities
 from kvlab.cache import make_cache
-from kvlab.errors import UserError
+from kvlab.common.atomic_write import replace_file
+from kvlab.common.errors import UserError
 from kvlab.fitted.score_heads import write_score_heads
 from kvlab.fitting.request import FitRequest
 from kvlab.fitting.text import text_windows
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.view import Seen, Slots
 from kvlab.methods.eviction.kvzip import KVzip
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.score_heads import ScoreHead
-from kvlab.methods.scorers.contents.value_norms import output_norms
-from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
-from kvlab.methods.view import Seen, Slots
+from kvlab.methods.learned.score_networks import ScoreHead
+from kvlab.methods.scorers.key_value.value_norm import output_norms
+from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
 from kvlab.models.load import LoadedModel
-from kvlab.requests import Progress
-from kvlab.trace.atomic import replace_file
+from kvlab.requests.compare import Progress
 
 # As in kvpress's train.py: AdamW from .005 down a cosine, batches of 512, gradients cut at 1.
 LEARNING_RATE, BATCH, CLIP = 0.005, 512, 1.0

@@ -12,7 +12,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from kvlab.errors import UserError
+from kvlab.common.atomic_write import replace_file
+from kvlab.common.errors import UserError
 from kvlab.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
 from kvlab.fitting.from_model import FromModel
 from kvlab.fitting.observations import (
@@ -23,10 +24,9 @@ from kvlab.fitting.observations import (
     projections,
 )
 from kvlab.fitting.text import text_windows
-from kvlab.methods.feature_maps import FeatureMaps, Form, new_maps
+from kvlab.methods.learned.feature_maps import FeatureMaps, Form, new_maps
 from kvlab.models.load import LoadedModel
-from kvlab.requests import LOADING
-from kvlab.trace.atomic import replace_file
+from kvlab.requests.compare import LOADING
 
 WATCHING = 0.4  # most of the time that goes into running the model
 MOST_WINDOWS = 64

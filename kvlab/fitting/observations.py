@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.queries import full_attention_config, num_key_value_heads
-from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import slot_logits
 from kvlab.cache import make_cache
-from kvlab.methods.feature_maps import FeatureMaps
-from kvlab.methods.view import Slots
+from kvlab.methods.core.view import Slots
+from kvlab.methods.learned.feature_maps import FeatureMaps
 from kvlab.models.load import LoadedModel
-from kvlab.stores.held import whole
+from kvlab.stores.quantized_states import whole
 
 ROWS = 96  # queries watched in each window
 BLOCK = 64  # scores are added up to the last multiple of this many queries

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.fitted.profiles import write_profile
 from kvlab.fitting.from_model import FromModel
 from kvlab.fitting.text import text_windows

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kvlab.given import Text
-from kvlab.requests import ModelRequest
+from kvlab.common.validation import Text
+from kvlab.requests.compare import ModelRequest
 
 Fittable = Literal["kvzap", "less", "duoattention"]
 SETTING = {"kvzap": "heads", "less": "weights", "duoattention": "profile"}  # which hyper-parameter takes the file

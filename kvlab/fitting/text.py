@@ -8,8 +8,8 @@ from random import Random
 
 from torch import Tensor
 
-from kvlab.assets import asset_path
-from kvlab.errors import UserError
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
 from kvlab.models.load import LoadedModel
 from kvlab.models.mini.corpus import VALIDATION_BOOKS, book_paths, read_book
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kvlab.answers import find_facts
-from kvlab.errors import UserError
-from kvlab.repeats import Repeat
-from kvlab.requests import CompareRequest, OnePrompt, Progress
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
+from kvlab.requests.facts import find_facts
+from kvlab.requests.repeats import Repeat
 from kvlab.tasks.plant import plant
-from kvlab.trace.atomic import replace_text
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.schema import check_id
 

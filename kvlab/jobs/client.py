@@ -16,16 +16,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kvlab.errors import UserError
-from kvlab.jobs import places, store
-from kvlab.jobs.admission import admit, admit_again
-from kvlab.jobs.devices import Share, device_of, shares_here
-from kvlab.jobs.reach import check_reach
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import this_place
+from kvlab.common.transactions import transaction
+from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs.access_check import check_reach
+from kvlab.jobs.device_shares import Share, device_of, shares_here
+from kvlab.jobs.quota_check import admit, admit_again
 from kvlab.jobs.work import Work, read_request
-from kvlab.lab.person import Role, acting, may_see, require
-from kvlab.requests import Progress
-from kvlab.trace.alive import this_place
-from kvlab.trace.transactions import transaction
+from kvlab.requests.compare import Progress
+from kvlab.server.users import Role, acting, may_see, require
 
 JobState = Literal["queued", "running", "complete", "cancelled", "failed"]
 FIELDS = (
@@ -69,7 +69,7 @@ def submit(root: Path, request: Work, session: str = "") -> str:
     check_reach(root, request)
     job_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     title = request.title or textwrap.shorten(getattr(request, "prompt", "")[:400], 80, placeholder=" …")
-    with store.database(root) as connection:
+    with queue_db.database(root) as connection:
         admit(connection, root, request, person.name)
         connection.execute(
             "INSERT INTO jobs (job_id, session, owner, device, title, request, created) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -80,7 +80,7 @@ def submit(root: Path, request: Work, session: str = "") -> str:
 
 def aside_root(root: Path) -> Path:
     """Where the runs of requests that are `aside` lie: with the queue, in no list of runs."""
-    return Path(root) / store.FOLDER / "aside"
+    return Path(root) / queue_db.FOLDER / "aside"
 
 
 def status(root: Path, job_id: str, log_lines: int = 0) -> JobStatus:
@@ -89,21 +89,21 @@ def status(root: Path, job_id: str, log_lines: int = 0) -> JobStatus:
     Raises:
         UserError: there is no such job.
     """
-    with store.database(root) as connection:
-        places.bury_orphans(connection)
+    with queue_db.database(root) as connection:
+        worker_slots.bury_orphans(connection)
         row = connection.execute(f"SELECT {FIELDS} FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         if row is None or not may_see(row["owner"], bool(row["private"])):
             raise UserError(f"There is no job {job_id} in {root}: it may belong to another runs folder.")
-        return _status(row, store.queued_in_turn(connection), tail(store.log_path(root, job_id), log_lines))
+        return _status(row, queue_db.queued_in_turn(connection), tail(queue_db.log_path(root, job_id), log_lines))
 
 
 def list_jobs(root: Path, *, open_only: bool = False, limit: int = 50) -> list[JobStatus]:
     """Jobs the person who acts may see, newest first; `open_only` leaves out those that ended."""
     where = "WHERE state IN ('queued', 'running')" if open_only else ""
-    with store.database(root) as connection:
-        places.bury_orphans(connection)
+    with queue_db.database(root) as connection:
+        worker_slots.bury_orphans(connection)
         rows = connection.execute(f"SELECT {FIELDS} FROM jobs {where} ORDER BY number DESC LIMIT ?", (limit,))
-        turn = store.queued_in_turn(connection)
+        turn = queue_db.queued_in_turn(connection)
         return [_status(row, turn) for row in rows.fetchall() if may_see(row["owner"], bool(row["private"]))]
 
 
@@ -116,10 +116,10 @@ def cancel(root: Path, job_id: str) -> None:
     owner, person = status(root, job_id).owner, acting()
     if person.role < Role.ADMINISTER and owner != person.name:
         raise UserError(f"This job is {owner or 'somebody'}'s: only they and an administrator may cancel it.")
-    with store.database(root) as connection, transaction(connection):
+    with queue_db.database(root) as connection, transaction(connection):
         row = connection.execute("SELECT state FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         if row["state"] == "queued":
-            store.finish(connection, job_id, "cancelled", "Taken out of the queue before it began.")
+            queue_db.finish(connection, job_id, "cancelled", "Taken out of the queue before it began.")
         elif row["state"] == "running":
             connection.execute("UPDATE jobs SET cancel = 1 WHERE job_id = ?", (job_id,))
 
@@ -133,15 +133,15 @@ def go_on(root: Path, job_id: str) -> None:
     job, person = status(root, job_id), require(Role.RUN, "start runs")
     if person.role < Role.ADMINISTER and job.owner != person.name:
         raise UserError(f"This job is {job.owner or 'somebody'}'s: only they and an administrator may go on with it.")
-    with store.database(root) as connection:
+    with queue_db.database(root) as connection:
         admit_again(connection, root, job.owner)
-        store.put_back(connection, job_id)
+        queue_db.put_back(connection, job_id)
 
 
 def request_of(root: Path, job_id: str) -> Work:
     """What the job was asked to do; raises as `status`."""
     status(root, job_id)
-    with store.database(root) as connection:
+    with queue_db.database(root) as connection:
         row = connection.execute("SELECT request FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
     return read_request(row["request"])
 
@@ -153,24 +153,26 @@ def ensure_worker(root: Path) -> int:
     """
     root = Path(root).absolute()
     wanted = shares_here()
-    with store.database(root) as connection, transaction(connection):
-        places.keep(connection, os.getpid())
-        alive = {row["place"]: row["pid"] for row in places.live_workers(connection)}
+    with queue_db.database(root) as connection, transaction(connection):
+        worker_slots.keep(connection, os.getpid())
+        alive = {row["place"]: row["pid"] for row in worker_slots.live_workers(connection)}
         missing = [share for share in wanted if share.place not in alive]
         if missing:
-            places.bury_orphans(connection)
+            worker_slots.bury_orphans(connection)
         for share in missing:
             alive[share.place] = _start_worker(root, share)
-            places.take_place(connection, alive[share.place], share.place, share.devices)
+            worker_slots.take_place(connection, alive[share.place], share.place, share.devices)
         return alive[min(alive)]
 
 
 def release_workers(root: Path) -> list[int]:
     """This process needs the workers no longer: their process ids where nobody else does, to be stopped."""
-    with store.database(Path(root).absolute()) as connection, transaction(connection):
-        places.release(connection, os.getpid())
-        kept = places.is_kept(connection)
-        return [] if kept else [row["pid"] for row in places.live_workers(connection) if row["host"] == this_place()]
+    with queue_db.database(Path(root).absolute()) as connection, transaction(connection):
+        worker_slots.release(connection, os.getpid())
+        kept = worker_slots.is_kept(connection)
+        return (
+            [] if kept else [row["pid"] for row in worker_slots.live_workers(connection) if row["host"] == this_place()]
+        )
 
 
 def tail(path: Path, count: int) -> tuple[str, ...]:
@@ -187,7 +189,7 @@ def _start_worker(root: Path, share: Share) -> int:
     command = [sys.executable, "-P", "-m", "kvlab.jobs.worker", "--runs", str(root), "--while-kept", *share.arguments]
     environment = os.environ | share.environment
     try:
-        with (root / store.FOLDER / "worker.log").open("ab") as log:
+        with (root / queue_db.FOLDER / "worker.log").open("ab") as log:
             # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
             process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

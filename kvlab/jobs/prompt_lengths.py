@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvlab.catalogue.tasks import TaskList
 from kvlab.evaluate.request import EvalRequest
-from kvlab.jobs.models import context_length
-from kvlab.jobs.task_list import TaskList
-from kvlab.requests import LARGEST_PROMPT_BYTES
+from kvlab.model_info.names import context_length
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 
 MOST_LOOKED_AT = 1000  # lines of a file, for its longest
 

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 from kvlab.bench.request import BenchJob
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
-from kvlab.requests import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, RescueRequest
 
 Work = CompareRequest | RescueRequest | EvalJob | SampleJob | BenchJob | FitJob
 

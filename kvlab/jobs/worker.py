@@ -23,30 +23,31 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
-from kvlab.counted import in_words
-from kvlab.errors import UserError, said_with
+from kvlab.common.errors import UserError, said_with
+from kvlab.common.formatting import in_words
+from kvlab.common.liveness import this_place
+from kvlab.common.transactions import transaction
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
-from kvlab.jobs import client, places, store
-from kvlab.jobs.admission import check_used
+from kvlab.jobs import client, queue_db, worker_slots
 from kvlab.jobs.batch import run_batch
-from kvlab.jobs.devices import placed
-from kvlab.jobs.usage import folder_room
+from kvlab.jobs.device_shares import placed
+from kvlab.jobs.disk_usage import folder_room
+from kvlab.jobs.plan_check import too_big
+from kvlab.jobs.quota_check import check_used
 from kvlab.jobs.work import Work, read_request
-from kvlab.lab.disk import disk_rules
-from kvlab.lab.person import Person, Role, acting_for
-from kvlab.lab.said import hide_paths
-from kvlab.lab.settings import lab
-from kvlab.lab.shelf import FITS
 from kvlab.planning.machine import visible_gpus
-from kvlab.requests import Progress, RescueRequest
-from kvlab.trace.alive import this_place
+from kvlab.requests.compare import Progress, RescueRequest
+from kvlab.server.disk_quota import disk_rules
+from kvlab.server.offered_models import FITS
+from kvlab.server.redaction import hide_paths
+from kvlab.server.settings import lab
+from kvlab.server.users import Person, Role, acting_for
 from kvlab.trace.thinning import enough, thin, thinnable
-from kvlab.trace.transactions import transaction
 
 Compare = Callable[..., Any]
-COMPARE, TOO_BIG = "kvlab.engine:compare", "kvlab.cli.fitting:too_big"
-RESCUE = "kvlab.rescue:rescue"
+COMPARE = "kvlab.engine:compare"
+RESCUE = "kvlab.restore:rescue"
 EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.recorded:run_sample"
 BENCH, FIT = "kvlab.bench.job:run_bench", "kvlab.fitting.fit:run_fit"
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # work whose results lie under a name of their own
@@ -96,19 +97,19 @@ class Place:
 
 def serve(root: Path, compare: str, stop: threading.Event, while_kept: bool = False, place: Place = Place()) -> None:
     """Run jobs one after another until `stop` is set; returns at once when another worker has this place."""
-    with store.database(root) as connection:
+    with queue_db.database(root) as connection:
         with transaction(connection):
-            places.bury_orphans(connection)
-            if not places.take_place(connection, os.getpid(), place.number, place.devices):
+            worker_slots.bury_orphans(connection)
+            if not worker_slots.take_place(connection, os.getpid(), place.number, place.devices):
                 return
         threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
         while not stop.is_set():
-            job = store.claim(connection, os.getpid(), this_place(), place.number, place.others)
+            job = queue_db.claim(connection, os.getpid(), this_place(), place.number, place.others)
             if job is None:
                 stop.wait(IDLE_SECONDS)
             else:
                 run_job(connection, root, job, compare, stop, place.devices)
-        places.leave_place(connection, os.getpid())
+        worker_slots.leave_place(connection, os.getpid())
 
 
 def run_job(
@@ -116,11 +117,11 @@ def run_job(
 ) -> None:
     """Run one claimed job and record how it ended; whatever it prints goes to the job's log."""
     talk = JobTalk(connection, job["job_id"], stop, root)
-    with _output_to(store.log_path(root, job["job_id"])), acting_for(Person(job["owner"], Role.ADMINISTER)):
+    with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(Person(job["owner"], Role.ADMINISTER)):
         try:
             request = placed(read_request(job["request"]), devices)
             check_used(connection, root, job["owner"])
-            if compare == COMPARE and (why := _load(TOO_BIG)(request, root)):
+            if compare == COMPARE and (why := too_big(request, root)):
                 raise UserError(why)
             work, runs = _work(request, root, compare, job["job_id"], job["begun"] > 1)
             work(request, runs, progress=talk.report, cancelled=talk.cancelled)
@@ -134,7 +135,7 @@ def run_job(
             state, message = "failed", _sentence(error)
         _log(message or state)
         _make_room(root)
-    store.finish(connection, job["job_id"], state, message)
+    queue_db.finish(connection, job["job_id"], state, message)
 
 
 def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> tuple[Callable[..., object], Path]:
@@ -155,7 +156,7 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
     _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
-        store.clear_aside(runs)
+        queue_db.clear_aside(runs)
     if request.is_batch:
         return partial(run_batch, compare=_load(compare), comparison_id=job_id), runs
     return _named(compare, job_id, again), runs
@@ -236,11 +237,13 @@ def _make_room(root: Path) -> None:
 
 
 def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:
-    while not stop.wait(places.HEARTBEAT_SECONDS):
+    while not stop.wait(worker_slots.HEARTBEAT_SECONDS):
         try:
-            with store.database(root) as connection:
+            with queue_db.database(root) as connection:
                 # Who was silent for too long has lost its place, and its job was called failed.
-                if not places.beats(connection, os.getpid()) or (while_kept and not places.is_kept(connection)):
+                if not worker_slots.beats(connection, os.getpid()) or (
+                    while_kept and not worker_slots.is_kept(connection)
+                ):
                     stop.set()
         except UserError as error:
             _log(str(error))  # a full disk for instance: the job itself will say so

@@ -30,9 +30,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.analysis.labels import parts
-from kvlab.budget import Budget
+from kvlab.analysis.comparison.labels import parts
 from kvlab.library.outcomes import Said, folder_bytes
+from kvlab.requests.budget import Budget
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, worst_status
 from kvlab.trace.labels import Kind, Labels, may_look_at
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 ANSWERS = {"right": "all right", "some": "some right", "wrong": "none right", "unknown": "not judged"}
 SORTS = {

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvlab.analysis import board, compare
-from kvlab.errors import UserError
+from kvlab.analysis.comparison import board, compare
+from kvlab.common.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
 from kvlab.trace.labels import Kind, Labels

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.library.entries import result_path, result_paths
-from kvlab.trace import rescues
+from kvlab.trace import restore_results
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 from kvlab.trace.labels import Kind, label_path
 
@@ -27,7 +27,7 @@ def _of_one(root: Path, kind: Kind, name: str) -> list[Path]:
         if found.status == "running":
             raise UserError(f"{found.title[:60]} is still running: wait for its end, or cancel it first.")
         name = found.comparison_id
-        made = [Path(run.run_id) for run in found.runs] + [Path(rescues.FOLDER) / name]
+        made = [Path(run.run_id) for run in found.runs] + [Path(restore_results.FOLDER) / name]
     else:
         made = [path.relative_to(root) for path in result_paths(root, kind) if path == result_path(root, kind, name)]
         if not made:

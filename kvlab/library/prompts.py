@@ -12,14 +12,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from kvlab.answers import Fact
-from kvlab.errors import UserError
-from kvlab.given import Text, check_text, decode_text, in_one_sentence, shown
-from kvlab.lab.person import Role, acting, require, require_owner
-from kvlab.requests import LARGEST_PROMPT_BYTES, OnePrompt
-from kvlab.trace.atomic import full_disk_sentence, replace_text
+from kvlab.common.atomic_write import full_disk_sentence, replace_text
+from kvlab.common.errors import UserError
+from kvlab.common.validation import Text, check_text, decode_text, in_one_sentence, shown
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
+from kvlab.requests.conversation import Turn
+from kvlab.requests.facts import Fact
+from kvlab.server.users import Role, acting, require, require_owner
 from kvlab.trace.labels import locked
-from kvlab.turns import Turn
 
 FOLDER, REMOVED = ".prompts", "removed"
 LONGEST_NAME = 80

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvlab.errors import UserError
-from kvlab.given import check_text
-from kvlab.lab.person import Role, require
-from kvlab.trace.atomic import replace_text
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.common.validation import check_text
+from kvlab.server.users import Role, require
 
 FOLDER = "views"
 LONGEST_NAME = 80

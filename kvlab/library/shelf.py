@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvlab.errors import UserError
-from kvlab.lab.person import viewer
+from kvlab.common.errors import UserError
 from kvlab.library.entries import FOLDERS as RESULTS
 from kvlab.library.entries import entries
 from kvlab.library.find import Wanted, find
 from kvlab.library.outcomes import Said, read_outcomes, unread
+from kvlab.server.users import viewer
 from kvlab.trace import catalogue, index
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 from kvlab.trace.labels import FOLDER as LABELS

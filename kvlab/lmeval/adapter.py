@@ -15,8 +15,9 @@ from lm_eval.api.model import LM, TemplateLM
 from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 
-from kvlab.errors import UserError
-from kvlab.evaluate.outcome import Loaded
+from kvlab.common.errors import UserError
+from kvlab.common.token_ids import check_ids
+from kvlab.evaluate.results.outcome import Loaded
 from kvlab.lmeval.answering import Answering
 from kvlab.lmeval.journal import merged, request_key
 from kvlab.lmeval.request import LmEvalRequest
@@ -24,7 +25,6 @@ from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, Sample
 from kvlab.lmeval.texts import Tokens
 from kvlab.lmeval.write import Asking, options_of
 from kvlab.models.chat import SWITCH, Chat
-from kvlab.token_ids import check_ids
 
 MOST_WRITTEN = 256  # new tokens where a task says nothing: the harness's number
 SAID = 240  # of another's message, letters in a sentence of ours

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from kvlab.cache import CompressedCache
 from kvlab.evaluate.backoff import Backoff
-from kvlab.evaluate.outcome import Loaded, Memory
+from kvlab.evaluate.results.outcome import Loaded, Memory
 from kvlab.lmeval.journal import Answer, Journal, Measured
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.score import Scored, score_decoded, score_simulated
 from kvlab.lmeval.texts import Asked, Tokens, in_window, of_equal_length, of_one_text, together
 from kvlab.lmeval.write import Asking, write_texts
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 SIMULATED_ROWS = 8  # a step of one token costs as much for eight rows, also on a CPU
 

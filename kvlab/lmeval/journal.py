@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from kvlab.errors import UserError
-from kvlab.evaluate.rows import canonical_json
+from kvlab.common.errors import UserError
+from kvlab.evaluate.results.rows import canonical_json
 
 FOLDER = ".answers"
 Answer = Any  # of JSON: [log-probability, greedy] or a text

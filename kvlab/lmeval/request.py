@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from kvlab.evaluate.request import full_first
-from kvlab.requests import MethodChoice, ModelRequest
+from kvlab.requests.compare import MethodChoice, ModelRequest
 
 Protocol = Literal["decode", "simulated"]
 Name = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]

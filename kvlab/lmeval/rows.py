@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvlab.budget import Budget
-from kvlab.errors import UserError
-from kvlab.evaluate.rows import ANY_LENGTH, PromptIdentity, budget_unit, canonical_json
+from kvlab.common.errors import UserError
+from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, budget_unit, canonical_json
 from kvlab.lmeval.journal import Answer, Measured, merged, request_key
 from kvlab.lmeval.request import LmEvalRequest
-from kvlab.requests import MethodChoice
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import MethodChoice
 
 Sample = Mapping[str, Any]
 ROLLING, WRITING, CHOOSING = "loglikelihood_rolling", "generate_until", "loglikelihood"

@@ -11,14 +11,14 @@ from typing import Any
 
 import kvlab
 from kvlab.cache import CompressedCache
+from kvlab.common.errors import UserError
 from kvlab.engine.environment import device_name, versions
-from kvlab.engine.watch import before_steps
-from kvlab.errors import UserError
-from kvlab.evaluate.fingerprint import model_digest
+from kvlab.engine.progress import before_steps
 from kvlab.evaluate.harness import EvalResult, Listener, default_batch_rows, model_window, settings_of
-from kvlab.evaluate.outcome import Loaded
-from kvlab.evaluate.rows import budget_unit, canonical_json, row_key
-from kvlab.evaluate.store import ResultStore
+from kvlab.evaluate.results.fingerprint import model_digest
+from kvlab.evaluate.results.outcome import Loaded
+from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
+from kvlab.evaluate.results.store import ResultStore
 from kvlab.lmeval.answering import Answering
 from kvlab.lmeval.journal import Journal
 from kvlab.lmeval.request import LmEvalRequest
@@ -26,9 +26,9 @@ from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, RowMaker, metr
 from kvlab.lmeval.score import check_simulated
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
-from kvlab.models.held import held_model
-from kvlab.models.placing import input_device
-from kvlab.requests import MethodChoice, Progress
+from kvlab.models.model_cache import held_model
+from kvlab.models.placement import input_device
+from kvlab.requests.compare import MethodChoice, Progress
 
 
 def run_lm_eval(

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.one_by_one import one_by_one, works_one_by_one
-from kvlab.errors import UserError
-from kvlab.evaluate.outcome import Loaded, Memory, Stopwatch, read_memory
+from kvlab.cache.replay.token_by_token import one_by_one, works_one_by_one
+from kvlab.common.errors import UserError
 from kvlab.evaluate.passes import pass_ends
+from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
 from kvlab.lmeval.texts import Asked
 from kvlab.methods import make_method
-from kvlab.models.placing import input_device
-from kvlab.requests import FULL, MethodChoice
+from kvlab.models.placement import input_device
+from kvlab.requests.compare import FULL, MethodChoice
 
 
 @dataclass(frozen=True)

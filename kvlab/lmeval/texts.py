@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 Tokens = tuple[int, ...]
 

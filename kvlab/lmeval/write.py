@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from transformers import Cache, PreTrainedTokenizerBase, StoppingCriteria
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.generate import Written, write
-from kvlab.evaluate.outcome import Loaded
+from kvlab.evaluate.results.outcome import Loaded
 from kvlab.lmeval.texts import Tokens
 
 # Of `generation_kwargs`, what transformers' `generate` is given as it is.

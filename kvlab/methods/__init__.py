@@ -1,17 +1,18 @@
 """Compression methods: each decides, and nothing here touches a model or a file.
 
-A method is a file in the folder that says what becomes of what must go (`eviction`, `merging`; `whole`: nothing must).
-Importing it registers it, and every module of these folders and of this one is imported: first those named here, in
-the order in which methods are shown, then any other.
+A method is one file in the folder that says what becomes of tokens beyond the budget: `eviction`, `merging`, or `whole`
+(all tokens stay). Importing the file registers the method. This package imports all of them: first those named in
+`SHOWN`, in the order in which methods are listed, then any other, and last `compose`, which combines the others' parts.
 """
 
 import sys
+import warnings
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-from kvlab.methods.base import Method, make_method, registered
+from kvlab.methods.core.method import Method, make_method, registered
 
 __all__ = ["Method", "make_method", "registered"]
 
@@ -21,26 +22,26 @@ SHOWN = (
     "criticalkv", "rkv", "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
     "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge", "exactmerge2",
 )  # fmt: skip
-FOLDERS = ("", "eviction.", "merging.", "whole.")
-LAST = "compose"  # made of all the others
+FOLDERS = ("eviction", "merging", "whole")
 
 _homes = {
-    module.name: f"{__name__}.{folder}{module.name}"
+    module.name: f"{__name__}.{folder}.{module.name}"
     for folder in FOLDERS
-    for module in iter_modules([f"{__path__[0]}/{folder.rstrip('.')}"])
-    if not module.ispkg
+    for module in iter_modules([f"{__path__[0]}/{folder}"])
 }
-for _name in (*SHOWN, *sorted(_homes.keys() - {*SHOWN, LAST}), LAST):
+for _name in (*SHOWN, *sorted(_homes.keys() - {*SHOWN})):
     import_module(_homes[_name])
+import_module(f"{__name__}.composition.composed")
 
 
-class _AlsoTheCatalogue(ModuleType):
-    """Python puts this package over the function `kvlab.methods()`, so calling it does what that does."""
+class _CallablePackage(ModuleType):
+    """Keeps the older spelling `kvlab.methods()` of `kvlab.list_methods()` working, with a DeprecationWarning."""
 
     def __call__(self) -> Any:
-        from kvlab.catalogue import methods
+        from kvlab.methods.catalogue import list_methods
 
-        return methods()
+        warnings.warn("kvlab.methods() is now kvlab.list_methods().", DeprecationWarning, stacklevel=2)
+        return list_methods()
 
 
-sys.modules[__name__].__class__ = _AlsoTheCatalogue
+sys.modules[__name__].__class__ = _CallablePackage

@@ -7,10 +7,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
-from kvlab.prompt_notes import Reader
-from kvlab.requests import ChatRequest, ModelRequest
-from kvlab.turns import Turn
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import ChatRequest, ModelRequest
+from kvlab.requests.conversation import Turn
+from kvlab.requests.prompt_notes import Reader
 
 SWITCH = "enable_thinking"
 PLACE = "kvlab-puts-the-prompt-here"
@@ -69,7 +69,7 @@ class Chat:
 def chat_of(request: ModelRequest, tokenizer: PreTrainedTokenizerBase) -> Chat | None:
     """The chat a request asks for; None for plain text: where it says so, or where the model has no template.
 
-    A conversation is then read as `kvlab.turns.as_text` writes it.
+    A conversation is then read as `kvlab.requests.conversation.as_text` writes it.
 
     Raises UserError for a system prompt or a switch that nothing would read.
     """

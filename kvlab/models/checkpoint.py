@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.families import model_class
 
 LARGEST_CONFIG_BYTES = 8 * 2**20

@@ -16,7 +16,7 @@ from transformers.models.falcon.modeling_falcon import FalconAttention
 from transformers.models.mpt.modeling_mpt import MptAttention
 
 from kvlab.attention import register_attention
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.bloom import SlotBloomAttention
 from kvlab.models.falcon import SlotFalconAttention
 from kvlab.models.hybrids import refuse_later_passes

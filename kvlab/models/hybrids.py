@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from kvlab.attention.marks import STARTS_ANEW
-from kvlab.errors import UserError
+from kvlab.attention.model_marks import STARTS_ANEW
+from kvlab.common.errors import UserError
 
 
 def refuse_later_passes(model: nn.Module) -> None:

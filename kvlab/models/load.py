@@ -18,9 +18,10 @@ from transformers import (
 from transformers.utils import logging
 
 from kvlab.attention import register_attention
-from kvlab.errors import UserError
-from kvlab.given import path_of
-from kvlab.model_faults import no_tokenizer
+from kvlab.common.errors import UserError
+from kvlab.common.token_ids import check_ids
+from kvlab.common.validation import path_of
+from kvlab.model_info.model_faults import no_tokenizer
 from kvlab.models.checkpoint import (
     check_files,
     check_loaded,
@@ -32,9 +33,8 @@ from kvlab.models.checkpoint import (
 )
 from kvlab.models.downloads import Report, fetch
 from kvlab.models.families import INLINE, SUPPORTED, check_supported, model_class, prepare
-from kvlab.models.placing import device_map, input_device, pick_device, pick_dtype, quantization
+from kvlab.models.placement import device_map, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
-from kvlab.token_ids import check_ids
 
 __all__ = ["EMBEDDED", "SUPPORTED", "LoadedModel", "check_supported", "load_model", "pick_device", "prepare"]
 

@@ -11,8 +11,8 @@ import json
 import os
 import sys
 
-from kvlab.errors import UserError
-from kvlab.requests import ChatRequest
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import ChatRequest
 
 
 def main() -> None:

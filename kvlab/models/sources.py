@@ -18,10 +18,10 @@ from huggingface_hub.errors import (
 )
 from transformers.utils import cached_file
 
-from kvlab.assets import asset_path
-from kvlab.errors import UserError
-from kvlab.lab.shelf import place_of
-from kvlab.model_faults import fault
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
+from kvlab.model_info.model_faults import fault
+from kvlab.server.offered_models import place_of
 
 EMBEDDED = ("mini",)
 REACH_SECONDS = 5

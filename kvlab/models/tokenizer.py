@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.sources import Source
 
 ANY_WINDOW = 1 << 30  # for a model that names none

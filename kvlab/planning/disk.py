@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kvlab.budget import Amount
-from kvlab.planning.holds import Holds
-from kvlab.planning.limits import MOST_FUTURE
+from kvlab.common.limits import MOST_FUTURE
+from kvlab.planning.footprint import Holds
 from kvlab.planning.memory import attention_row_bytes, event_rows, history_rows, step_rows
 from kvlab.planning.parts import Part
 from kvlab.planning.work import Work
-from kvlab.recording import DECISION_BYTES_A_TOKEN, HALF, decision_that_fits, state_bytes, states_that_fit
+from kvlab.requests.budget import Amount
+from kvlab.requests.recording import DECISION_BYTES_A_TOKEN, HALF, decision_that_fits, state_bytes, states_that_fit
 
 # Bytes a row after compression, measured on mini; and what a folder takes with nothing in it.
 EVICTED_ROW, MERGED_ROW, STEP_ROW, TOKEN_ROW, FOLDER = 5, 13, 30, 15, 10_000

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.util import find_spec
 
-from kvlab.budget import Amount
-from kvlab.planning.holds import FULL, Holds
-from kvlab.planning.limits import MOST_FUTURE, PROMPT_ROWS
+from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
+from kvlab.planning.footprint import FULL, Holds
 from kvlab.planning.parts import Part, Phase, Place
 from kvlab.planning.work import FLOAT, Work
-from kvlab.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
+from kvlab.requests.budget import Amount
+from kvlab.requests.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
 
 WHOLE = 1.0
 PROCESS_BYTES = 540_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran

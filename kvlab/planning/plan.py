@@ -8,17 +8,17 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
+from kvlab.model_info.size import Model
 from kvlab.planning import disk
-from kvlab.planning.holds import FULL, Holds
+from kvlab.planning.footprint import FULL, Holds
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import on, phases
-from kvlab.planning.model import Model
 from kvlab.planning.parts import Part, Phase, in_words, largest_of_each
 from kvlab.planning.seconds import Duration, duration
 from kvlab.planning.spreading import spread_over
 from kvlab.planning.work import Work
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 
 CHUNKS = (4096, 1024, 256)
 MOST_WAYS = 3

@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import AwareDatetime, BaseModel, ValidationError
 
-from kvlab.errors import UserError
-from kvlab.planning.holds import Again, Holds
-from kvlab.planning.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
+from kvlab.common.atomic_write import replace_file
+from kvlab.common.errors import UserError
+from kvlab.common.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
+from kvlab.planning.footprint import Again, Holds
 from kvlab.planning.machine import Machine
 from kvlab.planning.work import Work
-from kvlab.trace.atomic import replace_file
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord
@@ -38,7 +38,7 @@ PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches:
 READ_SHARE = 0.6  # of a copy's speed at which a decode step reads weights: .54 to .62 for 0.5B in float32 on a CPU
 LAYER_SECONDS = 8e-4  # a layer's operations take to be started, in a decode step
 RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
-PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probe`): .9 to 1.6 for five shapes, 2.3 on mini
+PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probing.probe`): .9 to 1.6 for five shapes, 2.3 on mini
 MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
 LASTS = timedelta(days=7)  # measuring takes a second or two, and a machine's neighbours, clock and cooling change
 TRIES, TRIED_SECONDS = 16, 1.0  # the best of so many, for a busy machine is fast now and then

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from kvlab.budget import UNLIMITED, Amount, Budget, Sizes
-from kvlab.growth import room_to_grow
-from kvlab.planning.holds import Again, Holds
-from kvlab.planning.limits import MOST_PROMPT_LOGITS, ROW_BLOCK
-from kvlab.planning.model import Model
-from kvlab.recording import Recording
-from kvlab.requests import RecordLevel
+from kvlab.common.limits import MOST_PROMPT_LOGITS, ROW_BLOCK, room_to_grow
+from kvlab.model_info.size import Model
+from kvlab.planning.footprint import Again, Holds
+from kvlab.requests.budget import UNLIMITED, Amount, Budget, Sizes
+from kvlab.requests.compare import RecordLevel
+from kvlab.requests.recording import Recording
 
 EVERYTHING = Recording()
 FLOAT = 4  # scores, logits and everything measured are float32
@@ -23,7 +22,7 @@ REFERRED_COPIES = 4.7  # of the attention of queries that a decision refers to: 
 TILES, TILE_ROWS = 2 * 2**20, 128
 PACKED_FROM = 64  # queries of a pass for which torch's kernel packs keys and values where a CPU has tiles
 WORKSPACE = 500_000
-LENGTHS_FROM = 512  # `kvlab.methods.columns`, held equal by a test
+LENGTHS_FROM = 512  # `kvlab.methods.core.slot_columns`, held equal by a test
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from kvlab.meanwhile import meanwhile
+from kvlab.common.context_value import meanwhile
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,8 @@ class Origin:
     """A plug-in by name (a file's stem or a distribution's name), its version, and the SHA-256 of its code.
 
     `place` is what a person would look for: the file's path, or the entry point's value. A package's hash is of the
-    module that its entry point names. A TOML file of the module's name beside it (`kvlab.methods.published`) counts.
+    module that its entry point names. A TOML file of the module's name beside it
+    (`kvlab.methods.core.published_settings`) counts.
     """
 
     name: str

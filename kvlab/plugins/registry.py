@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 
-from kvlab.errors import UserError
-from kvlab.given import shown
+from kvlab.common.errors import UserError
+from kvlab.common.validation import shown
 from kvlab.plugins.load import load_plugins
 from kvlab.plugins.shelf import Shelf, Thing
 

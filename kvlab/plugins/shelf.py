@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.plugins.origin import KVLAB, Origin, current
 
 Thing = TypeVar("Thing")

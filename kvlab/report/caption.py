@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from kvlab.analysis.compare import unique_labels
+from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.counted import ONE_PROMPT
+from kvlab.common.formatting import ONE_PROMPT
 from kvlab.trace.reader import Run
 
 SIGNS, MOST_RUNS, MOST_WORDS = 70, 6, 60

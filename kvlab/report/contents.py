@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.analysis import board, compare
-from kvlab.analysis.regret import regret_over_steps
-from kvlab.analysis.settings import differing_settings
-from kvlab.analysis.textdiff import Segment, diff
-from kvlab.analysis.verdict import NO_REFERENCE
-from kvlab.counted import ONE_PROMPT
-from kvlab.errors import UserError
+from kvlab.analysis.attention.regret import regret_over_steps
+from kvlab.analysis.comparison import board, compare
+from kvlab.analysis.comparison.settings import differing_settings
+from kvlab.analysis.comparison.textdiff import Segment, diff
+from kvlab.analysis.comparison.verdict import NO_REFERENCE
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import ONE_PROMPT
 from kvlab.figures import board as board_figures
 from kvlab.figures import compare as figures
 from kvlab.figures import regret
-from kvlab.figures.export import Section
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import byte_size, number, percent
+from kvlab.figures.base.export import Section
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import byte_size, number, percent
 from kvlab.report.caption import provenance, what_of
 from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run

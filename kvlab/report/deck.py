@@ -15,10 +15,10 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from kvlab.errors import UserError
-from kvlab.figures.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.template import FONT, GRID, INK, QUIET
-from kvlab.report.alive import data, in_script, markup, script, styles
+from kvlab.common.errors import UserError
+from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.template import FONT, GRID, INK, QUIET
+from kvlab.report.interactive import data, in_script, markup, script, styles
 from kvlab.report.views import Passages, Shown, Table, shown_of
 from kvlab.trace.stories import Story, View
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kvlab.figures.export import Section
-from kvlab.figures.palette import SURFACES, Theme
-from kvlab.figures.template import FONT, INK, for_export
-from kvlab.report.alive import passage
+from kvlab.figures.base.export import Section
+from kvlab.figures.base.palette import SURFACES, Theme
+from kvlab.figures.base.template import FONT, INK, for_export
 from kvlab.report.contents import Report
+from kvlab.report.interactive import passage
 
 WIDE, EDGE = 1080, 50  # pixels of a figure, and around it on paper, which has the proportions of A4: nothing is cut
 STYLE = """

@@ -10,11 +10,11 @@ import numpy as np
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic
 from kvlab.analysis.lineage.states import STATES, State, states_at
-from kvlab.errors import UserError
-from kvlab.figures.palette import STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.template import GRID, INK, QUIET
-from kvlab.figures.words import plural
-from kvlab.report.drawing import ADVANCE, Drawing, columns, sans_width
+from kvlab.common.errors import UserError
+from kvlab.figures.base.palette import STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import GRID, INK, QUIET
+from kvlab.figures.base.words import plural
+from kvlab.report.draw import ADVANCE, Drawing, columns, sans_width
 from kvlab.report.views import History, Shown, Text, TokenClass, state_classes
 
 WIDTH, ROOM = 1200, 600  # pixels of a picture on a slide; a picture by itself may be higher

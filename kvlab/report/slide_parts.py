@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from kvlab.analysis.textdiff import Segment
-from kvlab.errors import UserError
-from kvlab.figures.palette import HUES, SURFACES, Theme, pick
-from kvlab.figures.template import INK, QUIET
-from kvlab.report.drawing import NOT_XML
+from kvlab.analysis.comparison.textdiff import Segment
+from kvlab.common.errors import UserError
+from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.template import INK, QUIET
+from kvlab.report.draw import NOT_XML
 from kvlab.report.views import Table
 
 MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or take the HTML or the PDF."

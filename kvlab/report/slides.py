@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.palette import Theme
+from kvlab.figures.base.palette import Theme
 from kvlab.report.contents import Report
 from kvlab.report.deck import content, without_picture, words_of
-from kvlab.report.native import add_chart, kind_of
+from kvlab.report.native_charts import add_chart, kind_of
 from kvlab.report.pictures import picture
 from kvlab.report.slide_parts import (
     EDGE,

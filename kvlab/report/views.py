@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.mosaic import mosaic
 from kvlab.analysis.lineage.tables import event_steps
-from kvlab.analysis.textdiff import Segment
-from kvlab.errors import UserError
-from kvlab.figures.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick
-from kvlab.figures.template import INK
-from kvlab.figures.words import number
+from kvlab.common.errors import UserError
+from kvlab.figures.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick
+from kvlab.figures.base.template import INK
+from kvlab.figures.base.words import number
 from kvlab.trace.stories import Kind, View
 
 Cue = Literal["fill", "under", "dashed", "strike", "faint", "none"]
@@ -86,7 +86,7 @@ class History(Shown):
 
 
 class Passages(Shown):
-    """Texts side by side, each as (what it is of, its segments as of `kvlab.analysis.textdiff`)."""
+    """Texts side by side, each as (what it is of, its segments as of `kvlab.analysis.comparison.textdiff`)."""
 
     passages: tuple[tuple[str, tuple[Segment, ...]], ...]
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from kvlab.stores.bit_packing import packed, unpacked
 from kvlab.stores.code import Coded, half
-from kvlab.stores.packing import packed, unpacked
 
 GROUP = 32  # as in the paper
 

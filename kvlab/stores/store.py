@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.auto_store import AUTO, NATIVE, meant_store
-from kvlab.budget import Budget
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
+from kvlab.requests.auto_store import AUTO, NATIVE, meant_store
+from kvlab.requests.budget import Budget
 from kvlab.stores.code import Code
-from kvlab.stores.eight import Eight
+from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.turbo import Rotated
 
@@ -105,5 +105,5 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
 
 
 def store_under(name: str, budget: Budget) -> Store:
-    """The store of that name, `auto` decided by the budget (`kvlab.auto_store`)."""
+    """The store of that name, `auto` decided by the budget (`kvlab.requests.auto_store`)."""
     return store_of(meant_store(name, budget))

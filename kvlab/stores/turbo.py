@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from kvlab.stores.bit_packing import packed, unpacked
 from kvlab.stores.code import Coded, half
-from kvlab.stores.packing import packed, unpacked
 
 SEED = 2504
 TINY = 1e-6

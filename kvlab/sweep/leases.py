@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvlab.errors import UserError
-from kvlab.trace.alive import is_alive, this_place
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import is_alive, this_place
 
 LEASE_SECONDS = 60.0
 

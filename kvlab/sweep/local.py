@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalRequest
-from kvlab.sweep.follow import Follower, Say
 from kvlab.sweep.leases import LEASE_SECONDS
+from kvlab.sweep.progress import Follower, Say
 from kvlab.sweep.shards import CONTROL, read_plan
 
 LOOK_SECONDS = 0.5

@@ -13,10 +13,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from kvlab.errors import UserError
-from kvlab.plugins.named import ALLOWED, FILES
+from kvlab.common.errors import UserError
+from kvlab.plugins.requested import ALLOWED, FILES
 from kvlab.sweep import shards
-from kvlab.sweep.follow import Follower, Say
+from kvlab.sweep.progress import Follower, Say
 
 LOOK_SECONDS = 2.0
 END_SECONDS = 20.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from kvlab.common.errors import UserError
 from kvlab.engine.environment import versions
-from kvlab.errors import UserError
 from kvlab.evaluate.harness import check_passes, settings_of, window_of
 from kvlab.evaluate.plan import BLOCK, PlannedPrompt, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.rows import ANY_LENGTH, row_key
+from kvlab.evaluate.results.rows import ANY_LENGTH, row_key
 from kvlab.models.chat import chat_of
 from kvlab.models.load import load_tokenizer
 from kvlab.sweep.shards import Shard, SweepPlan

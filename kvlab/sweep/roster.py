@@ -8,9 +8,9 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kvlab.common.atomic_write import replace_text
 from kvlab.sweep.leases import LEASE_SECONDS, Holder, disk_time
 from kvlab.sweep.shards import CONTROL
-from kvlab.trace.atomic import replace_text
 
 WORKERS = "workers"
 DONE = "done"

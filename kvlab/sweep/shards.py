@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kvlab.errors import UserError
+from kvlab.common.atomic_write import replace_file, replace_text
+from kvlab.common.errors import UserError
+from kvlab.common.validation import in_one_sentence, read_file
 from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.rows import ROWS
-from kvlab.evaluate.store import SHARDS
-from kvlab.given import in_one_sentence, read_file
-from kvlab.trace.atomic import replace_file, replace_text
+from kvlab.evaluate.results.rows import ROWS
+from kvlab.evaluate.results.store import SHARDS
 
 PLAN = "sweep.json"
 CONTROL = "sweep"

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalRequest
-from kvlab.sweep.follow import Follower, Say
+from kvlab.sweep.progress import Follower, Say
 from kvlab.sweep.shards import CONTROL, read_plan
 
 try:

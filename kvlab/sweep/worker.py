@@ -14,18 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
 from kvlab.engine.environment import versions
-from kvlab.engine.room import is_out_of_memory
-from kvlab.errors import UserError
+from kvlab.engine.out_of_memory import is_out_of_memory
 from kvlab.evaluate.harness import Evaluation, prepare_evaluation
-from kvlab.evaluate.store import ResultStore
+from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.work import Unit
-from kvlab.models.held import held_model
+from kvlab.models.model_cache import held_model
 from kvlab.sweep.leases import LEASE_SECONDS, Holder, Lease, Leases
 from kvlab.sweep.planning import request_shards
 from kvlab.sweep.roster import DONE, STOPPED, Entry
 from kvlab.sweep.shards import CONTROL, Shard, SweepPlan, give_up, given_up, read_plan, shard_path, there, write_shard
-from kvlab.trace.atomic import replace_text
 
 Outcome = Literal["done", "there", "taken", "given up", "not here"]
 MOST_LOST = 3  # workers that may be lost with one shard before it is left alone

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini.phrasing import TAIL, Query
-from kvlab.tasks.fit import largest_fit, too_short
+from kvlab.tasks.fit_length import largest_fit, too_short
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.seeds import sample_random

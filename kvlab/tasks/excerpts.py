@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.assets import asset_path
+from kvlab.common.assets import asset_path
 
 CHARACTERS = 2000  # about 500 tokens
 FIRST, LAST = 0.1, 0.9  # of a book: what comes before and after is not prose

@@ -15,11 +15,11 @@ from typing import Any
 from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from kvlab.counted import listed
-from kvlab.errors import UserError
-from kvlab.given import plain_text, read_json
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import listed
+from kvlab.common.validation import plain_text, read_json
+from kvlab.requests.conversation import Turn, as_text, left_out_of, read_turns
 from kvlab.tasks.rows import is_conversation
-from kvlab.turns import Turn, as_text, left_out_of, read_turns
 
 NEW_TOKENS = 32
 

@@ -24,7 +24,7 @@ class Sample(BaseModel):
     context: str
     question: str
     answers: list[str]
-    metric: str = Field(description="a name in kvlab.evaluate.metrics")
+    metric: str = Field(description="a name in kvlab.evaluate.scoring.metrics")
     max_new_tokens: int
     stop: str | None = Field(default="\n", description="the answer ends at this text; None: at EOS")
     temperature: float = Field(default=0.0, description="0: greedy; above: the answer is drawn")

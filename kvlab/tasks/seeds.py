@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.mini.phrasing import TRAINING_SEED_START
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from kvlab.assets import asset_path
-from kvlab.errors import UserError
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.tasks.sample import Sample
 
 DEFAULT_LENGTHS = (1024,)

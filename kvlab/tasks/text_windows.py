@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import count_tokens, start_ids
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kvlab.errors import UserError
-from kvlab.lab.person import may_see
-from kvlab.lab.settings import lab
-from kvlab.repeats import BatchName
-from kvlab.requests import Bytes, Fraction, Slots
-from kvlab.trace.alive import is_written
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import is_written
+from kvlab.common.transactions import transaction
+from kvlab.requests.compare import Bytes, Fraction, Slots
+from kvlab.requests.repeats import BatchName
+from kvlab.server.settings import lab
+from kvlab.server.users import may_see
 from kvlab.trace.index import COLUMNS, RESULTS, STAMP, in_database, insert, refill, row_of, stamp_of
 from kvlab.trace.record import FILE, read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
-from kvlab.trace.transactions import transaction
 
 KILLED = "the worker was killed"
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def list_runs(
 
     The folders decide where the index is out of date: a run that was copied there is read into it, one whose folder is
     gone or renamed is left out. So is one whose row or record no list can show (`left_out` says why), or that is
-    private to somebody else than the person who acts (`kvlab.lab.person`).
+    private to somebody else than the person who acts (`kvlab.server.users`).
     """
     root = Path(root)
     if not root.is_dir():

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
+from kvlab.common.transactions import transaction, write_ahead
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord
-from kvlab.trace.transactions import transaction, write_ahead
 
 Result = TypeVar("Result")
 

@@ -18,11 +18,11 @@ from typing import Any, Literal
 import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from kvlab.answers import Fact, check_answer, find_facts
-from kvlab.errors import UserError
-from kvlab.given import check_text, in_one_sentence
-from kvlab.lab.person import Role, acting, is_owner, may_see, require_owner
-from kvlab.trace.atomic import full_disk_sentence, replace_text
+from kvlab.common.atomic_write import full_disk_sentence, replace_text
+from kvlab.common.errors import UserError
+from kvlab.common.validation import check_text, in_one_sentence
+from kvlab.requests.facts import Fact, check_answer, find_facts
+from kvlab.server.users import Role, acting, is_owner, may_see, require_owner
 from kvlab.trace.catalogue import list_runs
 
 Kind = Literal["comparison", "evaluation", "benchmark", "fit", "story"]

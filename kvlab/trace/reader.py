@@ -14,14 +14,14 @@ import pyarrow.dataset as ds
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
-from kvlab.errors import UserError
-from kvlab.given import path_of
-from kvlab.trace.blocks import SUMS, Index, read_parts
-from kvlab.trace.checksums import known_checksum
-from kvlab.trace.consistency import check_consistency
-from kvlab.trace.not_there import not_asked_for, why_no_array
-from kvlab.trace.older_texts import restore_texts
-from kvlab.trace.parts import sound_parts
+from kvlab.common.errors import UserError
+from kvlab.common.validation import path_of
+from kvlab.trace.files.blocks import SUMS, Index, read_parts
+from kvlab.trace.files.checksums import known_checksum
+from kvlab.trace.files.consistency import check_consistency
+from kvlab.trace.files.missing_arrays import not_asked_for, why_no_array
+from kvlab.trace.files.older_texts import restore_texts
+from kvlab.trace.files.parts import sound_parts
 from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 

@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from kvlab.errors import UserError
-from kvlab.trace.atomic import replace_text
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
 from kvlab.trace.schema import SCHEMA_VERSION, RunRecord
 
 FILE = "run.json"

@@ -21,13 +21,13 @@ from pydantic import (
     model_validator,
 )
 
-from kvlab.answers import Fact
-from kvlab.errors import UserError
-from kvlab.generation_settings import GenerationSettings
-from kvlab.recording import Recording
-from kvlab.repeats import Repeat
-from kvlab.requests import Bytes, Fraction, RecordLevel, Slots
-from kvlab.returns import Return
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import Bytes, Fraction, RecordLevel, Slots
+from kvlab.requests.facts import Fact
+from kvlab.requests.generation_settings import GenerationSettings
+from kvlab.requests.recording import Recording
+from kvlab.requests.repeats import Repeat
+from kvlab.requests.restore import Return
 
 # 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
 SCHEMA_VERSION = 2
@@ -333,24 +333,25 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #               query, in the column of the position naming it
 #   decision    "score" (heads, prompt tokens) float32 as the method had it when it decided about the prompt, NaN for
 #               tokens that had left before; "kept" likewise, whether the token's slot stayed (1) or not (0), bytes. Of
-#               fewer layers where all would take more than `kvlab.recording.MOST_DECISION_BYTES`; none where nothing
-#               had to leave, or in runs older than this array
+#               fewer layers where all would take more than `kvlab.requests.recording.MOST_DECISION_BYTES`; none where
+#         nothing       had to leave, or in runs older than this array
 # tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
 # query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
 # was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
 #
-# `kvlab.trace.blocks.SUMS` stands beside them: SHA-256 of every 64 KiB of each, so that a head is checked by itself.
+# `kvlab.trace.files.blocks.SUMS` stands beside them: SHA-256 of every 64 KiB of each, so that a head is checked by
+# itself.
 #
 # The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
 #   history     "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries (at most 64) and of
 #               every forced token (at most 64), group mean; log_score is the log of the unnormalised exp score, -inf
 #               where a query cannot look. Of fewer layers where all together would take more than
-#               `kvlab.recording.MOST_HISTORY_BYTES`; `RunRecord.left_out` says so.
-#   hidden      of the attention module's inputs over the prompt without sinks, see `kvlab.engine.gaussian`: "mean",
-#               "deviation", "skew", "kurtosis", "kurtosis_with_sinks", "distance" (hidden,), "histogram" (17, 48),
-#               "quantiles" (17, 33)
-#   sampled     GVote's samples against the true queries, see `kvlab.engine.sampled`: "true", "synthetic", "ballots"
-#               (heads, prompt tokens), "overlap", "usage", "inner_overlap", "inner_usage" (heads, samples),
+#               `kvlab.requests.recording.MOST_HISTORY_BYTES`; `RunRecord.left_out` says so.
+#   hidden      of the attention module's inputs over the prompt without sinks, see
+#               `kvlab.engine.probing.hidden_gaussian`: "mean", "deviation", "skew", "kurtosis", "kurtosis_with_sinks",
+#               "distance" (hidden,), "histogram" (17, 48), "quantiles" (17, 33)
+#   sampled     GVote's samples against the true queries, see `kvlab.engine.probing.gvote_probe`: "true", "synthetic",
+#               "ballots" (heads, prompt tokens), "overlap", "usage", "inner_overlap", "inner_usage" (heads, samples),
 #               "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
 #               "future" (heads, later queries)
 PROBE_ARRAYS = ("history", "hidden", "sampled")

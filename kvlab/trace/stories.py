@@ -12,9 +12,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvlab.errors import UserError
-from kvlab.lab.person import Role, is_owner, require
-from kvlab.trace.atomic import replace_text
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.server.users import Role, is_owner, require
 from kvlab.trace.labels import change_labels, load_labels, may_look_at, take_name
 
 FOLDER = "stories"

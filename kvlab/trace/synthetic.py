@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvlab.requests import RecordLevel
+from kvlab.requests.compare import RecordLevel
 from kvlab.trace.schema import ModelShape, RunRecord, RunStatus
 from kvlab.trace.synthetic_probe import probe_arrays
 from kvlab.trace.synthetic_slots import SyntheticLayer, attention_rows, budget_slots

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.labels import all_labels
 from kvlab.trace.record import read_record, write_record

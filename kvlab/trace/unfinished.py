@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from kvlab.errors import UserError
-from kvlab.requests import CompareRequest
-from kvlab.trace.atomic import replace_text
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import CompareRequest
 from kvlab.trace.schema import check_id
 
 FOLDER = ".unfinished"

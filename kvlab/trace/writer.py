@@ -1,7 +1,8 @@
 """Writes one run's folder: `run.json`, tables in Parquet parts, arrays as safetensors. Every file appears whole.
 
 A file is hashed when it is written, while the system still holds it in memory, an array file also block by block
-(`kvlab.trace.blocks`); `run.json` names all checksums once the run has ended, and is always the last file to change.
+(`kvlab.trace.files.blocks`); `run.json` names all checksums once the run has ended, and is always the last file to
+change.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from kvlab.errors import UserError
+from kvlab.common.atomic_write import replace_file
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import beat
 from kvlab.trace import catalogue
-from kvlab.trace.alive import beat
-from kvlab.trace.atomic import replace_file
-from kvlab.trace.blocks import SUMS, block_sums
-from kvlab.trace.checksums import checksum
+from kvlab.trace.files.blocks import SUMS, block_sums
+from kvlab.trace.files.checksums import checksum
 from kvlab.trace.record import write_record
 from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatus
 

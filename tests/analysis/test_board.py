@@ -12,12 +12,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kvlab.analysis import board
-from kvlab.analysis.facts import FATES, fact_fates, fact_positions, head_shares, reading_heads, token_shares
-from kvlab.analysis.verdict import answer_tokens, judge, token_at
-from kvlab.errors import UserError
-from kvlab.evaluate.metrics import whole_match_all
-from kvlab.rescue.answer import Wanted as Rescued
+from kvlab.analysis.comparison import board
+from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, head_shares, reading_heads, token_shares
+from kvlab.analysis.comparison.verdict import answer_tokens, judge, token_at
+from kvlab.common.errors import UserError
+from kvlab.evaluate.scoring.metrics import whole_match_all
+from kvlab.restore.success_test import Wanted as Rescued
 from kvlab.trace import Run, open_run
 from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.synthetic import write_synthetic_run

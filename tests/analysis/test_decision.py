@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis import decision
+from kvlab.analysis.lineage import decision
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis import health
+from kvlab.analysis.attention import health
 from kvlab.figures.health import growth_over_steps, read_growth_over_steps
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.analysis import killed
-from kvlab.jobs.given_back import given_back
-from kvlab.returns import Return
+from kvlab.analysis.comparison import restore
+from kvlab.jobs.rerun_restored import given_back
+from kvlab.requests.restore import Return
 from kvlab.trace import Run, open_run
-from kvlab.trace.again import choice_of
-from kvlab.trace.rescues import Found, Rescue
+from kvlab.trace.rerun_request import choice_of
+from kvlab.trace.restore_results import Found, Rescue
 from kvlab.trace.synthetic import write_synthetic_run
 
 
@@ -45,7 +45,7 @@ def test_the_cheapest_is_named_with_the_head_that_dropped_it_and_when(run: Run):
     rescue = known(
         run, found("tokens", some, 12), found("reading heads", one, 2), found("heads", Return(kind="heads"), 1, False)
     )
-    assert killed.sentence(rescue, run) == (
+    assert restore.sentence(rescue, run) == (
         f"h2o 20 % fails because layer 0 head 1 dropped “{text}” at the prompt's end; "
         "keeping this token in 2 heads restores the answer, costing 2 slots."
     )
@@ -54,25 +54,25 @@ def test_the_cheapest_is_named_with_the_head_that_dropped_it_and_when(run: Run):
 def test_what_left_later_is_said_to_have_left_while_decoding(run: Run):
     later = dropped_first(run, 0, 1, 3)
     rescue = known(run, found("tokens", Return(tokens=(later,), heads=((0, 1),)), 1))
-    assert "while decoding; keeping this token in 1 head" in killed.sentence(rescue, run)
+    assert "while decoding; keeping this token in 1 head" in restore.sentence(rescue, run)
 
 
 def test_heads_and_merges_have_sentences_of_their_own(run: Run):
     heads = Return(kind="heads", heads=((3, 2), (3, 1)))
     assert (
         "by what layer 3 head 1 and layer 3 head 2 lost; the full cache there restores the answer, costing 96 slots"
-        in (killed.sentence(known(run, found("heads", heads, 96)), run))
+        in (restore.sentence(known(run, found("heads", heads, 96)), run))
     )
     evict = known(run, found("evict", Return(kind="evict", heads=((0, 0),)), 0))
     assert "by merging; evicting what it merges in layer 0 head 0 restores the answer, costing no slot more" in (
-        killed.sentence(evict, run)
+        restore.sentence(evict, run)
     )
 
 
 def test_nothing_found_is_said_with_how_much_was_tried(run: Run):
     rescue = known(run, found("tokens", Return(tokens=(1,)), 4, restores=False))
-    assert "nothing that was tried in 7 reruns restores “48213”" in killed.sentence(rescue, run)
-    assert killed.found_table(rescue)["outcome"].tolist() == ["not even all of it restores the answer"]
+    assert "nothing that was tried in 7 reruns restores “48213”" in restore.sentence(rescue, run)
+    assert restore.found_table(rescue)["outcome"].tolist() == ["not even all of it restores the answer"]
 
 
 def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
@@ -85,6 +85,6 @@ def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
 
 def test_the_estimate_follows_the_speed_of_the_run(run: Run, tmp_path: Path):
     slow = run.record.model_copy(update={"decode_tokens_per_second": 1.0, "seconds_prefill": 3.0})
-    assert killed.seconds_ahead(Run(run.path, slow), 40) == pytest.approx(2 * 3.0 + 44 * slow.max_new_tokens)
+    assert restore.seconds_ahead(Run(run.path, slow), 40) == pytest.approx(2 * 3.0 + 44 * slow.max_new_tokens)
     untimed = slow.model_copy(update={"decode_tokens_per_second": None})
-    assert killed.seconds_ahead(Run(run.path, untimed), 40) is None
+    assert restore.seconds_ahead(Run(run.path, untimed), 40) is None

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.analysis.labels import Parts, differing, distinct, parts
-from kvlab.requests import MethodChoice
+from kvlab.analysis.comparison.labels import Parts, differing, distinct, parts
+from kvlab.requests.compare import MethodChoice
 
 CHOICES = st.builds(
     MethodChoice,

@@ -10,20 +10,21 @@ import pandas as pd
 import pytest
 import torch
 
-from kvlab.analysis import attended_distance, influence, pyramid, sag_by_rule
-from kvlab.analysis.attention_rows import Rows, concentration
-from kvlab.analysis.bound import persistence_error
-from kvlab.analysis.one_merge import OneMerge, attended_merge
-from kvlab.analysis.predictors import LAST, prediction_errors
+from kvlab.analysis.attention.bound import persistence_error
+from kvlab.analysis.lineage import influence
+from kvlab.atlas.analysis import attended_distance, pyramid, sag_by_rule
+from kvlab.atlas.analysis.attention_rows import Rows, concentration
+from kvlab.atlas.analysis.one_merge import OneMerge, attended_merge
+from kvlab.atlas.analysis.predictors import LAST, prediction_errors
 from kvlab.atlas.claims.attention import locality, variance_ratios
 from kvlab.atlas.claims.kernel import of_pairs
-from kvlab.engine.gaussian import hidden_statistics
-from kvlab.engine.measure import relative_error
-from kvlab.engine.sampled import _inside, _overlaps
-from kvlab.engine.shadow import _stored
-from kvlab.figures.attended import read_attention_map
+from kvlab.atlas.figures.attended import read_attention_map
+from kvlab.atlas.figures.one_merge import read_slot_before_and_after, slot_before_and_after
+from kvlab.engine.probing.gvote_probe import _inside, _overlaps
+from kvlab.engine.probing.hidden_gaussian import hidden_statistics
+from kvlab.engine.recording.shadow import _stored
+from kvlab.engine.recording.step_errors import relative_error
 from kvlab.figures.merges import read_mass_balance
-from kvlab.figures.one_merge import read_slot_before_and_after, slot_before_and_after
 
 PLACE = {"layer": 0, "head": 0}
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis import repeats
-from kvlab.analysis.repeats import Batch, batch_of, judged, sign_test
-from kvlab.errors import UserError
+from kvlab.analysis.comparison import repeats
+from kvlab.analysis.comparison.repeats import Batch, batch_of, judged, sign_test
+from kvlab.common.errors import UserError
 from kvlab.figures import repeats as figures
-from kvlab.repeats import Planting, Repeat
+from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 

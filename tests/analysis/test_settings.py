@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvlab.analysis.settings import differing_settings
+from kvlab.analysis.comparison.settings import differing_settings
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis import similarity as maps
 from kvlab.analysis.blocks import block_edges, block_means
 from kvlab.analysis.lineage import fold
-from kvlab.analysis.outlines import merge_sets, outlines
-from kvlab.errors import UserError
+from kvlab.analysis.similarity import similarity as maps
+from kvlab.analysis.similarity.outlines import merge_sets, outlines
+from kvlab.common.errors import UserError
 
 
 def units(tokens: int, seed: int = 0, width: int = 16) -> np.ndarray:

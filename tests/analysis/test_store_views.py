@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvlab.analysis import cost
-from kvlab.cli.composing import PartsOptions
-from kvlab.evaluate.summary import with_measures
+from kvlab.analysis.comparison import cost
+from kvlab.cli.options.method_parts import PartsOptions
+from kvlab.evaluate.results.summary import with_measures
 from kvlab.figures import compare as figures
 from kvlab.figures import cost as cost_figures
 

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.run_words import runs_words
-from kvlab.analysis import compare, memory, merges, sag
-from kvlab.analysis.lineage import fold
+from app.navigation.run_titles import runs_words
+from kvlab.analysis.attention import sag
+from kvlab.analysis.comparison import compare, memory
+from kvlab.analysis.lineage import fold, merges
 from kvlab.figures import compare as figures
 from kvlab.figures.merges import votes_distribution
 from kvlab.trace import Run, open_run

@@ -11,15 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kvlab.analysis import autopsy, bound, clusters, difference, fingerprints, influence, regret
-from kvlab.analysis.consecutive_sets import consecutive_sets, set_count
-from kvlab.analysis.cost import instrument_cost, memory_stack
-from kvlab.analysis.facts import FATES, fact_fates
-from kvlab.analysis.lineage import Lineage, fold
+from kvlab.analysis.attention import autopsy, bound, fingerprints, regret
+from kvlab.analysis.comparison import difference
+from kvlab.analysis.comparison.cost import instrument_cost, memory_stack
+from kvlab.analysis.comparison.facts import FATES, fact_fates
+from kvlab.analysis.lineage import Lineage, fold, influence
 from kvlab.analysis.lineage.states import State, states_at
 from kvlab.analysis.lineage.tables import token_texts
+from kvlab.analysis.similarity import clusters
+from kvlab.analysis.similarity.consecutive_sets import consecutive_sets, set_count
 from kvlab.analysis.steps import step_words, steps_with_events
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.figures import board as boards
 from kvlab.figures import cost as costs
 from kvlab.trace import Run, open_run

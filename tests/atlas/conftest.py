@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvlab.atlas.sources import Sources
+from kvlab.results.sources import Sources
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 

@@ -6,7 +6,7 @@ import json
 import re
 
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit
-from kvlab.atlas.sources import Sources
+from kvlab.results.sources import Sources
 from tests.atlas.test_every_exhibit import is_sound
 
 

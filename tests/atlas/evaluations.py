@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.atlas.scores import Arm, Experiment
-from kvlab.atlas.sources import Sources
-from kvlab.evaluate.parse import parse_request
-from kvlab.evaluate.rows import ROWS, canonical_json
+from kvlab.evaluate.request_parser import parse_request
+from kvlab.evaluate.results.rows import ROWS, canonical_json
 from kvlab.methods import make_method
+from kvlab.results.sources import Sources
 from tests.atlas.test_scores import row
 
 Score = Callable[[Arm, float, int], tuple[float, float]]  # arm, budget, prompt -> (score, share kept)

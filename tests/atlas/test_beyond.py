@@ -11,10 +11,10 @@ import pytest
 
 from kvlab.atlas.beyond.contests import CONTESTS, TEXT, Contest
 from kvlab.atlas.claims import head_shares
-from kvlab.atlas.sources import Sources
-from kvlab.evaluate.parse import parse_request
-from kvlab.evaluate.rows import canonical_json
+from kvlab.evaluate.request_parser import parse_request
+from kvlab.evaluate.results.rows import canonical_json
 from kvlab.methods import make_method
+from kvlab.results.sources import Sources
 from tests.atlas.claims.frames import rows as heads
 from tests.atlas.test_scores import row
 

@@ -12,8 +12,8 @@ import pytest
 
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find, of_paper
-from kvlab.atlas.sources import Sources
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
+from kvlab.results.sources import Sources
 from kvlab.trace import open_run
 from kvlab.trace.schema import TABLES
 from kvlab.trace.synthetic import write_synthetic_run

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.analysis import hidden_states, sampled_queries
+from kvlab.atlas.analysis import hidden_states, sampled_queries
 from kvlab.atlas.claims import sampled_queries as claims
 from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.gvote import probed, scored
 from kvlab.atlas.registry import find
 from kvlab.atlas.scores import Experiment
-from kvlab.atlas.sources import Sources
 from kvlab.engine.compare import compare
 from kvlab.models.load import load_model
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.results.sources import Sources
 from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.claims.frames import six_times
@@ -82,7 +82,7 @@ def states(kind: str, rows: int = 4000, channels: int = 24) -> np.ndarray:
 @pytest.mark.parametrize(("kind", "verdict"), [("normal", "holds"), ("heavy", "does not hold")])
 def test_normal_states_are_found_normal_and_heavy_tails_are_not(tmp_path: Path, kind: str, verdict: str):
     torch = pytest.importorskip("torch")
-    from kvlab.engine.gaussian import hidden_statistics
+    from kvlab.engine.probing.hidden_gaussian import hidden_statistics
 
     arrays = hidden_statistics(torch.from_numpy(states(kind)), 4)
     run = run_with(tmp_path, "hidden", {name: tensor.numpy() for name, tensor in arrays.items()})

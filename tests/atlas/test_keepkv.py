@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from kvlab.analysis import attention_rows, one_merge, predictors, return_of_evicted, sag_by_rule
-from kvlab.analysis.attention_rows import Rows
+from kvlab.atlas.analysis import attention_rows, one_merge, predictors, return_of_evicted, sag_by_rule
+from kvlab.atlas.analysis.attention_rows import Rows
 from kvlab.atlas.claims import sag, slot_influence
 from kvlab.atlas.evidence import named_rows
 from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.keepkv import attention
 from kvlab.atlas.registry import find
-from kvlab.atlas.sources import Sources
 from kvlab.cache import make_cache
 from kvlab.engine.compare import compare
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.claims.frames import six_times

@@ -10,19 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.compression_ratio import persistence
-from kvlab.analysis.gaussian_weights import merged_pairs
-from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
-from kvlab.analysis.locality import cosine_by_offset, cosine_of_any_pair
-from kvlab.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
+from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
+from kvlab.atlas.analysis.compression_ratio import persistence
+from kvlab.atlas.analysis.gaussian_weights import merged_pairs
+from kvlab.atlas.analysis.locality import cosine_by_offset, cosine_of_any_pair
+from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
 from kvlab.atlas.claims import locality, merging_sets
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.figures.merging_steps import read_three_ways
 from kvlab.atlas.kvmerger.recorded import evicted_as_well
 from kvlab.atlas.registry import find
-from kvlab.atlas.sources import Sources
 from kvlab.engine import compare
-from kvlab.figures.merging_steps import read_three_ways
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.claims.frames import six_times

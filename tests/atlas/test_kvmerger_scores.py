@@ -15,11 +15,11 @@ from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.memory import PRESET, paper_share, shares
 from kvlab.atlas.papers import paper_values
 from kvlab.atlas.registry import find, of_paper
-from kvlab.atlas.sources import Sources
 from kvlab.bench.rows import Row, to_table
 from kvlab.cli import commands
-from kvlab.evaluate.rows import ROWS, canonical_json
+from kvlab.evaluate.results.rows import ROWS, canonical_json
 from kvlab.methods import make_method
+from kvlab.results.sources import Sources
 
 EVALUATED = ("fig-3c", "fig-5", "tab-1", "tab-3", "tab-4", "tab-5", "tab-6")
 PROMPTS = 12

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from rich.markdown import Markdown
 
-from kvlab.atlas import paper_tables, written
+from kvlab.atlas import paper_table_text, paper_tables
 from kvlab.atlas.papers import paper_values
-from kvlab.errors import UserError
-from kvlab.figures.beside import ours_beside_theirs, read_ours_beside_theirs
+from kvlab.common.errors import UserError
+from kvlab.common.terminal import PlainConsole
+from kvlab.figures.paper_table import ours_beside_theirs, read_ours_beside_theirs
 from kvlab.methods import make_method
 from kvlab.tasks.loaders import LOADERS
-from kvlab.terminal import PlainConsole
 from tests import benchmark_files as files
 
 
@@ -128,7 +128,7 @@ def test_the_figure_and_the_texts_show_the_same_numbers():
     figure = ours_beside_theirs(frame)
     shown = [value for trace in figure.data for value in trace.y if value == value]
     assert {0.223, 0.233, 0.214} <= {round(value, 6) for value in shown}
-    text = written.markdown(written.beside_table(table, frame, rows(table)))
+    text = paper_table_text.markdown(paper_table_text.beside_table(table, frame, rows(table)))
     assert "| XSUM | score | keepkv:threshold=0.8 | 4 % | 0.233 | 0.333 [" in text
     assert "hardware: not said" in text and "cpu: test" in text and "mini" in text
 
@@ -143,28 +143,28 @@ def score_rows():
 
 @pytest.fixture(scope="module")
 def score_tables(score_rows):
-    return written.score_tables(score_rows)
+    return paper_table_text.score_tables(score_rows)
 
 
 def test_a_score_table_marks_the_best_and_gives_every_interval(score_rows, score_tables):
     [table] = score_tables
-    text = written.markdown(table)
+    text = paper_table_text.markdown(table)
     line = next(line for line in text.splitlines() if line.startswith("| h2o"))
     assert line.count("**0.900 [") == 5
     other = next(line for line in text.splitlines() if line.startswith("| streaming-llm"))
     assert "**" not in other and other.count("0.500 [") == 5
     assert "n = 30 prompts a cell" in text and "under preset=paper" in text
     few = score_rows[score_rows["index"] < 2]
-    two = written.score_tables(pd.concat([few, few.assign(model="other")]))
+    two = paper_table_text.score_tables(pd.concat([few, few.assign(model="other")]))
     assert [one.title for one in two] == ["Scores of mini", "Scores of other"]
 
 
 def test_latex_writes_its_own_signs_out(score_tables):
     [table] = score_tables
-    text = written.latex(table)
+    text = paper_table_text.latex(table)
     assert text.count(r"\begin{tabular}{ll" + "r" * 5 + "}") == 1
     assert all(line.count(" & ") == 6 for line in text.splitlines() if line.endswith(r"\\"))
-    assert written.escaped("a_b & 5 % $x$ {y} #1 ~ ^ \\") == (
+    assert paper_table_text.escaped("a_b & 5 % $x$ {y} #1 ~ ^ \\") == (
         r"a\_b \& 5 \% \$x\$ \{y\} \#1 \textasciitilde{} \textasciicircum{} \textbackslash{}"
     )
     assert r"\textbf{0.900 [" in text and "64 slots" in text
@@ -172,22 +172,22 @@ def test_latex_writes_its_own_signs_out(score_tables):
 
 def test_tables_are_written_as_their_ending_says(tmp_path, score_tables):
     tables = score_tables
-    written.write(tmp_path / "deep" / "t.md", tables)
-    written.write(tmp_path / "t.tex", tables)
+    paper_table_text.write(tmp_path / "deep" / "t.md", tables)
+    paper_table_text.write(tmp_path / "t.tex", tables)
     assert (tmp_path / "deep" / "t.md").read_text().startswith("**Scores of mini**")
     assert r"\toprule" in (tmp_path / "t.tex").read_text()
     with pytest.raises(UserError, match=r"ends in \.md or \.tex"):
-        written.write(tmp_path / "t.csv", tables)
+        paper_table_text.write(tmp_path / "t.csv", tables)
     with pytest.raises(UserError, match="cannot be written"):
-        written.write(tmp_path / "t.tex" / "x.md", tables)
+        paper_table_text.write(tmp_path / "t.tex" / "x.md", tables)
 
 
 @pytest.mark.parametrize(
     "name", ["list[int]", "a|b", "*x*", "<b>", "`c`", "$1$", "_u_ a_b", "[INST] [/INST]", "[a](b)"]
 )
 def test_a_table_in_markdown_shows_names_as_written(name: str):
-    line = (written.Cell(name), written.Cell(name, bold=True))
-    table = written.Written(f"title {name}", ("task", name), (line,), f"caption {name}")
+    line = (paper_table_text.Cell(name), paper_table_text.Cell(name, bold=True))
+    table = paper_table_text.Written(f"title {name}", ("task", name), (line,), f"caption {name}")
     shown = io.StringIO()
-    PlainConsole(file=shown, width=200).print(Markdown(written.markdown(table)))
+    PlainConsole(file=shown, width=200).print(Markdown(paper_table_text.markdown(table)))
     assert shown.getvalue().count(name) == 5

@@ -8,9 +8,9 @@ import pytest
 
 from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.registry import find
-from kvlab.atlas.sources import Sources
 from kvlab.engine import compare
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.results.sources import Sources
 from kvlab.trace import open_run
 
 PROMPT = "A long time ago an old man and a young man sat on a wall in the sun and spoke of many things. " * 3

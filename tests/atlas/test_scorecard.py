@@ -10,9 +10,9 @@ import pytest
 from kvlab.atlas import scorecard
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.registry import find
-from kvlab.atlas.sources import Sources
-from kvlab.errors import UserError
-from kvlab.figures.palette import Theme
+from kvlab.common.errors import UserError
+from kvlab.figures.base.palette import Theme
+from kvlab.results.sources import Sources
 
 
 def test_a_run_that_cannot_be_drawn_does_not_end_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ import pytest
 from kvlab.atlas.claims.contests import verdict_of
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.papers import COLUMNS, grey_table, paper_values
-from kvlab.atlas.scores import Experiment, arms, gap, means_over_tasks, option_column
-from kvlab.atlas.sources import Sources
-from kvlab.evaluate.parse import parse_request
-from kvlab.evaluate.rows import ROWS, canonical_json
+from kvlab.atlas.scores import Experiment, arms, gap
+from kvlab.evaluate.request_parser import parse_request
+from kvlab.evaluate.results.rows import ROWS, canonical_json
+from kvlab.results.score_tables import means_over_tasks, option_column
+from kvlab.results.sources import Sources
 
 SWEEP = Experiment("sweep", arms("pyramid-pool", "beta", 1, 4), budgets=(0.2,), tasks=("needle", "key_value"))
 

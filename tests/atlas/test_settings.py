@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.atlas import settings
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.scores import Arm, Experiment
-from kvlab.atlas.sources import Sources, origin
 from kvlab.methods import make_method, registered
+from kvlab.results import provenance
+from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.evaluations import evaluated
@@ -19,8 +19,8 @@ ARMS = (Arm("h2o"), Arm("keepkv", {"threshold": 0.7}))
 
 
 def test_the_methods_without_a_paper_are_those_without_its_preset():
-    without = [name for name, method in registered().items() if settings.PAPER not in method.presets]
-    assert sorted(without) == sorted(settings.WITHOUT_PAPER)
+    without = [name for name, method in registered().items() if provenance.PAPER not in method.presets]
+    assert sorted(without) == sorted(provenance.WITHOUT_PAPER)
 
 
 def test_every_method_named_by_an_exhibit_is_run_under_its_papers_settings(tmp_path: Path):
@@ -34,10 +34,10 @@ def test_every_method_named_by_an_exhibit_is_run_under_its_papers_settings(tmp_p
 def test_rows_under_the_papers_settings_are_preferred_and_others_are_named(tmp_path: Path):
     experiment = Experiment("one", ARMS)
     theirs = evaluated(tmp_path / "theirs", ARMS, lambda arm, budget, index: (1.0, budget))
-    assert experiment.origin(theirs).endswith(settings.PUBLISHED)
+    assert experiment.origin(theirs).endswith(provenance.PUBLISHED)
     ours = evaluated(tmp_path / "ours", [Plain(arm.method, arm.options) for arm in ARMS], lambda a, b, i: (0.5, b))
     assert experiment.origin(ours).endswith("under kvlab's default settings, not preset=paper")
-    assert settings.in_origin(experiment.origin(ours)).startswith("under kvlab's default")
+    assert provenance.in_origin(experiment.origin(ours)).startswith("under kvlab's default")
     assert len(experiment.scores(ours)) == len(experiment.scores(theirs)) > 0
 
 
@@ -53,7 +53,7 @@ class Plain(Arm):
     ("departures", "words"),
     [
         (None, "not compared with the paper's"),
-        ({}, settings.PUBLISHED),
+        ({}, provenance.PUBLISHED),
         (
             {"recent": 0.8, "rule": "paper"},
             "default settings, not the paper's: recent 0.5, not 0.8; rule bias, not paper",
@@ -64,4 +64,4 @@ def test_a_run_says_which_settings_it_ran_under(tmp_path: Path, departures: dict
     run = open_run(write_synthetic_run(tmp_path, method="keepkv"))
     own = {"hyper_parameters": {"recent": 0.5, "rule": "bias"}, "departures": departures}
     run.record = run.record.model_copy(update=own)
-    assert words in settings.in_origin(origin(run))
+    assert words in provenance.in_origin(origin(run))

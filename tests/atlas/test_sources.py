@@ -13,8 +13,8 @@ import pytest
 from kvlab.atlas.benchmarks import bench_origin
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS
-from kvlab.atlas.sources import Sources
-from kvlab.figures.palette import Theme
+from kvlab.figures.base.palette import Theme
+from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import open_run
 from kvlab.trace.synthetic import write_synthetic_run

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts
-from kvlab.atlas.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Basis, Threshold, judge, never, together
-from kvlab.intervals import Interval
+from kvlab.common.intervals import Interval
+from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Basis, Threshold, judge, never, together
 
 MORE, LESS = Threshold(0.5, "a reason"), Threshold(0.5, "a reason", at_most=True)
 

@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
 from kvlab.atlas import claims
+from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
 from kvlab.atlas.claims.contests import contest
 from kvlab.atlas.exhibit import Choice
 from kvlab.atlas.registry import EXHIBITS
-from kvlab.atlas.shipped import drawn
-from kvlab.atlas.shipped_folder import shipped
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, rests_on
-from kvlab.intervals import Interval
+from kvlab.atlas.shipped_exhibits import drawn
+from kvlab.common.intervals import Interval
+from kvlab.results.shipped import shipped
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, rests_on
 
 NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)"
 WORDS = r"(?: %| points)?(?: lost| gained)?"

@@ -17,10 +17,10 @@ from kvlab.atlas.kvmerger import benchmarks, needle
 from kvlab.atlas.pyramid_pool import scored as pyramid
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scores import Experiment
-from kvlab.atlas.sources import BENCH_FOLDER, Sources
 from kvlab.atlas.zsmerge import measured
 from kvlab.bench.rows import Row, to_table
-from kvlab.evaluate.rows import ROWS, canonical_json
+from kvlab.evaluate.results.rows import ROWS, canonical_json
+from kvlab.results.sources import BENCH_FOLDER, Sources
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.test_scores import row

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.bench.books import check_books, live_bytes, tensor_bytes
-from kvlab.bench.contenders import Load, SlotContender
+from kvlab.bench.cache_bytes import check_books, live_bytes, tensor_bytes
+from kvlab.bench.competitors import Load, SlotContender
 from kvlab.bench.fill import fill, random_token
 from kvlab.bench.line_up import PlainContender, StaticContender
 from kvlab.bench.models import BenchModel
@@ -14,7 +14,7 @@ from kvlab.bench.request import make_request
 from kvlab.cache import CompressedCache
 from kvlab.methods import make_method, registered
 from kvlab.models.load import prepare
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 from tests.families import FAMILIES, cache_for, tiny_model
 
 PROMPT, BUDGET = 150, 30

@@ -11,12 +11,12 @@ import torch
 
 from kvlab.bench import harness
 from kvlab.bench.bench import Bench
-from kvlab.bench.contenders import SlotContender
+from kvlab.bench.competitors import SlotContender
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.peaks import Peaks, measure_peaks
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import SCHEMA, ResultFile, Row, read_rows
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 CHOICES = (MethodChoice(method="h2o", budget=0.25), MethodChoice(method="keepkv", budget=16))
 

@@ -17,7 +17,7 @@ from kvlab.bench.request import make_request
 from kvlab.cli.bench import _from_options
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.large import HEADS, write_large_runs
+from kvlab.trace.synthetic_large import HEADS, write_large_runs
 
 
 def test_large_runs_have_the_events_asked_for_and_agree_with_one_another(tmp_path: Path):

@@ -16,9 +16,9 @@ from kvlab.bench.peaks import Peaks
 from kvlab.bench.request import make_request
 from kvlab.cache import make_cache
 from kvlab.cli import commands
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models import load
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_folder
 from tests.models.test_placing import split
 

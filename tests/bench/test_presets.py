@@ -12,7 +12,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvlab.bench.bars import (
+from kvlab.bench.harness import run_requests
+from kvlab.bench.presets import PRESETS, preset_requests
+from kvlab.bench.request import make_request
+from kvlab.bench.rows import Row, read_rows
+from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
+from kvlab.bench.targets import (
     BARS,
     BYTES,
     EVICTION,
@@ -23,16 +28,11 @@ from kvlab.bench.bars import (
     evicting,
     judge,
 )
-from kvlab.bench.harness import run_requests
-from kvlab.bench.paper import beside_the_paper, paper_numbers
-from kvlab.bench.presets import PRESETS, preset_requests
-from kvlab.bench.request import make_request
-from kvlab.bench.rows import Row, read_rows
 from kvlab.cli.bench import bench
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
-from kvlab.requests import MethodChoice
-from kvlab.shapes import SHAPES
+from kvlab.model_info.architectures import SHAPES
+from kvlab.requests.compare import MethodChoice
 
 commands = typer.Typer()
 commands.command("bench")(bench)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kvlab.bench.contenders import Load
+from kvlab.bench.competitors import Load
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes.prefill import prompt_flops
-from kvlab.errors import UserError
-from kvlab.shapes import SHAPES, find_shape
+from kvlab.common.errors import UserError
+from kvlab.model_info.architectures import SHAPES, find_shape
 
 PARAMETERS = {  # as their makers count them, in thousands of millions
     "llama2-7b": 6.738,

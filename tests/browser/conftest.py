@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from kvlab.assets import project_root
 from kvlab.bench.modes.pages_server import FLAGS, chromium_at_home, chromium_path
+from kvlab.common.assets import project_root
 from kvlab.trace.synthetic import write_synthetic_run
 
 PATIENCE_SECONDS = 90

@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.assets import project_root
+from kvlab.common.assets import project_root
 from kvlab.trace.stories import Slide, Story, View, save_story
 from tests.browser.settle import settle, until
 

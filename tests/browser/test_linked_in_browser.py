@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvlab.analysis.decision import decision
-from kvlab.analysis.decision import played as analysed
 from kvlab.analysis.lineage import Lineage, fold, states_at
+from kvlab.analysis.lineage.decision import decision
+from kvlab.analysis.lineage.decision import played as analysed
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run

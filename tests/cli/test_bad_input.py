@@ -11,9 +11,9 @@ import pytest
 
 import kvlab
 from kvlab.cli import commands
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.load import LoadedModel
-from kvlab.requests import CompareRequest
+from kvlab.requests.compare import CompareRequest
 
 PROMPT = "The quick brown fox jumps over the lazy dog while the band plays on. " * 3
 ENDLESS = str(2**70)
@@ -172,7 +172,7 @@ def test_other_calls_from_python_are_refused_in_a_sentence(
 def test_methods_are_listed_by_the_name_that_is_a_package_too() -> None:
     import kvlab.methods
 
-    assert {entry.name for entry in kvlab.methods()} == set(kvlab.methods.registered())  # type: ignore[operator]
+    assert {entry.name for entry in kvlab.list_methods()} == set(kvlab.methods.registered())
 
 
 def test_text_with_a_few_control_signs_is_text() -> None:

@@ -265,7 +265,7 @@ def test_what_is_too_big_is_refused_unless_forced(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = Machine("cpu", "a small machine", 10**6, 10**6, 10**12)
-    monkeypatch.setattr("kvlab.engine.room.machine_of", lambda *_: small)
+    monkeypatch.setattr("kvlab.engine.out_of_memory.machine_of", lambda *_: small)
     arguments = ["compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o"]
     arguments += ["--new-tokens", "3", "--out", str(tmp_path)]
     said = complaint(capsys, monkeypatch, *arguments)

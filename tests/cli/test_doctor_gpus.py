@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 import kvlab.attention.kernels as kernels
-from kvlab.attention.launch_shape import shared_memory
-from kvlab.cache import fused
+from kvlab.attention.triton_tile_size import shared_memory
+from kvlab.cache.layers import dispatch
 from kvlab.cli import commands
 from kvlab.cli.doctor import DECIDED, _check_decisions, _fused_kernels, _gpus  # the report's parts
 
@@ -72,26 +72,26 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return os.environ.get(kernels.SWITCH) != "off"
 
     monkeypatch.delenv(kernels.SWITCH, raising=False)
-    for module in (kernels, fused):
+    for module in (kernels, dispatch):
         monkeypatch.setattr(module, "kernels_on", on)
         monkeypatch.setattr(module, "_failed", False)
-    for cached in (kernels.one_query_kernel, fused.decision_kernel):
+    for cached in (kernels.one_query_kernel, dispatch.decision_kernel):
         cached.cache_clear()
     yield
-    for cached in (kernels.one_query_kernel, fused.decision_kernel):
+    for cached in (kernels.one_query_kernel, dispatch.decision_kernel):
         cached.cache_clear()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are not interpreted where there is a GPU")
 @pytest.mark.usefixtures("interpreted")
 def test_the_decision_kernel_is_held_against_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches, launch = [], fused._launch
+    launches, launch = [], dispatch._launch
 
-    def counted(work: fused.Work) -> None:
+    def counted(work: dispatch.Work) -> None:
         launches.append(work.kind)
         launch(work)
 
-    monkeypatch.setattr(fused, "_launch", counted)
+    monkeypatch.setattr(dispatch, "_launch", counted)
     said = _check_decisions(torch.device("cpu"))
     assert all(method in said for method in DECIDED) and "largest difference" in said
     assert set(launches) == set(range(5)), "each kind of decision was the kernel's"
@@ -101,21 +101,21 @@ def test_the_decision_kernel_is_held_against_plain_torch(monkeypatch: pytest.Mon
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are not interpreted where there is a GPU")
 @pytest.mark.usefixtures("interpreted")
 def test_a_decision_kernel_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = fused._launch
+    launch = dispatch._launch
 
-    def wrong(work: fused.Work) -> None:
+    def wrong(work: dispatch.Work) -> None:
         launch(work)
         work.values.neg_()
 
-    monkeypatch.setattr(fused, "_launch", wrong)
+    monkeypatch.setattr(dispatch, "_launch", wrong)
     with pytest.raises(ArithmeticError, match="differs from plain torch by"):
         _check_decisions(torch.device("cpu"))
 
-    def broken(work: fused.Work) -> None:
+    def broken(work: dispatch.Work) -> None:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(fused, "_launch", broken)
-    fused.decision_kernel.cache_clear()
+    monkeypatch.setattr(dispatch, "_launch", broken)
+    dispatch.decision_kernel.cache_clear()
     assert "cannot be made here" in _check_decisions(torch.device("cpu"))
 
 

@@ -11,9 +11,9 @@ import pytest
 import typer
 
 from kvlab.cli import commands
-from kvlab.evaluate.parse import parse_named
 from kvlab.methods import make_method, registered
-from kvlab.methods.base import made
+from kvlab.methods.core.method import made
+from kvlab.requests.method_spec import parse_named
 from kvlab.tasks.registry import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,8 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate
-from kvlab.cli.written import table
-from kvlab.errors import UserError
+from kvlab.cli.options.table_export import table
+from kvlab.common.errors import UserError
 from tests import benchmark_files as files
 
 app = typer.Typer()

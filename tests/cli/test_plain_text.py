@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import kvlab
 from kvlab.cli import commands
-from kvlab.terminal import PlainConsole, progress_columns, without_controls
+from kvlab.common.terminal import PlainConsole, progress_columns, without_controls
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.cli.running import kvlab as run
 
@@ -71,7 +71,9 @@ def test_every_console_is_the_plain_one():
     for file in Path(kvlab.__file__).parent.rglob("*.py"):
         if file.name != "terminal.py":
             made = re.findall(r"\b(?:Console|TextColumn)\(", file.read_text(encoding="utf-8"))
-            assert not made, f"{file} makes a {made[0]}) of its own, which reads markup: take one from kvlab.terminal"
+            assert not made, (
+                f"{file} makes a {made[0]}) of its own, which reads markup: take one from kvlab.common.terminal"
+            )
 
 
 def _of_every_command(command: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from kvlab.catalogue import tasks as listed_tasks
 from kvlab.cli.tasks import tasks
-from kvlab.errors import UserError
-from kvlab.jobs import task_list
+from kvlab.common.errors import UserError
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 
@@ -20,8 +20,8 @@ app.command()(tasks)
 
 def test_every_task_and_format_is_listed(monkeypatch: pytest.MonkeyPatch):
     printed = CliRunner().invoke(app, ["--json"]).stdout
-    monkeypatch.setattr(task_list, "ask", lambda what: json.loads(printed))
-    listed = task_list._read()
+    monkeypatch.setattr(listed_tasks, "ask", lambda what: json.loads(printed))
+    listed = listed_tasks._read()
     assert [task.name for task in listed.tasks] == list(TASKS)
     assert listed.formats == tuple(LOADERS)
     for task in listed.tasks:
@@ -31,6 +31,6 @@ def test_every_task_and_format_is_listed(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_list_that_is_none_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(task_list, "ask", lambda what: {"tasks": 3})
+    monkeypatch.setattr(listed_tasks, "ask", lambda what: {"tasks": 3})
     with pytest.raises(UserError, match="gave no list of tasks"):
-        task_list._read()
+        listed_tasks._read()

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from kvlab.engine import compare
 from kvlab.models import load
 from kvlab.models.families import prepare
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE, EVERY, tiny_folder, tiny_model
 from tests.models.test_placing import split

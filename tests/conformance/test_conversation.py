@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from kvlab.models.load import prepare
 from kvlab.stores import NATIVE

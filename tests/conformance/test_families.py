@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from kvlab.attention.hidden import watch_hidden_states
+from kvlab.attention.hidden_states import watch_hidden_states
 from kvlab.attention.queries import project_queries
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.methods.rotary import Rotary
+from kvlab.methods.core.rotary import Rotary
 from kvlab.models.families import SUPPORTED, prepare
 from tests.conformance.test_matrix import PADS, PROMPT, batch, decode, near
 from tests.families import EVERY, MORE, PLAIN, tiny_model

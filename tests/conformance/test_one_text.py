@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import registered
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.stores import STORES

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import registered
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model

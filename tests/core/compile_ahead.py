@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from kvlab.cache.decision_work import Work
-from kvlab.methods.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
+from kvlab.methods.core.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
+from kvlab.methods.core.inplace_work import Work
 
 HEADS, SLOTS = 2, 300
 KNOWN: dict[str, dict] = {}  # what came of each kernel
@@ -47,28 +47,28 @@ def compile_case(architecture: int, shared: int, dtype: str, head_dim: int, grou
     """
     from triton.runtime import driver
 
-    from kvlab.attention import ragged_kernel
+    from kvlab.attention import triton_decode
 
     driver.set_active(PretendDriver(architecture))
-    ragged_kernel.shared_memory = lambda device: shared
+    triton_decode.shared_memory = lambda device: shared
     told, kind = [], getattr(torch, dtype)
-    for kernel in (ragged_kernel._stretch, ragged_kernel._together):
+    for kernel in (triton_decode._stretch, triton_decode._together):
         kernel.run = _only_compiling(kernel, told)
     query, keys = torch.zeros(1, HEADS, group, head_dim, dtype=kind), torch.zeros(1, HEADS, SLOTS, head_dim, dtype=kind)
-    ragged_kernel.ragged_attention(query, keys, keys, torch.zeros(1, HEADS, SLOTS) if bias else None, 1.0)
+    triton_decode.ragged_attention(query, keys, keys, torch.zeros(1, HEADS, SLOTS) if bias else None, 1.0)
     return told
 
 
 def compile_decision(architecture: int, decides: int, dtype: str, head_dim: int, numbers: str) -> list[dict]:
-    """The same of the decision kernel, for what becomes of a slot (`kvlab.cache.fused`) and whole numbers of a type."""
+    """Compile the decision kernel for one decision (`kvlab.cache.layers.dispatch`) and one integer type."""
     from triton.runtime import driver
 
-    from kvlab.cache import decision_kernel
+    from kvlab.cache.kernels import triton_inplace
 
     driver.set_active(PretendDriver(architecture))
     told: list[dict] = []
-    decision_kernel._decide.run = _only_compiling(decision_kernel._decide, told)
-    decision_kernel.decide(some_work(decides, getattr(torch, dtype), head_dim, getattr(torch, numbers)))
+    triton_inplace._decide.run = _only_compiling(triton_inplace._decide, told)
+    triton_inplace.decide(some_work(decides, getattr(torch, dtype), head_dim, getattr(torch, numbers)))
     return told
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from kvlab.attention import hidden
-from kvlab.attention.handoff import AttentionCall
+from kvlab.attention import hidden_states
+from kvlab.attention.layer_handoff import AttentionCall
 from tests.core.layers import DIM, draw
 from tests.core.merging import Layer
 
@@ -32,7 +32,7 @@ class Attention(nn.Module):
 def feed(layer: Layer, module: Attention, states: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attention output of one pass of `module` over `states` (B, q, HIDDEN)."""
     keys, values = layer.layer.update(key.clone(), value.clone())
-    hidden._given.set((module, states))
+    hidden_states._given.set((module, states))
     with torch.no_grad():
         return layer.layer.attend(query, keys, values, AttentionCall(DIM**-0.5, module=module))
 

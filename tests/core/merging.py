@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.budget import Budget
-from kvlab.cache.layer import CompressedLayer
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings
 from kvlab.methods import Method
-from kvlab.methods.plan import Plan
-from kvlab.methods.rotary import Rotary
-from kvlab.methods.view import Slots, View
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.rotary import Rotary
+from kvlab.methods.core.view import Slots, View
+from kvlab.requests.budget import Budget
 from tests.core.layers import DIM, HandLayer, draw
 
 ROTARY = Rotary(10000.0 ** (-torch.arange(0, DIM, 2) / DIM))

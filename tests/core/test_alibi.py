@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from kvlab.attention import seen as seen_module
+from kvlab.attention import pass_view as seen_module
 from kvlab.attention import slot_attention as attention_module
 from kvlab.attention.alibi import Alibi, query_positions
-from kvlab.attention.handoff import AttentionCall
-from kvlab.attention.seen import PassSeen
-from kvlab.cache import make_cache, regroup
+from kvlab.attention.layer_handoff import AttentionCall
+from kvlab.attention.pass_view import PassSeen
+from kvlab.cache import make_cache
+from kvlab.cache.buckets import regroup
 from kvlab.engine import compare
 from kvlab.methods import make_method
 from kvlab.models.load import load_model, prepare
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.core.layers import DIM, draw
 from tests.core.merging import Layer, prompt

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kvlab.answer_match import find_answer
-from kvlab.answers import check_answer, find_facts
-from kvlab.errors import UserError
+from kvlab.common.answer_match import find_answer
+from kvlab.common.errors import UserError
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.facts import check_answer, find_facts
 from kvlab.tasks.plant import plant
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run

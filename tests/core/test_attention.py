@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.attention import seen as seen_module
+from kvlab.attention import pass_view as seen_module
 from kvlab.attention import slot_attention as attention_module
-from kvlab.attention.seen import PassSeen
+from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import slot_attention
 
 BATCH, HEADS, GROUP, DIM = 2, 2, 3, 8

@@ -10,14 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention.seen import PassSeen
-from kvlab.cache import executor, make_cache
-from kvlab.methods.columns import Columns
-from kvlab.methods.plan import Plan
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.selectors.pursuit import Pursuit
+from kvlab.attention.pass_view import PassSeen
+from kvlab.cache import make_cache
+from kvlab.cache.table import apply_plan
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.slot_columns import Columns
+from kvlab.methods.core.view import References, View
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
-from kvlab.methods.view import References, View
+from kvlab.methods.settlers.refitting.pursuit import Pursuit
 from kvlab.models.load import LoadedModel, prepare
 from tests.core.layers import draw
 from tests.families import tiny_model
@@ -83,7 +84,7 @@ def test_values_and_mass_are_the_least_squares_solutions(bias: bool, window: flo
     given, ridge = view(), 0.1
     settle = MatchAttention(ASKED, WINDOW if window else 0, window or 1.0, bias, True, ridge, untouched, 3.0, 0)
     plan = settle.settle(given, LowestScore(1, 2))
-    after = executor.apply(given.slots.map(torch.clone), plan)
+    after = apply_plan.apply(given.slots.map(torch.clone), plan)
     for b, h in product(range(BATCH), range(HEADS)):
         stays = plan.keep[b, h].nonzero()[:, 0]
         assert len(stays) == 8
@@ -147,7 +148,7 @@ def test_a_bias_on_what_stays_reaches_attention() -> None:
     keep = given.slots.valid.clone()
     keep[..., 5] = False
     log_mass = torch.full_like(given.slots.log_mass, 0.7)
-    after = executor.apply(given.slots.map(torch.clone), Plan(keep, log_mass=log_mass))
+    after = apply_plan.apply(given.slots.map(torch.clone), Plan(keep, log_mass=log_mass))
     assert (after.log_mass[keep] == 0.7).all()
     assert (after.log_mass[~keep] == 0).all()
 

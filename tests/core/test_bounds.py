@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvlab.errors import UserError
-from kvlab.methods.base import make_method, registered
-from kvlab.methods.bounds import LEAST, MOST, MOST_WHOLE
+from kvlab.common.errors import UserError
+from kvlab.methods.core.method import make_method, registered
+from kvlab.methods.core.number_bounds import LEAST, MOST, MOST_WHOLE
 
 
 def numbers() -> Iterator[tuple[str, str, dict[str, Any]]]:

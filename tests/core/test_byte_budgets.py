@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.budget import Budget, Sizes
 from kvlab.cache import make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
-from kvlab.requests import MethodChoice
+from kvlab.requests.budget import Budget, Sizes
+from kvlab.requests.compare import MethodChoice
 from kvlab.stores import STORES
 from tests.conformance.test_matrix import lab_model
 

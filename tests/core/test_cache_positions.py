@@ -8,10 +8,10 @@ from torch import Tensor
 
 from kvlab.cache import make_cache
 from kvlab.checking.case import walk
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import Method, make_method
-from kvlab.methods.compose import compose
-from kvlab.methods.selectors.keeping import keeping
+from kvlab.methods.composition.composed import compose
+from kvlab.methods.wrappers.pin_tokens import keeping
 from kvlab.models.load import prepare
 from tests.core.layers import DIM, draw
 from tests.core.merging import ROTARY, Layer, prompt

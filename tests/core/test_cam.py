@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method
+from kvlab.methods.core.token_draws import uniform_draws
 from kvlab.methods.settlers.merging.spread import share_reaching, spread_forward
-from kvlab.methods.token_draws import uniform_draws
 from tests.core.layers import DIM
 from tests.core.merging import Layer, prompt
 

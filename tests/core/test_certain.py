@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, deciding, make_cache
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.layers import decisions
 from kvlab.methods import registered
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.plan import Plan
-from kvlab.methods.view import View
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import View
 from kvlab.models.load import prepare
 from tests.families import ON_ANY_MODEL, tiny_model
 
@@ -45,7 +46,7 @@ def _watched(plans: list[tuple[View, Plan]], certain: bool, monkeypatch: pytest.
         return made
 
     monkeypatch.setattr(Pipeline, "plan", kept)
-    monkeypatch.setattr(deciding, "decision_kernel", lambda device: None)  # which makes no plans
+    monkeypatch.setattr(decisions, "decision_kernel", lambda device: None)  # which makes no plans
     if not certain:
         monkeypatch.setattr(Pipeline, "fills_budget", False)
 

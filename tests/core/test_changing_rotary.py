@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.load import prepare
 from tests.core.merging import Notes
 from tests.families import tiny_model

@@ -10,9 +10,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.chunks import chunk_sizes
+from kvlab.cache.chunked_prefill import chunk_sizes
+from kvlab.common.errors import UserError
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.errors import UserError
 from kvlab.methods import registered
 from kvlab.models.load import LoadedModel, prepare
 from tests.families import cache_for, tiny_model

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.attention import tiles
 from kvlab.attention.alibi import Alibi
-from kvlab.attention.seen import PassSeen
+from kvlab.attention.pass_view import PassSeen
 from tests.core.layers import draw
 
 BATCH, HEADS, GROUP, SLOTS, DIM = 2, 2, 3, 37, 8

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
-from kvlab.methods.choices import PARTS, PLAIN_NAMES
-from kvlab.methods.compose import choices, compose
+from kvlab.methods.composition.choices import PARTS, PLAIN_NAMES
+from kvlab.methods.composition.composed import choices, compose
 from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS
 from kvlab.methods.settlers.merging.value_merge import ACCUMULATED
 from kvlab.methods.settlers.pooling.pool import Pool

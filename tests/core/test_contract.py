@@ -8,16 +8,16 @@ from typing import ClassVar
 import pytest
 import torch
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.contract import Capabilities, capabilities_of, protected_slots
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.scorers.around.prompt_only import PromptOnly
+from kvlab.methods.core.contract import Capabilities, capabilities_of, protected_slots
+from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
-from kvlab.methods.selectors.keeping import Keeping
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.methods.wrappers.pin_tokens import Keeping
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from kvlab.models.load import prepare
 from tests.core.inside import GROUP, HEADS, HIDDEN, Attention, feed, output_part

@@ -14,7 +14,7 @@ from torch import Tensor
 from kvlab.cache import make_cache
 from kvlab.methods import make_method
 from kvlab.methods.allocators.variance import Variance
-from kvlab.methods.view import Slots
+from kvlab.methods.core.view import Slots
 from kvlab.models.load import prepare
 from tests.core.layers import DIM
 from tests.core.merging import Layer, column_mass, prompt

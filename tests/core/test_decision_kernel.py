@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from kvlab.attention import kernels
-from kvlab.cache import CompressedCache, deciding, fused, make_cache
-from kvlab.cache.decision_work import Work
-from kvlab.cache.fused import decides_whole
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.layers import decisions, dispatch
+from kvlab.cache.layers.dispatch import decides_whole
 from kvlab.methods import make_method, registered
-from kvlab.methods.in_place import EVICT, NEAREST, SPREAD
+from kvlab.methods.core.in_place import EVICT, NEAREST, SPREAD
+from kvlab.methods.core.inplace_work import Work
 from kvlab.models.load import prepare
 from tests.core.compile_ahead import some_work
 from tests.core.kernels import DEVICE, kernel_module
@@ -39,15 +40,15 @@ PROMPT, STEPS = 40, 14
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    return kernel_module("kvlab.cache.decision_kernel")
+    return kernel_module("kvlab.cache.kernels.triton_inplace")
 
 
 @pytest.fixture(autouse=True)
 def kernel_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(fused, "_failed", False)
-    fused.decision_kernel.cache_clear()
+    monkeypatch.setattr(dispatch, "_failed", False)
+    dispatch.decision_kernel.cache_clear()
     yield
-    fused.decision_kernel.cache_clear()
+    dispatch.decision_kernel.cache_clear()
 
 
 def _decoded(cache: CompressedCache, family: str = "llama") -> Tensor:
@@ -77,7 +78,7 @@ def test_equals_the_pipeline(kernel: ModuleType, method: str, options: dict, mon
 
     caches, logits = [], []
     for launch in (None, watched):
-        monkeypatch.setattr(deciding, "decision_kernel", lambda device, launch=launch: launch)
+        monkeypatch.setattr(decisions, "decision_kernel", lambda device, launch=launch: launch)
         caches.append(make_cache(model, method, 0.4, **options))
         logits.append(_decoded(caches[-1]))
     layers = len(caches[0].compressed_layers())
@@ -179,8 +180,8 @@ class TestWhereItCannotBeMade:
             tries.append(work)
             raise RuntimeError("Failed to find C compiler.\nMore.")
 
-        given = lambda device: None if fused._failed else broken  # noqa: E731
-        monkeypatch.setattr(deciding, "decision_kernel", given)
+        given = lambda device: None if dispatch._failed else broken  # noqa: E731
+        monkeypatch.setattr(decisions, "decision_kernel", given)
         found = _decoded(make_cache(model, "keepkv", 0.4))
         torch.testing.assert_close(found, plain)
         assert len(tries) == 1
@@ -191,20 +192,20 @@ class TestWhereItCannotBeMade:
         def full(work: Work) -> None:
             raise torch.OutOfMemoryError("out of memory")
 
-        monkeypatch.setattr(deciding, "decision_kernel", lambda device: full)
+        monkeypatch.setattr(decisions, "decision_kernel", lambda device: full)
         with pytest.raises(torch.OutOfMemoryError):
             _decoded(make_cache(prepare(tiny_model("llama")), "h2o", 0.4))
-        assert not fused._failed
+        assert not dispatch._failed
 
     def test_switched_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kernels, "find_spec", lambda name: True)
         there = torch.device("cuda")
         monkeypatch.delenv(kernels.SWITCH, raising=False)
-        assert fused.decision_kernel(there) is not None
-        fused.decision_kernel.cache_clear()
+        assert dispatch.decision_kernel(there) is not None
+        dispatch.decision_kernel.cache_clear()
         monkeypatch.setenv(kernels.SWITCH, "off")
-        assert fused.decision_kernel(there) is None
-        assert fused.decision_kernel(torch.device("cpu")) is None
+        assert dispatch.decision_kernel(there) is None
+        assert dispatch.decision_kernel(torch.device("cpu")) is None
 
 
 def test_it_is_launched_where_the_layer_lies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,12 +223,12 @@ def test_it_is_launched_where_the_layer_lies(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(torch.cuda, "device", Device)
     launched: list[list[torch.device]] = []
-    stand_in = ModuleType("kvlab.cache.decision_kernel")
+    stand_in = ModuleType("kvlab.cache.kernels.triton_inplace")
     stand_in.decide = lambda work: launched.append(list(entered))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     there = torch.device("cuda:1")
     keys = SimpleNamespace(is_cuda=True, device=there)
-    fused._launch(SimpleNamespace(keys=keys))  # type: ignore[arg-type]
+    dispatch._launch(SimpleNamespace(keys=keys))  # type: ignore[arg-type]
     assert launched == [[there]]
 
 

@@ -9,14 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, counts, deciding, decision_torch, make_cache, making, on_host
-from kvlab.cache.decision_work import Work
-from kvlab.cache.on_host import compiled
-from kvlab.cache.table import SlotTable
-from kvlab.methods.in_place import KINDS
-from kvlab.methods.plan import Plan
+from kvlab.cache import CompressedCache, factory, make_cache
+from kvlab.cache.kernels import cpu, torch_inplace
+from kvlab.cache.kernels.cpu import compiled
+from kvlab.cache.layers import counts, decisions
+from kvlab.cache.table.slot_table import SlotTable
+from kvlab.methods.core.in_place import KINDS
+from kvlab.methods.core.inplace_work import Work
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import KEY_LENGTH, Slots, View
 from kvlab.methods.scorers.attention.ema import EMA
-from kvlab.methods.view import KEY_LENGTH, Slots, View
 from kvlab.models.load import prepare
 from tests.core.kernels import DEVICE, kernel_module
 from tests.core.tables import same_tables
@@ -61,7 +63,7 @@ PROMPT, STEPS = 40, 14
 
 def _module(who: str) -> ModuleType:
     if who == "torch":
-        return decision_torch
+        return torch_inplace
     pytest.importorskip("numba", reason="the package numba is not installed: pip install kvlab[cpu]")
     module = compiled()
     assert module is not None
@@ -98,7 +100,7 @@ def test_equals_the_pipeline(
     plain = module.decide
     monkeypatch.setattr(module, "decide", watched)
     for kernel in (None, watched):
-        monkeypatch.setattr(deciding, "decision_kernel", lambda device, kernel=kernel: kernel)
+        monkeypatch.setattr(decisions, "decision_kernel", lambda device, kernel=kernel: kernel)
         caches.append(make_cache(model, method, 0.4, **options))
         logits.append(_decoded(model, caches[-1]))
     layers = len(caches[0].compressed_layers())
@@ -171,7 +173,7 @@ def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothi
                 guessed.append((guess == work.left).float().mean())
 
         monkeypatch.setattr(module, "decide", decide)
-        monkeypatch.setattr(deciding, "decision_kernel", lambda device, decide=decide: decide)
+        monkeypatch.setattr(decisions, "decision_kernel", lambda device, decide=decide: decide)
         caches.append(make_cache(model, method, 0.4))
         _decoded(model, caches[-1])
     assert len(guessed) > STEPS and torch.stack(guessed).mean() > right
@@ -181,7 +183,7 @@ def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothi
 
 def test_what_decode_steps_need_is_compiled_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = prepare(tiny_model("llama")), []
-    monkeypatch.setattr(making, "make_ready", lambda pipeline, dtype: asked.append(pipeline.in_place.kind))
+    monkeypatch.setattr(factory, "make_ready", lambda pipeline, dtype: asked.append(pipeline.in_place.kind))
     for method, options in COMPILED:
         make_cache(model, method, 0.4, **options)
     assert len(asked) == len(COMPILED) and set(asked) == set(KINDS)
@@ -201,12 +203,12 @@ def test_what_cannot_be_compiled_is_told_once_and_plain_torch_decides(
     monkeypatch.setattr(module, "decide", broken)
     compiled.cache_clear()
     try:
-        assert on_host.host_kernel() is decision_torch.decide and on_host.host_kernel() is decision_torch.decide
+        assert cpu.host_kernel() is torch_inplace.decide and cpu.host_kernel() is torch_inplace.decide
         assert caplog.text.count("this CPU is unknown") == 1 and "KVLAB_KERNELS=off" in caplog.text
         assert "to LLVM" not in caplog.text
-        monkeypatch.setattr(on_host, "find_spec", lambda name: None)
+        monkeypatch.setattr(cpu, "find_spec", lambda name: None)
         compiled.cache_clear()
-        assert on_host.host_kernel() is decision_torch.decide
+        assert cpu.host_kernel() is torch_inplace.decide
     finally:
         compiled.cache_clear()
 
@@ -220,9 +222,9 @@ def test_a_score_that_is_no_number_counts_as_0_whoever_decides(
     who: str, method: str, added: float, odd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every second token has such a score; the others lie above 0, so that one of the first leaves, or below."""
-    kernel = kernel_module("kvlab.cache.decision_kernel").decide if who == "kernel" else None
+    kernel = kernel_module("kvlab.cache.kernels.triton_inplace").decide if who == "kernel" else None
     decide = _module(who).decide if who in ("torch", "compiled") else kernel
-    monkeypatch.setattr(deciding, "decision_kernel", lambda device: decide)
+    monkeypatch.setattr(decisions, "decision_kernel", lambda device: decide)
     model, ids = prepare(tiny_model("llama")).to(DEVICE), torch.arange(PROMPT, device=DEVICE)[None] % 90 + 3
     cache = make_cache(model, method, 0.8)
     with torch.inference_mode():
@@ -300,7 +302,7 @@ def test_whoever_counts_is_told_as_much(method: str, who: str, monkeypatch: pyte
         cache = make_cache(model, method, 0.4, **({"threshold": 0.3} if method == "keepkv" else {}))
         cache.settings.observer, observer.cache = observer, cache
         _decoded(model, cache)
-        monkeypatch.setattr(deciding, "decision_kernel", lambda device: None)
+        monkeypatch.setattr(decisions, "decision_kernel", lambda device: None)
     assert counting[0].short >= 3 * (STEPS - 3) and not counting[1].short
     assert len(counting[0].heard) == len(counting[1].heard)
     assert all(map(torch.equal, counting[0].heard, counting[1].heard))

@@ -9,14 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.cache import executor, make_cache
-from kvlab.errors import UserError
+from kvlab.cache import make_cache
+from kvlab.cache.table import apply_plan
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method
-from kvlab.methods.compose import compose
-from kvlab.methods.scorers.to_come.future import FutureQueries
+from kvlab.methods.composition.composed import compose
+from kvlab.methods.core.view import Slots, View
+from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
-from kvlab.methods.settlers.residuals.observed import Observed
-from kvlab.methods.view import Slots, View
+from kvlab.methods.settlers.residuals.observed_queries import Observed
 from kvlab.models.load import prepare
 from tests.core.layers import DIM, HandLayer, draw
 from tests.core.merging import Layer, Notes, prompt
@@ -168,7 +169,7 @@ def test_a_decoded_token_merges_where_the_newest_queries_prefer_it() -> None:
                 continue
             true = ask(before, view.seen.query)
             error = (ask(after, view.seen.query) - true).flatten(2).norm(dim=-1)
-            evicted = executor.apply(before.map(torch.clone), replace(plan, edges=None))
+            evicted = apply_plan.apply(before.map(torch.clone), replace(plan, edges=None))
             evicting = (ask(evicted, view.seen.query) - true).flatten(2).norm(dim=-1)
             did = plan.edges.active.any(-1)
             assert (error < evicting)[did].all()

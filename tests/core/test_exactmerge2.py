@@ -11,15 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.budget import Budget
-from kvlab.cache import CompressedCache, executor, make_cache
-from kvlab.cache.pack import in_order
-from kvlab.cache.table import SlotTable
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.table import apply_plan
+from kvlab.cache.table.compaction import in_order
+from kvlab.cache.table.slot_table import SlotTable
 from kvlab.methods import Method, make_method
 from kvlab.methods.allocators.model_wide import ModelWide, protected_by
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.core.view import Slots
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
-from kvlab.methods.view import Slots
+from kvlab.requests.budget import Budget
 from kvlab.stores import STORES, store_under
 from tests.conformance.test_matrix import lab_model
 from tests.core.test_attention_matching import ASKED, BATCH, HEADS, WINDOW, rows_of, solved, view
@@ -59,7 +60,7 @@ def test_what_is_packed_is_fitted_to_its_rounded_keys(newest: int) -> None:
     given_to_both = ASKED, WINDOW, WINDOW_WEIGHT, True, True, RIDGE, UNTOUCHED, BOX
     settle = MatchAttention(*given_to_both, newest=newest, value_ridge=VALUE_RIDGE)
     plan = settle.settle(given, LowestScore(1, 2))
-    after = executor.apply(given.slots.map(torch.clone), plan)
+    after = apply_plan.apply(given.slots.map(torch.clone), plan)
     moved = 0.0
     for b, h in product(range(BATCH), range(HEADS)):
         stays, keys = plan.keep[b, h].nonzero()[:, 0], given.slots.keys[b, h].clone()
@@ -170,7 +171,7 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
     assert (light.slots.log_mass.dtype, native.slots.log_mass.dtype) == (torch.float16, torch.float32)
     assert light.visible().log_mass.dtype == light.whole().log_mass.dtype == torch.float32
     assert light.slot_bytes() - no_mass.slot_bytes() == 2
-    monkeypatch.setattr("kvlab.methods.columns.LIGHT_MASS", torch.float32)
+    monkeypatch.setattr("kvlab.methods.core.slot_columns.LIGHT_MASS", torch.float32)
     exact = table(store)
     assert exact.slots.log_mass.abs().max() > 0.1
     assert torch.equal(light.slots.position, exact.slots.position)

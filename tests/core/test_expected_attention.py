@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kvlab.methods import make_method
-from kvlab.methods.rotary import Rotary
-from kvlab.methods.scorers.to_come.expected import moments
+from kvlab.methods.core.rotary import Rotary
+from kvlab.methods.scorers.lookahead.expected_attention import moments
 from tests.core.inside import GROUP, HEADS, HIDDEN, Attention, feed, output_part
 from tests.core.layers import DIM, draw
 from tests.core.merging import ROTARY, Layer

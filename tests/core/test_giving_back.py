@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.cache.prefix import Prefix, hold
+from kvlab.cache.prefill.shared_prefix import Prefix, hold
+from kvlab.common.errors import UserError
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.errors import UserError
-from kvlab.methods.giving_back import giving_back
+from kvlab.methods.wrappers.restore import giving_back
 from kvlab.models.load import load_model
-from kvlab.returns import Return, head_words, spans
+from kvlab.requests.restore import Return, head_words, spans
 
 METHODS = (
     "streaming-llm", "h2o", "snapkv", "adakv", "zsmerge", "kvmerger", "keepkv", "pyramid-pool", "gvote", "d2o", "cam",

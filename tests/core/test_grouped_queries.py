@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvlab.methods import make_method
-from kvlab.methods.plan import Edges
+from kvlab.methods.core.plan import Edges
 from tests.core.layers import DIM, draw
 from tests.core.merging import Layer
 

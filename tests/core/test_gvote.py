@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from kvlab.attention.seen import PassSeen
+from kvlab.attention.pass_view import PassSeen
 from kvlab.cache import make_cache
-from kvlab.cache.layer import CompressedLayer
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.methods import registered
-from kvlab.methods.scorers.to_come import future as future_module
-from kvlab.methods.scorers.to_come.ballots import Ballots, chosen, nucleus_size
+from kvlab.methods.scorers.lookahead import sampled_queries as future_module
+from kvlab.methods.scorers.lookahead.gvote import Ballots, chosen, nucleus_size
 from kvlab.models.load import prepare
 from tests.conformance.test_matrix import COMPRESSIBLE
 from tests.core.layers import draw

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.fitted.score_heads import SCORE_HEADS, read_score_heads, write_score_heads
-from kvlab.methods.score_heads import ScoreHead
+from kvlab.methods.learned.score_networks import ScoreHead
 from kvlab.models.load import LoadedModel, prepare
 from tests.core.layers import draw
 from tests.families import tiny_model

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.attention.handoff import AttentionCall
-from kvlab.budget import Budget
-from kvlab.cache.layer import CompressedLayer
+from kvlab.attention.layer_handoff import AttentionCall
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings
-from kvlab.methods import columns, make_method
-from kvlab.methods.view import KEY_LENGTH, is_constant
+from kvlab.methods import make_method
+from kvlab.methods.core import slot_columns
+from kvlab.methods.core.view import KEY_LENGTH, is_constant
+from kvlab.requests.budget import Budget
 from tests.core.layers import draw
 from tests.core.merging import ROTARY, Layer, prompt
 
@@ -48,7 +49,7 @@ def test_wide_numbers_change_nothing(method: str, monkeypatch: pytest.MonkeyPatc
     """16 bits throughout, 32 bits throughout, and 32 bits from the middle of decoding on: the same slots."""
     tokens, steps, made = 60, 8, []
     for short in (10**4, 0, tokens + 4):
-        monkeypatch.setattr(columns, "SHORT_TEXT", short)
+        monkeypatch.setattr(slot_columns, "SHORT_TEXT", short)
         layer = Layer(make_method(method), 16, ROTARY)
         layer.feed(*prompt(0, tokens))
         for step in range(steps):
@@ -68,13 +69,13 @@ def test_numbers_get_wide_before_they_are_too_many() -> None:
     """The token after the last that 16 bits can count."""
     layer = Layer(make_method("h2o"), 16)
     layer.feed(*prompt(0, 20))
-    layer.layer.cumulative_length = columns.SHORT_TEXT - 1
-    layer.layer.tokens_seen.fill_(columns.SHORT_TEXT - 1)
+    layer.layer.cumulative_length = slot_columns.SHORT_TEXT - 1
+    layer.layer.tokens_seen.fill_(slot_columns.SHORT_TEXT - 1)
     places = []
     for step in range(3):
         layer.feed(*prompt(100 + step, 1))
         places.append((int(layer.slots.position.max()), layer.slots.position.dtype))
-    most = columns.SHORT_TEXT
+    most = slot_columns.SHORT_TEXT
     assert places == [(most - 1, torch.int16), (most, torch.int32), (most + 1, torch.int32)]
 
 
@@ -97,9 +98,9 @@ def test_lengths_of_keys_are_current_and_change_nothing(
     method: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a slot is wide enough to hold them: after a prompt, merges, a second turn, and another batch."""
-    dim, made = columns.LENGTHS_FROM // 2 // dtype.itemsize, []
-    for least in (columns.LENGTHS_FROM, columns.LENGTHS_FROM + 1):
-        monkeypatch.setattr(columns, "LENGTHS_FROM", least)
+    dim, made = slot_columns.LENGTHS_FROM // 2 // dtype.itemsize, []
+    for least in (slot_columns.LENGTHS_FROM, slot_columns.LENGTHS_FROM + 1):
+        monkeypatch.setattr(slot_columns, "LENGTHS_FROM", least)
         settings = LayerSettings(make_method(method).pipeline(), Budget(16), num_layers=1)
         layer, held = CompressedLayer(0, settings), least <= 2 * dim * dtype.itemsize
         for seed, rows in enumerate((60, 1, 1, 1, 1, 5, 1, 1)):

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from kvlab.assets import asset_path
 from kvlab.cache import make_cache
+from kvlab.common.assets import asset_path
 from kvlab.engine.reference import divergence
 from kvlab.fitted.feature_maps import read_maps, write_maps
-from kvlab.methods.feature_maps import untrained_maps
+from kvlab.methods.learned.feature_maps import untrained_maps
 from kvlab.models.load import LoadedModel, load_model, prepare
 from tests.families import tiny_model
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from kvlab.attention.handoff import AttentionCall
+from kvlab.attention.layer_handoff import AttentionCall
 from kvlab.methods import make_method
-from kvlab.methods.plan import Edges
-from kvlab.methods.view import Slots
+from kvlab.methods.core.plan import Edges
+from kvlab.methods.core.view import Slots
 from tests.core.layers import DIM, draw
 from tests.core.merging import ROTARY, Layer, prompt
 

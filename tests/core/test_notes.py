@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.engine import compare
 from kvlab.methods import make_method, registered
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 
 TEXT = "below its window this keeps what a local window keeps, above it not. " * 3

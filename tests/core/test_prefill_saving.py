@@ -10,16 +10,16 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, PreTrainedModel
 
-from kvlab.attention.seen import PassSeen
+from kvlab.attention.pass_view import PassSeen
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.checking.case import walk
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.errors import UserError
 from kvlab.methods import make_method
-from kvlab.methods.compose import compose
-from kvlab.methods.scorers.attention.recent_rows import RecentRows
+from kvlab.methods.composition.composed import compose
+from kvlab.methods.scorers.attention.pyramidinfer import RecentRows
 from kvlab.models.load import prepare
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import tiny_model
 

@@ -14,10 +14,10 @@ import pytest
 from pydantic.fields import FieldInfo
 
 import kvlab
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
-from kvlab.methods.base import Method
-from kvlab.methods.presets import Preset
+from kvlab.methods.core.method import Method
+from kvlab.methods.core.preset import Preset
 
 PACKAGE = Path(kvlab.__file__).parent
 WITHOUT_PAPER = {"full", "packed", "window", "compose"}  # nobody published settings of these

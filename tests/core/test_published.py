@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import registered
-from kvlab.methods.presets import Preset
-from kvlab.methods.published import SHARED, published
+from kvlab.methods.core.preset import Preset
+from kvlab.methods.core.published_settings import SHARED, published
 
 FILES = sorted(SHARED.parent.glob("*/*.toml"))
 GOOD = """

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from kvlab.attention import seen as seen_module
+from kvlab.attention import pass_view as seen_module
+from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.queries import project_queries
-from kvlab.attention.seen import PassSeen
 from kvlab.cache import make_cache
-from kvlab.methods.rotary import Rotary
-from kvlab.methods.scorers.to_come import future as future_module
-from kvlab.methods.scorers.to_come.future import FutureQueries, average_turn, moments
+from kvlab.methods.core.rotary import Rotary
+from kvlab.methods.scorers.lookahead import sampled_queries as future_module
+from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries, average_turn, moments
 from kvlab.models.load import prepare
 from tests.conformance.test_matrix import COMPRESSIBLE
 from tests.core.layers import draw

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import passing
-from kvlab.cache import CompressedCache, make_cache, regroup
-from kvlab.cache.grouping import fewest_groups
-from kvlab.growth import BLOCK
+from kvlab.attention import attention_pass
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.buckets import regroup
+from kvlab.cache.buckets.grouping import fewest_groups
+from kvlab.common.limits import BLOCK
 from kvlab.methods import registered
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model
@@ -115,7 +116,7 @@ def test_unequal_lengths_are_the_same_through_the_fused_kernel(
         pytest.skip(
             "the interpreter is for machines without CUDA; there tests/core/test_ragged_kernel.py runs compiled"
         )
-    from kvlab.attention.ragged_kernel import ragged_attention
+    from kvlab.attention.triton_decode import ragged_attention
 
     plain = cache_for(model(), method, 0.2, **options)
     expected = passes(plain, (1, 5, 1))
@@ -125,7 +126,7 @@ def test_unequal_lengths_are_the_same_through_the_fused_kernel(
         calls.append(given[1].shape[2])
         return ragged_attention(*given)
 
-    monkeypatch.setattr(passing, "one_query_kernel", lambda device: counted)
+    monkeypatch.setattr(attention_pass, "one_query_kernel", lambda device: counted)
     fused = cache_for(model(), method, 0.2, **options)
     assert (passes(fused, (1, 5, 1)) - expected).abs().max() < 1e-4
     assert len(set(calls)) > 1, "tables of several lengths went through the kernel"

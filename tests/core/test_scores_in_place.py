@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.view import is_constant
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.view import is_constant
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

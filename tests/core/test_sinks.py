@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kvlab.attention.slot_attention import slot_attention
 from kvlab.cache import make_cache
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

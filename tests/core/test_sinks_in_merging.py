@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention.seen import PassSeen
+from kvlab.attention.pass_view import PassSeen
+from kvlab.methods.core.view import Slots, View
 from kvlab.methods.scorers.attention.ema import EMA, SEEN_ROWS, EmaScore
-from kvlab.methods.settlers.mass import Parts, exact_log_mass
+from kvlab.methods.settlers.core.log_mass import Parts, exact_log_mass
 from kvlab.methods.settlers.merging.group_fit import fit_to_group
 from kvlab.methods.settlers.residuals.exact_decode import _eviction_error
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
-from kvlab.methods.settlers.residuals.observed import Observed
-from kvlab.methods.view import Slots, View
+from kvlab.methods.settlers.residuals.observed_queries import Observed
 from tests.core.layers import DIM, draw
 from tests.core.test_exactmerge import WINDOW, compressed
 

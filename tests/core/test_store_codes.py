@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kvlab.stores import STORES
-from kvlab.stores.eight import Eight
+from kvlab.stores.bit_packing import packed, unpacked
+from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import PerChannel, PerToken
-from kvlab.stores.packing import packed, unpacked
 from kvlab.stores.turbo import Rotated, normal_levels
 from tests.core.test_stores import PACKING, draw
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.packed_table import PackedTable
-from kvlab.cache.table import SlotTable
-from kvlab.errors import UserError
+from kvlab.cache.table.packed_table import PackedTable
+from kvlab.cache.table.slot_table import SlotTable
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
-from kvlab.methods.columns import FREE, Columns
-from kvlab.requests import MethodChoice
-from kvlab.stores import STORES, Store, held, store_of
+from kvlab.methods.core.slot_columns import FREE, Columns
+from kvlab.requests.compare import MethodChoice
+from kvlab.stores import STORES, Store, quantized_states, store_of
 from kvlab.stores.kivi import PerToken
 from kvlab.stores.rounding import as_held
 from tests.conformance.test_matrix import lab_model
@@ -87,7 +87,7 @@ def natively(method: str) -> tuple[Tensor, CompressedCache]:
 @pytest.mark.parametrize("method", [name for name in registered() if name != "duoattention"])  # it needs a profile
 def test_packing_itself_changes_nothing(method: str, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With codes and log masses that lose nothing every method does what it does natively: evict, merge, thin out."""
-    monkeypatch.setattr("kvlab.methods.columns.LIGHT_MASS", torch.float32)
+    monkeypatch.setattr("kvlab.methods.core.slot_columns.LIGHT_MASS", torch.float32)
     native, plain = natively(method)
     held_by, cache = conversation(method, store, steps=A_LOT)
     assert any(isinstance(table, PackedTable) and table.used for table in cache.compressed_layers()[0].tables)
@@ -141,7 +141,7 @@ def test_a_decode_step_never_decodes_more_than_a_block(method: str, monkeypatch:
         return states
 
     monkeypatch.setattr(PerToken, "decode", watched)
-    monkeypatch.setattr(held, "BLOCK", 32)
+    monkeypatch.setattr(quantized_states, "BLOCK", 32)
     monkeypatch.setattr("kvlab.attention.tiles.TILE", {"cpu": (8, 64)})
     monkeypatch.setattr("kvlab.attention.tiles.FEWEST_COLUMNS", 32)
     _, cache = conversation(method, "kivi4", 0.6)

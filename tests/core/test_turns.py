@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kvlab.analysis.facts import fact_positions
-from kvlab.errors import UserError
-from kvlab.requests import CompareRequest, MethodChoice, OnePrompt
-from kvlab.turns import Turn, as_text, left_out_of, read_turns, said_in
+from kvlab.analysis.comparison.facts import fact_positions
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
+from kvlab.requests.conversation import Turn, as_text, left_out_of, read_turns, said_in
 
 SAID = st.text("ab \n:.é", min_size=1, max_size=12).filter(str.strip)
 ROUNDS = st.lists(SAID, min_size=1, max_size=7).filter(lambda said: len(said) % 2 == 1)

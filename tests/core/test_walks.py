@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kvlab.methods.in_place import NEAREST, RESIDUAL, SIMILAR
+from kvlab.methods.core.in_place import NEAREST, RESIDUAL, SIMILAR
 
 
 @pytest.mark.parametrize("kind", [NEAREST, SIMILAR, RESIDUAL])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from tests.core.layers import DIM, draw
 from tests.core.merging import Layer, prompt

@@ -7,16 +7,16 @@ from unittest.mock import patch
 
 import torch
 
-from kvlab.cache import decision_compiled, walks
-from kvlab.cache.on_host import _smallest
+from kvlab.cache.kernels import numba_inplace, numba_threads
+from kvlab.cache.kernels.cpu import _smallest
 
-HEADS, SLOTS, WIDTH = 2, walks.SLOTS_EACH, 8
+HEADS, SLOTS, WIDTH = 2, numba_threads.SLOTS_EACH, 8
 
 
 def compare(kind: int) -> None:
     """Print whether both leave the same table."""
     torch.set_num_threads(2)
-    if not walks.has_team():
+    if not numba_threads.has_team():
         print("no team here")
         return
     generator = torch.Generator().manual_seed(kind)
@@ -27,16 +27,16 @@ def compare(kind: int) -> None:
     if one.residual is not None:
         one.residual[..., :9] = True
     several, walked = deepcopy(one), list[int]()
-    whole = walks.Walk.walk
+    whole = numba_threads.Walk.walk
 
-    def told(walk: walks.Walk, threads: int, *given: object) -> None:
+    def told(walk: numba_threads.Walk, threads: int, *given: object) -> None:
         walked.append(threads)
         whole(walk, threads, *given)
 
-    with patch.object(walks.Walk, "walk", told):
-        decision_compiled.decide(several)
+    with patch.object(numba_threads.Walk, "walk", told):
+        numba_inplace.decide(several)
         torch.set_num_threads(1)
-        decision_compiled.decide(one)
+        numba_inplace.decide(one)
     assert walked == [2, 1], walked
     assert int((one.position < 0).sum()) == HEADS
     for name in ("keys", "values", "position", "votes", "dropped", "left", "merged", "average", "score"):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlab.common.errors import UserError
 from kvlab.documents import document, docx, html, read
 from kvlab.documents.docx import read_docx
 from kvlab.documents.html import read_html
 from kvlab.documents.read import read_document
-from kvlab.errors import UserError
 from tests.documents import files
 
 WORDS = st.lists(st.text("abcé漢&<>\"' ", min_size=1).map(str.strip).filter(bool), min_size=1, max_size=5)

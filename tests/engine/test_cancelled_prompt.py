@@ -9,7 +9,7 @@ import torch
 
 from kvlab.cache import make_cache
 from kvlab.engine.forward import prefill
-from kvlab.engine.watch import Cancelled, Watch
+from kvlab.engine.progress import Cancelled, Watch
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.engine.captured import CapturedDecoder
+from kvlab.engine.cuda_graphs import CapturedDecoder
 from kvlab.methods import registered
 from kvlab.models.load import prepare
 from tests.families import ON_ANY_MODEL, tiny_model

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvlab.common.errors import UserError
 from kvlab.engine import compare, run
-from kvlab.errors import UserError
 from kvlab.methods import registered
-from kvlab.repeats import Planting
-from kvlab.requests import CompareRequest, MethodChoice, Progress
+from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
+from kvlab.requests.repeats import Planting
 from kvlab.trace import Run, open_run
 from tests.families import ON_ANY_MODEL
 

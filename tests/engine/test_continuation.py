@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from kvlab.analysis.board import phase_texts
-from kvlab.analysis.verdict import answer_tokens, judge
+from kvlab.analysis.comparison.board import phase_texts
+from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.engine.prompt import continuation, continuation_pieces
-from kvlab.evaluate.metrics import whole_match_all
+from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.trace import open_run
-from kvlab.trace.older_texts import restore_texts
+from kvlab.trace.files.older_texts import restore_texts
 from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.token_text import align, split_text
 

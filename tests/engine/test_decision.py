@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.analysis.decision import by_rank, line_of
+from kvlab.analysis.lineage.decision import by_rank, line_of
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.errors import UserError
-from kvlab.recording import Recording, decision_that_fits
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.recording import Recording, decision_that_fits
 from kvlab.trace import Run, open_run
 
 PROMPT = "Alice was beginning to get very tired of sitting by her sister on the bank. " * 2

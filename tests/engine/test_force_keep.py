@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.errors import UserError
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 
 PROMPT = "Alice was beginning to get very tired of sitting by her sister on the bank. " * 2

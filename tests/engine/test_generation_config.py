@@ -13,11 +13,11 @@ import kvlab
 from kvlab.engine import compare
 from kvlab.engine.forward import greedy, prefill
 from kvlab.engine.token_choice import chooser, processors_of
-from kvlab.generation_settings import PROCESSORS, generation_notes
 from kvlab.models.load import LoadedModel
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.generation_settings import PROCESSORS, generation_notes
 from kvlab.trace import Run, open_run
-from kvlab.trace.again import request_again
+from kvlab.trace.rerun_request import request_again
 
 PROMPT = "The captain wrote that the lamp is red, and the lamp is red, and the lamp is red, and she wrote that the lamp"
 NEW = 12

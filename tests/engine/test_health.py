@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kvlab.engine import compare
-from kvlab.engine.health import growth, lengths, non_finite
+from kvlab.engine.recording.health import growth, lengths, non_finite
 from kvlab.methods import make_method
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.core.merging import Layer, prompt
 

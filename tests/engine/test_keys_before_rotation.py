@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from kvlab.analysis.head_states import BEFORE, KEYS, head_states
+from kvlab.analysis.similarity.head_states import BEFORE, KEYS, head_states
 from kvlab.engine import compare
 from kvlab.engine.environment import model_shape
 from kvlab.models.load import LoadedModel, load_model, prepare
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import scaled, tiny_model
 

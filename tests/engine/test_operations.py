@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention import passing
+from kvlab.attention import attention_pass
 from kvlab.attention.kernels import reference
-from kvlab.cache import deciding, make_cache
+from kvlab.cache import make_cache
+from kvlab.cache.layers import decisions
 from kvlab.models.load import prepare
 from tests.engine.operations import Operations, of_the_cache
 from tests.families import tiny_model
@@ -42,7 +43,7 @@ def _counted(method: str, dtype: torch.dtype, arrange: Callable[[Operations], No
 @pytest.mark.parametrize("method", METHODS)
 def test_a_deciding_step_takes_few(method: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU for which no kernel can be made."""
-    monkeypatch.setattr(deciding, "decision_kernel", lambda device: None)
+    monkeypatch.setattr(decisions, "decision_kernel", lambda device: None)
     counts = _counted(method, dtype)
     assert counts.total() <= MOST, counts.most_common()
 
@@ -58,8 +59,8 @@ def test_with_kernels_it_takes_fewer(method: str, dtype: torch.dtype, monkeypatc
                 return reference(*given)
 
         decision = lambda work: operations.note("decision")  # noqa: E731
-        monkeypatch.setattr(passing, "one_query_kernel", lambda device: attention)
-        monkeypatch.setattr(deciding, "decision_kernel", lambda device: decision)
+        monkeypatch.setattr(attention_pass, "one_query_kernel", lambda device: attention)
+        monkeypatch.setattr(decisions, "decision_kernel", lambda device: decision)
 
     counts = _counted(method, dtype, arrange)
     assert counts["decision"] == 1

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from kvlab.cache import make_cache
 from kvlab.checking.no_reading import NoReading
 from kvlab.engine.environment import model_shape
-from kvlab.engine.recorder import Recorder
-from kvlab.methods.view import Slots
+from kvlab.engine.recording.recorder import Recorder
+from kvlab.methods.core.view import Slots
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.trace import RunWriter
 from kvlab.trace.schema import RunRecord

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.errors import UserError
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and then the dog sleeps in the sun. " * 2

@@ -12,18 +12,19 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import passing
+from kvlab.attention import attention_pass
 from kvlab.attention.kernels import reference
-from kvlab.cache import deciding, make_cache
-from kvlab.cache.decision_work import Work
+from kvlab.cache import make_cache
+from kvlab.cache.layers import decisions
 from kvlab.checking.no_reading import NoReading
 from kvlab.engine import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.methods import make_method, registered
-from kvlab.methods.columns import FREE
+from kvlab.methods.core.inplace_work import Work
+from kvlab.methods.core.slot_columns import FREE
 from kvlab.models.load import load_model, prepare
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.engine.pretend import CUDA, PretendCuda, pretend_cuda, put_there
 from tests.families import ON_ANY_MODEL, tiny_model
@@ -73,8 +74,8 @@ def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **opt
         model.set_experts_implementation("batched_mm")  # of transformers' ways the one that reads nothing
     expected = _logits(model, ids, None, method, **options)
     # What CUDA would take: the fused kernel's way in, with plain torch behind it.
-    monkeypatch.setattr(passing, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
-    monkeypatch.setattr(deciding, "decision_kernel", lambda device: None)
+    monkeypatch.setattr(attention_pass, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    monkeypatch.setattr(decisions, "decision_kernel", lambda device: None)
     with pretend_cuda(monkeypatch) as pretence:
         found = _logits(put_there(model), ids.to(CUDA), pretence, method, **options)
         assert found.device == CUDA
@@ -100,8 +101,8 @@ def test_a_decision_in_one_kernel_is_given_what_lies_there(method: str, monkeypa
         work.position.scatter_(2, work.position.argmax(-1, keepdim=True), FREE)
 
     model = put_there(prepare(tiny_model("llama")))
-    monkeypatch.setattr(passing, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
-    monkeypatch.setattr(deciding, "decision_kernel", lambda device: stand_in)
+    monkeypatch.setattr(attention_pass, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    monkeypatch.setattr(decisions, "decision_kernel", lambda device: stand_in)
     cache = make_cache(model, method, 0.4, **({"merge": 4} if method == "cam" else {}))
     with pretend_cuda(monkeypatch) as pretence, torch.inference_mode():
         model((torch.arange(PROMPT)[None] % 90 + 3).to(CUDA), past_key_values=cache)

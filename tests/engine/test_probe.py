@@ -11,11 +11,11 @@ import torch
 from safetensors.numpy import load_file
 
 from kvlab.cache import make_cache
+from kvlab.common.errors import UserError
 from kvlab.engine.compare import compare
-from kvlab.engine.gaussian import SHOWN_CHANNELS, HiddenStatistics, hidden_statistics
-from kvlab.errors import UserError
+from kvlab.engine.probing.hidden_gaussian import SHOWN_CHANNELS, HiddenStatistics, hidden_statistics
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
 from kvlab.trace.schema import PROBE_ARRAYS
 from tests.families import tiny_folder

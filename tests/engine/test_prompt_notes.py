@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.assets import asset_path
+from kvlab.common.assets import asset_path
 from kvlab.engine import compare
-from kvlab.jobs import prompts
-from kvlab.jobs.spoken import Manner
+from kvlab.model_info import token_count
+from kvlab.model_info.chat_template import Manner
 from kvlab.models.load import load_model
-from kvlab.prompt_notes import MARKERS, Reader, prompt_notes
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.prompt_notes import MARKERS, Reader, prompt_notes
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE
 
@@ -83,4 +83,4 @@ def test_a_run_and_the_form_say_the_same(tmp_path: Path):
         notes = [
             note for note in record.notes if "prompt" in note.lower() and ("<bos>" in note or "looks like" in note)
         ]
-        assert notes == prompts.notes(prompt, Manner(str(folder), chat)) and len(notes) == count, prompt
+        assert notes == token_count.notes(prompt, Manner(str(folder), chat)) and len(notes) == count, prompt

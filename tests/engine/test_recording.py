@@ -13,19 +13,26 @@ import torch
 from safetensors.numpy import load_file
 
 import kvlab
-from kvlab.analysis.attended_distance import attention_map
-from kvlab.analysis.attention_rows import heads_with_attention, read_rows
-from kvlab.analysis.autopsy import autopsy, needle_mass
-from kvlab.analysis.head_states import spread_heads
+from kvlab.analysis.attention.autopsy import autopsy, needle_mass
+from kvlab.analysis.similarity.head_states import spread_heads
+from kvlab.atlas.analysis.attended_distance import attention_map
+from kvlab.atlas.analysis.attention_rows import heads_with_attention, read_rows
 from kvlab.cache import make_cache
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
 from kvlab.engine.compare import compare as run_comparison
-from kvlab.engine.shadow import Shadow
-from kvlab.errors import UserError
-from kvlab.methods.view import Slots
+from kvlab.engine.recording.shadow import Shadow
+from kvlab.methods.core.view import Slots
 from kvlab.models.load import load_model
-from kvlab.recording import LEAST_LAYERS, Recording, attention_that_fits, history_that_fits, spread, states_that_fit
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.recording import (
+    LEAST_LAYERS,
+    Recording,
+    attention_that_fits,
+    history_that_fits,
+    spread,
+    states_that_fit,
+)
 from kvlab.trace import Run, open_run
 
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
@@ -192,7 +199,7 @@ def test_beyond_the_limit_fewer_layers_are_kept_and_the_run_says_so(
     for module, fits, rows in (("record", attention_that_fits, 8), ("probe", history_that_fits, 64 + 8)):
         two_layers = partial(fits, most=2 * rows * 2 * (tokens + 1) * 4)
         monkeypatch.setattr(import_module(f"kvlab.engine.{module}"), fits.__name__, two_layers)
-    monkeypatch.setattr("kvlab.recording.LEAST_LAYERS", 2)
+    monkeypatch.setattr("kvlab.requests.recording.LEAST_LAYERS", 2)
     runs = recorded(tiny_model_folder, tmp_path)
     for run in runs:
         assert (run.record.attention_rows.layers, run.record.attention_rows.every) == ((0, 2), 1)

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.engine.room import room
-from kvlab.errors import UserError
+from kvlab.engine.out_of_memory import room
 from kvlab.methods.scorers.attention.window import WindowAttention
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 
 REQUEST = CompareRequest(

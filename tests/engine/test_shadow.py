@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from kvlab.attention.seen import PassSeen
+from kvlab.attention.pass_view import PassSeen
 from kvlab.cache import make_cache
-from kvlab.engine.host_blocks import ROOM, HostBlocks
-from kvlab.engine.recorder import Recorder
-from kvlab.engine.shadow import Shadow
+from kvlab.engine.recording.host_blocks import ROOM, HostBlocks
+from kvlab.engine.recording.recorder import Recorder
+from kvlab.engine.recording.shadow import Shadow
 from kvlab.methods import make_method
-from kvlab.methods.view import Slots
+from kvlab.methods.core.view import Slots
 from kvlab.models.load import prepare
-from kvlab.recording import Recording
+from kvlab.requests.recording import Recording
 from tests.engine.pretend import CUDA, OnPretendCuda, PretendCuda, pretend_cuda, put_there
 
 HEADS, HEAD_DIM, TOKENS, STEPS, BLOCK = 2, 64, 700, 4, 64
@@ -122,9 +122,9 @@ def most_bytes(layers: int, method: str, recorded: bool, patch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("method", ["h2o", "keepkv", "adakv", "full"])
 def test_a_full_recording_adds_at_most_one_layer_to_the_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("kvlab.engine.shadow.TOKENS_AT_ONCE", "kvlab.engine.measure.VALUE_BLOCK"):
+    for name in ("kvlab.engine.recording.shadow.TOKENS_AT_ONCE", "kvlab.engine.recording.step_errors.VALUE_BLOCK"):
         monkeypatch.setattr(name, BLOCK)
-    monkeypatch.setattr("kvlab.attention.seen.KEY_BLOCK", BLOCK)
+    monkeypatch.setattr("kvlab.attention.pass_view.KEY_BLOCK", BLOCK)
     for layers in (3, 6):
         bare, full = (most_bytes(layers, method, recorded, monkeypatch) for recorded in (False, True))
         added = [there - without for there, without in zip(full, bare, strict=True)]
@@ -142,7 +142,7 @@ def test_the_truth_over_blocks_is_plain_attention(
     absent: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The prompt's 20 tokens, some of which never came, and three more, one at a time; weighed one by one."""
-    monkeypatch.setattr("kvlab.engine.shadow.TOKENS_AT_ONCE", block)
+    monkeypatch.setattr("kvlab.engine.recording.shadow.TOKENS_AT_ONCE", block)
     shadow, scaling = Shadow(24), 0.3
     there = [token for token in range(23) if token not in absent]
     states = {token: (torch.randn(2, 5), torch.randn(2, 5)) for token in there}
@@ -265,7 +265,7 @@ def test_streams_bring_the_same_whether_they_are_quick_or_slow(
     late: bool, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three layers in turns, 20 tokens and six more: each truth is that of the same states on the host."""
-    monkeypatch.setattr("kvlab.engine.shadow.TOKENS_AT_ONCE", block)
+    monkeypatch.setattr("kvlab.engine.recording.shadow.TOKENS_AT_ONCE", block)
     states = torch.randn(3, 2, 1, 2, 26, 5)
     queries = torch.randn(7, 3, 1, 4, 1, 5)
 

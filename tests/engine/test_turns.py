@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kvlab.analysis.compare import headline
-from kvlab.analysis.speed import Speed, speed_of
+from kvlab.analysis.comparison.compare import headline
+from kvlab.analysis.comparison.speed import Speed, speed_of
 from kvlab.cache import make_cache
-from kvlab.engine import compare, turns
-from kvlab.engine.turns import read_speed
+from kvlab.engine import compare, interleaved_timing
+from kvlab.engine.interleaved_timing import read_speed
 from kvlab.models.load import LoadedModel, prepare
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from kvlab.trace.schema import SpeedReading
 from tests.families import tiny_model
@@ -49,7 +49,7 @@ def test_a_reading_is_of_whole_periods_and_of_no_first_step(
         now.append(now[-1] + (next(steps) if len(now) % 2 == 0 else 0))
         return now[-1]
 
-    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=perf_counter))
+    monkeypatch.setattr(interleaved_timing, "time", SimpleNamespace(perf_counter=perf_counter))
     reading = read_speed(loaded, make_cache(loaded, "h2o", 0.4, compress_every=every), IDS, 12)
     counted = list(range(2, 12)) if every == 1 else list(range(4, 12))  # of 11 steps, the first aside
     assert reading is not None and reading.rate == pytest.approx(len(counted) / sum(counted))
@@ -63,13 +63,13 @@ def test_runs_are_read_in_turns_and_stay_sound(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    read = turns.read_speed
+    read = interleaved_timing.read_speed
 
     def noted(loaded: LoadedModel, cache: object, *rest: object) -> SpeedReading | None:
         order.append(type(cache.settings.pipeline.settle).__name__)  # type: ignore[attr-defined]
         return read(loaded, cache, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(turns, "read_speed", noted)
+    monkeypatch.setattr(interleaved_timing, "read_speed", noted)
     monkeypatch.setattr(importlib.import_module("kvlab.engine.compare"), "TURNS_SHARE", 1e6)
     request = CompareRequest(
         prompt="Where is the rabbit? " * 4,
@@ -87,7 +87,7 @@ def test_runs_are_read_in_turns_and_stay_sound(
     assert frame["readings"].str.startswith("4 in turns").all() and (frame["way"] == "eager").all()
     monkeypatch.setattr(importlib.import_module("kvlab.engine.compare"), "TURNS_SHARE", 0.0)
     assert len(open_run(compare(request, tmp_path)[0]).record.speed_readings) == 1, "a short turn is always taken"
-    monkeypatch.setattr(importlib.import_module("kvlab.planning.limits"), "SHORT_TURN", 0.0)
+    monkeypatch.setattr(importlib.import_module("kvlab.common.limits"), "SHORT_TURN", 0.0)
     assert not open_run(compare(request, tmp_path)[0]).record.speed_readings, "no time, no further turn"
 
 

@@ -10,10 +10,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.engine.recorder import Recorder
+from kvlab.engine.recording.recorder import Recorder
 from kvlab.methods import make_method
 from kvlab.models.load import prepare
-from kvlab.recording import Recording
+from kvlab.requests.recording import Recording
 from tests.planning.allocator import peak_bytes
 
 TOKENS, STEPS = 600, 3

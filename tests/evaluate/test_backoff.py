@@ -12,11 +12,11 @@ import torch
 from transformers import GenerationConfig
 
 import kvlab
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.generate import generate_answers
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.measure import Measurer
-from kvlab.evaluate.store import ResultStore
+from kvlab.evaluate.results.store import ResultStore
 from kvlab.models.load import LoadedModel
 from tests.evaluate.test_harness import request
 

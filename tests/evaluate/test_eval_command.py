@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate
 from kvlab.evaluate.progress import seconds_left, shown_progress
-from kvlab.requests import Progress
+from kvlab.requests.compare import Progress
 
 app = typer.Typer()
 app.command()(evaluate)

@@ -10,12 +10,12 @@ import statistics
 import pyarrow.parquet as pq
 import pytest
 
-from kvlab.assets import project_root
-from kvlab.evaluate.fingerprint import model_digest
+from kvlab.common.assets import project_root
+from kvlab.common.intervals import mean_interval
 from kvlab.evaluate.harness import settings_of
-from kvlab.intervals import mean_interval
+from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.models.load import load_model
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 NOTE = project_root() / "kvlab" / "methods" / "merging" / "exactmerge2.md"
 RIVAL = "kvzip:store=lean4"

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate import generate, measure
 from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.parse import parse_request
 from kvlab.evaluate.plan import make_plan
-from kvlab.evaluate.rescore import rescore
-from kvlab.jobs.evaluating import sample_job
+from kvlab.evaluate.request_parser import parse_request
+from kvlab.evaluate.scoring.rescore import rescore
+from kvlab.forms.eval_form import sample_job
 from tests import benchmark_files as files
 from tests.evaluate.test_harness import SETTINGS
 from tests.families import CHAT_TEMPLATE
@@ -50,7 +50,7 @@ def test_an_answer_longer_than_the_window_is_one_sentence_that_says_what_to_give
 
 
 def test_a_metric_that_cannot_be_computed_is_known_before_the_first_pass(tiny, folder, monkeypatch):
-    from kvlab.evaluate import metrics
+    from kvlab.evaluate.scoring import metrics
 
     monkeypatch.setattr(metrics, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs the package math-verify: pip install 'kvlab\[math\]'"):

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 import kvlab
 from kvlab.evaluate.generate import cut_answer, generate_answers
-from kvlab.evaluate.likelihood import compare, forced_log_probabilities, scored_bytes
+from kvlab.evaluate.scoring.likelihood import compare, forced_log_probabilities, scored_bytes
 
 
 @pytest.fixture(scope="module")

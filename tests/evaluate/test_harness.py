@@ -15,14 +15,14 @@ import pytest
 import torch
 
 import kvlab
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate import measure
-from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.parse import parse_request
 from kvlab.evaluate.plan import default_lengths
-from kvlab.evaluate.store import ResultStore
-from kvlab.evaluate.summary import summarize
+from kvlab.evaluate.request_parser import parse_request
+from kvlab.evaluate.results.fingerprint import model_digest
+from kvlab.evaluate.results.store import ResultStore
+from kvlab.evaluate.results.summary import summarize
 from kvlab.methods import make_method
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import prompt_ids
@@ -161,8 +161,8 @@ import sys, torch
 from pathlib import Path
 from kvlab.evaluate import store
 from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.summary import summarize
-from kvlab.evaluate.parse import parse_request
+from kvlab.evaluate.results.summary import summarize
+from kvlab.methods.spec import parse_request
 from kvlab.models.load import load_model
 from dataclasses import replace
 import json

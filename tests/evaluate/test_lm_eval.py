@@ -15,14 +15,14 @@ pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install -c 
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.parse import parse_request
+from kvlab.evaluate.request_parser import parse_request
 from kvlab.lmeval import score
 from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.run import run_lm_eval
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 ROLLING = """\
 task: passages

@@ -10,12 +10,12 @@ import torch
 from typer.testing import CliRunner
 
 import kvlab
-from kvlab.cache.one_by_one import works_one_by_one
+from kvlab.cache.replay.token_by_token import works_one_by_one
 from kvlab.cli import commands
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.generate import generate_answers
-from kvlab.evaluate.store import ResultStore
-from kvlab.evaluate.summary import summarize
+from kvlab.evaluate.results.store import ResultStore
+from kvlab.evaluate.results.summary import summarize
 from kvlab.lmeval.answering import Answering
 from kvlab.lmeval.journal import Journal, Measured, request_key
 from kvlab.lmeval.own_tasks import write_tasks
@@ -25,7 +25,7 @@ from kvlab.lmeval.run import check_kinds
 from kvlab.lmeval.score import check_simulated, score_decoded, score_simulated
 from kvlab.lmeval.texts import Asked, in_window, of_equal_length, of_one_text, together
 from kvlab.lmeval.write import Asking, options_of, write_texts
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 H2O = MethodChoice(method="h2o", budget=0.2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.evaluate.parse import own_bytes, parse_choices
+from kvlab.methods.spec import own_bytes, parse_choices
 
 
 def test_methods_without_a_budget_say_that_bytes_do_not_bind_them() -> None:

@@ -7,11 +7,11 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate as command
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.summary import summarize
-from kvlab.evaluate.table import summary_table
+from kvlab.evaluate.results.summary import summarize
+from kvlab.evaluate.results.table import summary_table
 
 from .test_harness import request
 

@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kvlab import intervals
-from kvlab.evaluate.summary import mean_over_tasks, over_tasks, summarize, with_measures
-from kvlab.evaluate.table import summary_json, summary_table
-from kvlab.intervals import (
+from kvlab.common import intervals
+from kvlab.common.intervals import (
     mean_interval,
     mean_intervals,
     mean_over_groups,
@@ -27,6 +25,8 @@ from kvlab.intervals import (
     pairs_interval,
     share_interval,
 )
+from kvlab.evaluate.results.summary import mean_over_tasks, over_tasks, summarize, with_measures
+from kvlab.evaluate.results.table import summary_json, summary_table
 
 
 @settings(max_examples=40, deadline=None)

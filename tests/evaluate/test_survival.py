@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import kvlab
-from kvlab.engine.shadow import Shadow
+from kvlab.engine.recording.shadow import Shadow
 from kvlab.evaluate.generate import generate_answers
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.evaluate.rows import ROWS
-from kvlab.evaluate.store import read_results
-from kvlab.evaluate.survival import Followed
+from kvlab.evaluate.results.rows import ROWS
+from kvlab.evaluate.results.store import read_results
+from kvlab.evaluate.scoring.survival import Followed
 from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel
-from kvlab.requests import MethodChoice
-from kvlab.tasks.hidden import hidden_positions
+from kvlab.requests.compare import MethodChoice
+from kvlab.tasks.hidden_question import hidden_positions
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import prompt_ids
 

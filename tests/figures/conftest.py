@@ -10,16 +10,16 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis import compare as compared
-from kvlab.analysis import memory as memories
-from kvlab.analysis import merges as merged
-from kvlab.analysis import sag as sagging
-from kvlab.analysis import similarity as maps
+from kvlab.analysis.attention import sag as sagging
+from kvlab.analysis.comparison import compare as compared
+from kvlab.analysis.comparison import memory as memories
 from kvlab.analysis.lineage import fold
+from kvlab.analysis.lineage import merges as merged
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
 from kvlab.analysis.lineage.tables import slot_table, token_texts
 from kvlab.analysis.lineage.tree import lineage_tree
-from kvlab.analysis.outlines import merge_sets, outlines
+from kvlab.analysis.similarity import similarity as maps
+from kvlab.analysis.similarity.outlines import merge_sets, outlines
 from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis.board import OWN_BUDGET
+from kvlab.analysis.comparison.board import OWN_BUDGET
 from kvlab.figures import autopsy
 from kvlab.figures import board as figures
-from kvlab.figures.palette import FATES, STATE_COLOURS, pick
+from kvlab.figures.base.palette import FATES, STATE_COLOURS, pick
 
 KINDS = list(figures.VERDICTS)
 

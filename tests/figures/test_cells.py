@@ -6,8 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures.cells import colours_at, ink_on, luminance, words_on_cells
-from kvlab.figures.palette import DIVERGING, LOSS, SEQUENTIAL
+from kvlab.figures.base.cells import colours_at, ink_on, luminance, words_on_cells
+from kvlab.figures.base.palette import DIVERGING, LOSS, SEQUENTIAL
 
 SCALES = {f"{name} {theme}": scale[theme] for name, scale in
           (("diverging", DIVERGING), ("loss", LOSS), ("sequential", SEQUENTIAL)) for theme in scale}  # fmt: skip

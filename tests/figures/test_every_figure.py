@@ -10,10 +10,10 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis import compare
+from kvlab.analysis.comparison import compare
 from kvlab.figures import compare as compare_figures
-from kvlab.figures.marks import same_lines
-from kvlab.figures.template import PALE
+from kvlab.figures.base.marks import same_lines
+from kvlab.figures.base.template import PALE
 
 Drawn = tuple[str, Any, str, Any]  # name, how to draw it in a theme, reading, frame
 MAX_BYTES = 2_000_000

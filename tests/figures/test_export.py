@@ -12,11 +12,11 @@ import plotly.graph_objects as go
 import pytest
 from PIL import Image
 
-from kvlab.errors import UserError
-from kvlab.figures import export
-from kvlab.figures.caption import caption, wrapped
-from kvlab.figures.palette import Theme
-from kvlab.figures.template import finish
+from kvlab.common.errors import UserError
+from kvlab.figures.base import export
+from kvlab.figures.base.caption import caption, wrapped
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.template import finish
 
 FRAME = pd.DataFrame({"step": [0, 1], "text": ["a,\n<b>", "ü"]})
 READING = "The token “<b>” cost $5 & more; then it fell below $3. " + "It rose by 1 at every step of the text. " * 6

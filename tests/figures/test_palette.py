@@ -5,7 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from kvlab.figures.palette import HUES, METHODS, STATE_COLOURS, SURFACES, method_style, mix, run_styles, state_scale
+from kvlab.figures.base.palette import (
+    HUES,
+    METHODS,
+    STATE_COLOURS,
+    SURFACES,
+    method_style,
+    mix,
+    run_styles,
+    state_scale,
+)
 
 
 def luminance(colour: str) -> float:
@@ -48,7 +57,7 @@ def test_budgets_of_a_method_share_the_hue_and_differ_in_dash():
 
 
 def test_an_unknown_method_looks_the_same_in_every_process():
-    code = "from kvlab.figures.palette import method_style; print(method_style('my-own'))"
+    code = "from kvlab.figures.base.palette import method_style; print(method_style('my-own'))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == str(method_style("my-own"))
 

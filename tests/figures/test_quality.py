@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.atlas import speed
 from kvlab.bench.rows import Row, to_frame
 from kvlab.figures import quality
 from kvlab.figures import speed as speeds
+from kvlab.results import speed_tables
 
 PLACE = "cpu: a processor · float32 · mini · batch 1 · 512 tokens"
 
@@ -57,8 +57,8 @@ def benchmark() -> pd.DataFrame:
 
 
 def drawn(theme: str):
-    rates = speed.measured(benchmark(), "decode rate")
-    parts, cost = speed.split(benchmark()), speed.recording(benchmark())
+    rates = speed_tables.measured(benchmark(), "decode rate")
+    parts, cost = speed_tables.split(benchmark()), speed_tables.recording(benchmark())
     table, size = ranks(), sizes()
     yield "ranks", quality.rank_table(table, theme), quality.read_rank_table(table)
     yield "bytes", quality.score_against_bytes(size, theme), quality.read_score_against_bytes(size)
@@ -101,12 +101,12 @@ def test_of_many_tasks_a_cell_has_the_rank_alone():
 
 
 def test_the_parts_of_a_step_add_up_to_it():
-    (line,) = speed.split(benchmark()).to_dict("records")
+    (line,) = speed_tables.split(benchmark()).to_dict("records")
     assert (line["attention"], line["deciding"], line["rest"], line["whole"]) == (1.5, 0.5, 2.5, 4.5)
 
 
 def test_bounds_ratios_and_reasons_are_drawn():
-    frame = speed.measured(benchmark(), "decode rate")
+    frame = speed_tables.measured(benchmark(), "decode rate")
     figure = speeds.measured(frame, "tokens/s", PLACE)
     assert list(figure.data[0].text) == ["1 x full", "2.2 x full", "oom: the model does not fit"]
     assert np.nanmax(figure.data[1].x) == 900
@@ -119,8 +119,8 @@ def test_a_figure_measured_again_is_the_newest():
     rows = benchmark()
     again = rows[rows["method"] == "h2o"].assign(timestamp="2", median=7.0)
     both = pd.concat([rows.assign(timestamp="1"), again], ignore_index=True)
-    assert set(speed.at(both, ("mini", 1, 512)).query("method == 'h2o'")["median"]) == {7.0}
-    assert speed.loads(both) == [("mini", 1, 512)]
+    assert set(speed_tables.at(both, ("mini", 1, 512)).query("method == 'h2o'")["median"]) == {7.0}
+    assert speed_tables.loads(both) == [("mini", 1, 512)]
 
 
 def against(*full: tuple[str, float, bool], repeats: int = 5, spread: float = 0.1) -> pd.DataFrame:
@@ -136,7 +136,7 @@ def against(*full: tuple[str, float, bool], repeats: int = 5, spread: float = 0.
         Row("decode", "decode rate", "mini", "h2o", 1, 512, "tokens/s", budget=0.2, budget_unit="fraction",
             median=220.0, ratio_to_full=220.0 / best, **known)
     )  # fmt: skip
-    return speed.measured(to_frame(rows).assign(name="made up"), "decode rate")
+    return speed_tables.measured(to_frame(rows).assign(name="made up"), "decode rate")
 
 
 def test_the_reference_of_a_ratio_is_named_and_that_of_comparisons_stands_beside_it():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.scores import where_all_were
 from kvlab.figures import scores
-from kvlab.figures.palette import method_style
+from kvlab.figures.base.palette import method_style
+from kvlab.results.score_tables import where_all_were
 
 MIXED = "compose:score=h2o:select=h2o:settle=keepkv"
 

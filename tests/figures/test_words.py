@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.figures.words import (
+from kvlab.figures.base.words import (
     byte_size,
     byte_unit,
     lost,

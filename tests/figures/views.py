@@ -8,21 +8,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis import (
-    autopsy,
-    board,
-    bound,
-    cost,
-    decision,
-    difference,
-    facts,
-    fingerprints,
-    health,
-    influence,
-    killed,
-    regret,
-)
-from kvlab.analysis.lineage import fold
+from kvlab.analysis.attention import autopsy, bound, fingerprints, health, regret
+from kvlab.analysis.comparison import board, cost, difference, facts, restore
+from kvlab.analysis.lineage import decision, fold, influence
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
 from kvlab.figures import autopsy as autopsies
@@ -34,12 +22,12 @@ from kvlab.figures import difference as differences
 from kvlab.figures import heads
 from kvlab.figures import health as healths
 from kvlab.figures import influence as influences
-from kvlab.figures import killed as killeds
 from kvlab.figures import lineage as rivers
 from kvlab.figures import regret as regrets
-from kvlab.returns import Return
+from kvlab.figures import restore as killeds
+from kvlab.requests.restore import Return
 from kvlab.trace import Run
-from kvlab.trace.rescues import Found, Rescue
+from kvlab.trace.restore_results import Found, Rescue
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
@@ -159,7 +147,7 @@ def _of_killed(run: Run) -> Iterator[Drawn]:
         fact=(3,), reference=("x", "y"), reader=(0, 1), slots=9, text_before="", kl_before=(1.0, 2.0), tokens=(3, 9),
         attention_full=(0.5, 0.2), attention_before=(0.0, 0.3), found=(found,),
     )  # fmt: skip
-    kl, looks = killed.kl_along(known, found), killed.looks(known, found, run)
+    kl, looks = restore.kl_along(known, found), restore.looks(known, found, run)
     yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.read_kl_before_after(kl), kl
     reading = killeds.read_look_before_after(looks)
     yield "killed looks", lambda theme: killeds.look_before_after(looks, (0, 1), theme), reading, looks

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from kvlab import jobs
 from kvlab.cache import make_cache
 from kvlab.cli import commands
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.fitted.score_heads import read_score_heads
 from kvlab.fitting import kvzap
 from kvlab.fitting.kvzap import fit_head, judge, watch

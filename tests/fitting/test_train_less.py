@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from kvlab.cache import make_cache
 from kvlab.cli import commands
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.fitting import less
 from kvlab.fitting.less import LessRequest, fit_less, layer_blocks
 from kvlab.fitting.observations import compressible_layers, heavy_and_recent, observation_bytes, observe, projections
 from kvlab.fitting.text import text_windows
-from kvlab.methods.feature_maps import untrained_maps
+from kvlab.methods.learned.feature_maps import untrained_maps
 from kvlab.models.load import LoadedModel, load_model
 from tests.families import tiny_folder
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
-from kvlab.jobs import places, store, worker
-from kvlab.requests import Progress
+from kvlab.jobs import queue_db, worker, worker_slots
+from kvlab.requests.compare import Progress
 
 STAND_IN = "tests.jobs.stand_in:compare"
 
@@ -20,15 +20,15 @@ STAND_IN = "tests.jobs.stand_in:compare"
 def work_off(root: Path, compare: str = worker.COMPARE, count: int = 1) -> str:
     """What the worker does with the next `count` jobs, without its process; returns the last one's id."""
     job_id = ""
-    with store.database(root) as connection:
-        with store.transaction(connection):
-            assert places.take_place(connection, os.getpid())
+    with queue_db.database(root) as connection:
+        with queue_db.transaction(connection):
+            assert worker_slots.take_place(connection, os.getpid())
         for _ in range(count):
-            job = store.claim(connection, os.getpid(), places.this_place())
+            job = queue_db.claim(connection, os.getpid(), worker_slots.this_place())
             assert job is not None
             worker.run_job(connection, root, job, compare, threading.Event())
             job_id = job["job_id"]
-        places.leave_place(connection, os.getpid())
+        worker_slots.leave_place(connection, os.getpid())
     return job_id
 
 

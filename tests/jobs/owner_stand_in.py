@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kvlab.lab.person import acting
-from kvlab.requests import CompareRequest
+from kvlab.requests.compare import CompareRequest
+from kvlab.server.users import acting
 from kvlab.trace.synthetic import write_synthetic_run
 
 

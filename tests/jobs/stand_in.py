@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvlab.errors import UserError
-from kvlab.requests import CompareRequest, Progress
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import CompareRequest, Progress
 from kvlab.trace.synthetic import write_synthetic_run
 
 

@@ -11,15 +11,15 @@ import pytest
 from pydantic import ValidationError
 
 from kvlab import jobs
-from kvlab.cli import fitting
-from kvlab.errors import UserError
-from kvlab.jobs import admission, store, usage, worker
-from kvlab.lab import disk
-from kvlab.lab.limits import Limits, limits_of
-from kvlab.lab.person import ALONE, Person, Role, ask_who
-from kvlab.lab.settings import VARIABLE
+from kvlab.cli.options.plan_check import check_fits
+from kvlab.common.errors import UserError
+from kvlab.jobs import disk_usage, plan_check, queue_db, quota_check, worker
 from kvlab.planning import Machine
-from kvlab.requests import MOST_RUNS, CompareRequest, MethodChoice
+from kvlab.requests.compare import MOST_RUNS, CompareRequest, MethodChoice
+from kvlab.server import disk_quota
+from kvlab.server.quotas import Limits, limits_of
+from kvlab.server.settings import VARIABLE
+from kvlab.server.users import ALONE, Person, Role, ask_who
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import rebuild
 from kvlab.trace.record import read_record, write_record
@@ -78,7 +78,7 @@ def test_jobs_that_wait_and_run_are_counted_of_each_person(tmp_path: Path, ann: 
 
 def test_tokens_are_counted_over_all_runs(tmp_path: Path, ann: Path):
     # mini reads bytes: 14 letters; 64 new tokens; two choices and the full cache.
-    tokens = admission.tokens_of(ask(2))
+    tokens = quota_check.tokens_of(ask(2))
     assert tokens is not None and tokens % 3 == 0 and 64 < tokens // 3 <= 64 + 16
     allow(ann, "[limits]", f"tokens = {tokens - 1}")
     with pytest.raises(UserError, match=f"about {tokens} tokens over all its runs, and {tokens - 1} a request"):
@@ -90,7 +90,7 @@ def test_tokens_are_counted_over_all_runs(tmp_path: Path, ann: Path):
 def test_minutes_of_the_last_day_count_and_older_ones_do_not(tmp_path: Path, ann: Path):
     jobs.submit(tmp_path, ask())
     now = time.time()
-    with store.database(tmp_path) as connection:
+    with queue_db.database(tmp_path) as connection:
         for began, ended in ((now - 30 * 3600, now - 23 * 3600), (now - 600, now - 300)):
             connection.execute(
                 "INSERT INTO jobs (job_id, session, owner, title, request, state, created, started, finished) "
@@ -98,8 +98,8 @@ def test_minutes_of_the_last_day_count_and_older_ones_do_not(tmp_path: Path, ann
                 (str(began), began, ended),
             )
         # an hour of the first still lies within a day, and the second took five minutes
-        assert admission.minutes_used(connection, "ann", now) == pytest.approx(65)
-        assert admission.minutes_used(connection, "ben", now) == 0
+        assert quota_check.minutes_used(connection, "ann", now) == pytest.approx(65)
+        assert quota_check.minutes_used(connection, "ben", now) == 0
     allow(ann, "[limits]", "minutes = 64.9")
     with pytest.raises(
         UserError, match=r"You have used 65 minutes of compute in the last 24 hours, and 64.9 are allowed"
@@ -114,8 +114,8 @@ def test_disk_counts_what_a_persons_jobs_made(tmp_path: Path, ann: Path):
     run = write_synthetic_run(tmp_path, comparison_id=mine, prompt_tokens=16, steps=2)
     write_synthetic_run(tmp_path, comparison_id="of-the-terminal", prompt_tokens=16, steps=2)
     size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
-    with store.database(tmp_path) as connection:
-        assert usage.bytes_by_owner(connection, tmp_path)["ann"] == size
+    with queue_db.database(tmp_path) as connection:
+        assert disk_usage.bytes_by_owner(connection, tmp_path)["ann"] == size
     allow(ann, "[limits]", f"disk = {size}")
     with pytest.raises(UserError, match=r"Your results take .* of disk, and .* are allowed"):
         jobs.submit(tmp_path, ask())
@@ -126,15 +126,15 @@ def test_disk_counts_what_a_persons_jobs_made(tmp_path: Path, ann: Path):
 def test_a_full_folder_takes_no_job_and_a_nearly_full_one_says_so(
     tmp_path: Path, ann: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(usage, "SECONDS_KNOWN", 0.0)
+    monkeypatch.setattr(disk_usage, "SECONDS_KNOWN", 0.0)
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "rows").write_bytes(b"x" * 1_000_000)
-    size = usage.folder_bytes(tmp_path)
+    size = disk_usage.folder_bytes(tmp_path)
     assert 1_000_000 <= size < 1_100_000
     allow(ann, "[disk]", f"limit = {2 * size}")
-    assert usage.folder_room(tmp_path).warning == ""
+    assert disk_usage.folder_room(tmp_path).warning == ""
     allow(ann, "[disk]", 'limit = "1.1MB"')
-    assert usage.folder_room(tmp_path).warning.startswith("The folder of runs takes 1.0 MB of at most 1.1 MB")
+    assert disk_usage.folder_room(tmp_path).warning.startswith("The folder of runs takes 1.0 MB of at most 1.1 MB")
     jobs.submit(tmp_path, ask())
     allow(ann, "[disk]", 'limit = "1MB"')
     with pytest.raises(UserError, match=r"Nothing more is run here: the folder of runs takes .* its limit is 1.0 MB"):
@@ -142,11 +142,13 @@ def test_a_full_folder_takes_no_job_and_a_nearly_full_one_says_so(
 
 
 def test_a_disk_that_is_nearly_full_is_said_without_any_limit():
-    rules = disk.DiskRules()
-    assert disk.Room(used=0, free=100 * 10**9, total=10**12, rules=rules).warning == ""
-    assert "The disk has 900 MB left" in disk.Room(used=0, free=900 * 10**6, total=10**12, rules=rules).warning
-    assert "Nothing more is run here" in disk.Room(used=0, free=400 * 10**6, total=10**12, rules=rules).warning
-    assert disk.Room(used=0, free=400 * 10**6, total=10**9, rules=rules).warning == "", "a small disk keeps a twentieth"
+    rules = disk_quota.DiskRules()
+    assert disk_quota.Room(used=0, free=100 * 10**9, total=10**12, rules=rules).warning == ""
+    assert "The disk has 900 MB left" in disk_quota.Room(used=0, free=900 * 10**6, total=10**12, rules=rules).warning
+    assert "Nothing more is run here" in disk_quota.Room(used=0, free=400 * 10**6, total=10**12, rules=rules).warning
+    assert disk_quota.Room(used=0, free=400 * 10**6, total=10**9, rules=rules).warning == "", (
+        "a small disk keeps a twentieth"
+    )
 
 
 @pytest.mark.parametrize("line", ["[limits]\nqueued = 0", "[limits]\njobs = 3", '[disk]\nlimit = "much"'])
@@ -156,15 +158,15 @@ def test_a_limit_that_cannot_be_is_one_sentence(tmp_path: Path, ann: Path, line:
         jobs.submit(tmp_path, ask())
 
 
-def room(used: int) -> disk.Room:
-    return disk.Room(used=used, free=10**12, total=10**12, rules=disk.disk_rules())
+def room(used: int) -> disk_quota.Room:
+    return disk_quota.Room(used=used, free=10**12, total=10**12, rules=disk_quota.disk_rules())
 
 
 def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
     tmp_path: Path, ann: Path, monkeypatch: pytest.MonkeyPatch
 ):
     allow(ann, "[disk]", "limit = 1000")
-    monkeypatch.setattr(admission, "folder_room", lambda root: room(10))
+    monkeypatch.setattr(quota_check, "folder_room", lambda root: room(10))
     monkeypatch.setattr(worker, "folder_room", lambda root: room(1000))  # once it runs
     job = jobs.submit(tmp_path, ask().model_copy(update={"prompt": "slow"}))
     work_off(tmp_path, STAND_IN)
@@ -172,10 +174,10 @@ def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
     assert stopped.state == "cancelled"
     assert stopped.message.startswith("Stopped: the folder of runs takes 1.0 kB, and its limit is 1.0 kB. What was")
     assert open_run(tmp_path / stopped.run_ids[0], strict=True).record.status == "complete"
-    monkeypatch.setattr(admission, "folder_room", lambda root: room(1000))
+    monkeypatch.setattr(quota_check, "folder_room", lambda root: room(1000))
     with pytest.raises(UserError, match="Nothing more is run here"):
         jobs.go_on(tmp_path, job)
-    monkeypatch.setattr(admission, "folder_room", lambda root: room(10))
+    monkeypatch.setattr(quota_check, "folder_room", lambda root: room(10))
     jobs.go_on(tmp_path, job)
     assert jobs.status(tmp_path, job).state == "queued"
 
@@ -189,7 +191,7 @@ def test_the_rule_thins_old_recordings_after_a_job_and_only_as_many_as_are_neede
         write_record(path, record)
     rebuild(tmp_path)
     allow(ann, "[disk]", "limit = 1000", 'thin_older_than = "30d"')
-    for module in (admission, worker):  # 50 bytes more than the share from which on it is said
+    for module in (quota_check, worker):  # 50 bytes more than the share from which on it is said
         monkeypatch.setattr(module, "folder_room", lambda root: room(950))
     jobs.submit(tmp_path, ask())
     work_off(tmp_path, STAND_IN)
@@ -201,7 +203,7 @@ def test_what_the_device_cannot_hold_is_refused_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     verdict = "This needs about 90 GB, and cpu has 1 GB free (phase “prompt”): it fits with level light."
-    monkeypatch.setattr(worker, "_load", lambda name: {worker.TOO_BIG: lambda request, root: verdict}[name])
+    monkeypatch.setattr(worker, "too_big", lambda request, root: verdict)
     job = jobs.submit(tmp_path, ask())
     work_off(tmp_path)
     refused = jobs.status(tmp_path, job)
@@ -212,9 +214,9 @@ def test_the_plan_says_what_is_too_big_and_which_setting_brings_it_under(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked = CompareRequest(prompt="the river rose " * 40, choices=(MethodChoice(method="h2o"),))
-    assert fitting.too_big(asked, tmp_path) == ""
+    assert plan_check.too_big(asked, tmp_path) == ""
     small = Machine("cpu", "cpu", 1000, 1000, 10**12)
-    monkeypatch.setattr("kvlab.engine.room.machine_of", lambda device, root: small)
-    assert fitting.too_big(asked, tmp_path).startswith("This needs about")
+    monkeypatch.setattr("kvlab.engine.out_of_memory.machine_of", lambda device, root: small)
+    assert plan_check.too_big(asked, tmp_path).startswith("This needs about")
     with pytest.raises(UserError, match="add --force"):
-        fitting.check_fits(asked, tmp_path)
+        check_fits(asked, tmp_path)

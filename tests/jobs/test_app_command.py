@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvlab.errors import UserError
-from kvlab.jobs import places, store
+from kvlab.common.errors import UserError
+from kvlab.jobs import queue_db, worker_slots
 from kvlab.trace.synthetic import write_synthetic_run
 
 command = importlib.import_module("kvlab.cli.app")  # the package also has an object of this name
@@ -33,8 +33,8 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def worker_of(root: Path) -> int | None:
-    with store.database(root) as connection:
-        return places.live_worker(connection)
+    with queue_db.database(root) as connection:
+        return worker_slots.live_worker(connection)
 
 
 @pytest.fixture
@@ -118,9 +118,10 @@ def test_killed_outright_it_leaves_no_server_and_no_worker(served: tuple[subproc
 
 def test_what_the_server_says_of_a_failure_is_in_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """With a stand-in for the server; that a page's traceback is said at all is in tests/pages/test_failures.py."""
-    (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "serve.py").write_text("print('it serves', flush=True)\nraise RuntimeError('of the page')\n")
-    monkeypatch.setattr("kvlab.lab.serving.project_root", lambda: tmp_path)
+    script = tmp_path / "app" / "server" / "serve.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("print('it serves', flush=True)\nraise RuntimeError('of the page')\n")
+    monkeypatch.setattr("kvlab.server.binding.project_root", lambda: tmp_path)
     root = tmp_path / "runs"
     root.mkdir()
     server = command._start_server(root, "localhost", 8501)

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlab import jobs
-from kvlab.errors import UserError
-from kvlab.jobs import store
+from kvlab.common.errors import UserError
+from kvlab.jobs import queue_db
 from kvlab.jobs.batch import load_batch, missing_repeats, run_batch, time_left
-from kvlab.repeats import VARIED, Planting, Repeat, plantings
-from kvlab.requests import CompareRequest, MethodChoice, OnePrompt, Progress
+from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt, Progress
+from kvlab.requests.conversation import Turn
+from kvlab.requests.repeats import VARIED, Planting, Repeat, plantings
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_repeats, list_runs
 from kvlab.trace.synthetic import write_synthetic_run
-from kvlab.turns import Turn
 from tests.jobs.by_hand import work_off
 
 TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in. She wrote a letter. Nobody read it."
@@ -187,7 +187,7 @@ def test_looks_before_a_comparison_do_not_pile_up(tmp_path: Path):
     for look in range(6):
         path = write_synthetic_run(folder, comparison_id=f"look-{look}", prompt_tokens=8, steps=1, layers=1, heads=1)
         os.utime(path, (look, look))
-    store.clear_aside(folder, keep=2)
+    queue_db.clear_aside(folder, keep=2)
     left = sorted(path.parent.name for path in folder.glob("*/run.json"))
     assert [name[:6] for name in left] == ["look-4", "look-5"]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest
-from kvlab.jobs import devices
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.jobs import device_shares
+from kvlab.requests.compare import CompareRequest, MethodChoice
 
 
 @given(st.integers(1, 12), st.integers(1, 12))
@@ -19,11 +19,11 @@ def test_every_gpu_belongs_to_one_worker(workers: int, gpus: int):
     ids = [f"GPU-{number}" for number in range(gpus)]
     if workers > gpus:
         with pytest.raises(UserError, match=f"{gpus} can be seen"):
-            devices.shares(workers, ids)
+            device_shares.shares(workers, ids)
         return
-    dealt = devices.shares(workers, ids)
+    dealt = device_shares.shares(workers, ids)
     if workers == 1:
-        assert dealt == [devices.Share(1)]  # and one worker has them all, unnamed
+        assert dealt == [device_shares.Share(1)]  # and one worker has them all, unnamed
         return
     assert [one for share in dealt for one in share.ids] == ids
     assert all(set(share.numbers) | set(share.others) == set(range(gpus)) for share in dealt)
@@ -33,28 +33,28 @@ def test_every_gpu_belongs_to_one_worker(workers: int, gpus: int):
 
 
 def test_workers_without_gpus_share_the_cpu():
-    assert [share.environment for share in devices.shares(2, [])] == [{}, {}]
+    assert [share.environment for share in device_shares.shares(2, [])] == [{}, {}]
 
 
 def test_a_gpu_is_named_as_its_worker_sees_it():
     choice = (MethodChoice(method="h2o"),)
     plain = CompareRequest(prompt="x", choices=choice, device="cuda:3")
     nested = EvalJob(name="e", request=EvalRequest(choices=choice, device="cuda:2"))
-    assert devices.placed(plain, "cuda:2,cuda:3").device == "cuda:1"
-    assert devices.placed(nested, "cuda:2,cuda:3").request.device == "cuda:0"
-    assert devices.placed(plain, "") == plain, "one worker sees them all"
+    assert device_shares.placed(plain, "cuda:2,cuda:3").device == "cuda:1"
+    assert device_shares.placed(nested, "cuda:2,cuda:3").request.device == "cuda:0"
+    assert device_shares.placed(plain, "") == plain, "one worker sees them all"
     anywhere = plain.model_copy(update={"device": "auto"})
-    assert devices.placed(anywhere, "cuda:2") == anywhere
+    assert device_shares.placed(anywhere, "cuda:2") == anywhere
     with pytest.raises(UserError, match="There is no cuda:3 on this server"):
-        devices.placed(plain, "cuda:0")
+        device_shares.placed(plain, "cuda:0")
 
 
 def test_the_share_reaches_the_workers_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(devices.WORKERS, "2")
-    monkeypatch.setenv(devices.VISIBLE, "4,6")
-    first, second = devices.shares_here()
-    assert (first.environment, second.environment) == ({devices.VISIBLE: "4"}, {devices.VISIBLE: "6"})
+    monkeypatch.setenv(device_shares.WORKERS, "2")
+    monkeypatch.setenv(device_shares.VISIBLE, "4,6")
+    first, second = device_shares.shares_here()
+    assert (first.environment, second.environment) == ({device_shares.VISIBLE: "4"}, {device_shares.VISIBLE: "6"})
     assert second.arguments == ["--place", "2", "--devices", "cuda:1", "--others", "cuda:0"]
-    monkeypatch.setenv(devices.WORKERS, "many")
+    monkeypatch.setenv(device_shares.WORKERS, "many")
     with pytest.raises(UserError, match="give a number of workers"):
-        devices.shares_here()
+        device_shares.shares_here()

@@ -10,10 +10,10 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob, make_request
 from kvlab.bench.rows import read_rows
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.evaluate.store import read_results
+from kvlab.evaluate.results.store import read_results
 from kvlab.jobs.work import read_request
 from kvlab.jobs.worker import JobTalk
-from kvlab.requests import MethodChoice, Progress
+from kvlab.requests.compare import MethodChoice, Progress
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
 from tests.jobs.by_hand import cancelled_after, work_off

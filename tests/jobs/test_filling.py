@@ -7,13 +7,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.atlas.filling import commands_of
+from kvlab.atlas.fill import commands_of
 from kvlab.bench.request import BenchJob
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
-from kvlab.jobs.filling import FOLDER, Small, filling
-from kvlab.jobs.from_command import estimate, order
-from kvlab.requests import CompareRequest
+from kvlab.forms.command_to_request import estimate, order
+from kvlab.forms.fill_atlas import FOLDER, Small, filling
+from kvlab.requests.compare import CompareRequest
 from kvlab.tasks.excerpts import CHARACTERS, excerpts
 
 SMALL = Small(prompts=3, samples=2, lengths=(320,))

@@ -10,25 +10,26 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kvlab.budget import Budget
-from kvlab.catalogue import methods
+from kvlab.catalogue import footprint, methods
+from kvlab.catalogue.methods import MethodEntry
 from kvlab.cli import commands
-from kvlab.cli.fitting import notes_of
-from kvlab.engine.room import holds_of
-from kvlab.errors import UserError
-from kvlab.jobs import fitting, held, intake, registry
-from kvlab.jobs.registry import MethodEntry
+from kvlab.cli.options.plan_check import notes_of
+from kvlab.common.errors import UserError
+from kvlab.engine.out_of_memory import holds_of
+from kvlab.forms import compare_form, plan_preview
 from kvlab.methods import make_method
+from kvlab.methods.catalogue import list_methods
 from kvlab.planning import Machine, Plan, find_model, make_plan
 from kvlab.planning.seconds import Speed
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import CompareRequest, MethodChoice
 
 HERE = Machine("cpu", "cpu", 10**12, 10**12, 10**12)
 
 
 @pytest.fixture(scope="module")
 def entries() -> dict[str, MethodEntry]:
-    return {one.name: MethodEntry.model_validate(asdict(one)) for one in methods()}
+    return {one.name: MethodEntry.model_validate(asdict(one)) for one in list_methods()}
 
 
 CASES = [("snapkv", "0.9"), ("keepkv", "0.9"), ("snapkv", "50%B"), ("full", "1.0")]
@@ -39,17 +40,17 @@ CASES = [("snapkv", "0.9"), ("keepkv", "0.9"), ("snapkv", "50%B"), ("full", "1.0
 def test_the_form_plans_the_store_that_is_chosen(
     entries: dict[str, MethodEntry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, budget: str, held: str
 ) -> None:
-    monkeypatch.setattr(registry, "methods", lambda: list(entries.values()))
-    monkeypatch.setattr(fitting, "_machine", lambda *_: HERE)
+    monkeypatch.setattr(methods, "methods", lambda: list(entries.values()))
+    monkeypatch.setattr(plan_preview, "_machine", lambda *_: HERE)
     monkeypatch.setattr("kvlab.planning.plan.duration", lambda *_: None)
     typed, options = {name: {"store": held}}, {"device": "cpu", "level": "light"}
-    form = fitting.plan_of(900, "mini", [entries[name]], budget, typed, options, tmp_path)
-    choice = MethodChoice(method=name, budget=intake.parse_budgets(budget)[0], hyper_parameters={"store": held})
+    form = plan_preview.plan_of(900, "mini", [entries[name]], budget, typed, options, tmp_path)
+    choice = MethodChoice(method=name, budget=compare_form.parse_budgets(budget)[0], hyper_parameters={"store": held})
     request = CompareRequest(prompt="-", choices=(choice,), device="cpu", level="light")
     own = make_plan(request, 900, find_model("mini"), holds_of, HERE, tmp_path, timed=False)
     assert form is not None and [phase.parts for phase in form.phases] == [phase.parts for phase in own.phases]
     if (name, budget, held) == ("snapkv", "0.9", "turbo3"):
-        native = fitting.plan_of(900, "mini", [entries[name]], budget, {}, options, tmp_path)
+        native = plan_preview.plan_of(900, "mini", [entries[name]], budget, {}, options, tmp_path)
         assert native is not None and form.total < native.total
 
 
@@ -63,9 +64,9 @@ def asked(entries: dict[str, MethodEntry], monkeypatch: pytest.MonkeyPatch) -> l
         done = CliRunner().invoke(commands, list(words), input=given)
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, "")
 
-    monkeypatch.setattr(registry, "methods", lambda: list(entries.values()))
-    monkeypatch.setattr(registry, "run_command", run)
-    monkeypatch.setattr(held, "_answers", {})
+    monkeypatch.setattr(methods, "methods", lambda: list(entries.values()))
+    monkeypatch.setattr(methods, "run_command", run)
+    monkeypatch.setattr(footprint, "_answers", {})
     return heard
 
 
@@ -87,7 +88,7 @@ def test_what_methods_hold_as_they_are_set_is_asked_once_for_all(asked: list[str
     """The command line asks the method itself."""
     choices = chosen(SETTINGS)
     for _ in range(2):
-        holds = held.holds_in(choices)
+        holds = footprint.holds_in(choices)
         assert [holds(choice) for choice in choices] == [holds_of(choice) for choice in choices]
     assert len(asked) == 1
 
@@ -95,7 +96,7 @@ def test_what_methods_hold_as_they_are_set_is_asked_once_for_all(asked: list[str
 def test_of_defaults_and_published_settings_nobody_is_asked(entries: dict[str, MethodEntry], asked: list[str]) -> None:
     published = [(name, {"preset": preset}) for name, entry in entries.items() for preset in entry.presets]
     choices = chosen([*published, *((name, {"preset": "default", "store": "int8"}) for name in entries)])
-    holds = held.holds_in(choices)
+    holds = footprint.holds_in(choices)
     assert [holds(choice) for choice in choices] == [holds_of(choice) for choice in choices]
     assert not asked
 
@@ -103,7 +104,7 @@ def test_of_defaults_and_published_settings_nobody_is_asked(entries: dict[str, M
 def test_settings_that_do_not_fit_are_said_where_the_method_says_it(asked: list[str]) -> None:
     wrong = MethodChoice(method="h2o", hyper_parameters={"colour": "blue"})
     with pytest.raises(UserError, match="no hyper-parameter 'colour'"):
-        held.holds_in([wrong])(wrong)
+        footprint.holds_in([wrong])(wrong)
 
 
 @pytest.mark.parametrize(
@@ -116,22 +117,22 @@ def test_an_answer_to_something_else_is_one_sentence_and_not_kept(
     (choice,) = chosen(SETTINGS[:1])
     answer = subprocess.CompletedProcess((), status, printed, "out of order")
     with monkeypatch.context() as patch:
-        patch.setattr(registry, "run_command", lambda *_, **__: answer)
+        patch.setattr(methods, "run_command", lambda *_, **__: answer)
         with pytest.raises(UserError, match=said):
-            held.holds_in([choice])
-    assert held.holds_in([choice])(choice) == holds_of(choice)
+            footprint.holds_in([choice])
+    assert footprint.holds_in([choice])(choice) == holds_of(choice)
 
 
 def test_the_form_plans_the_settings_that_are_chosen(
     entries: dict[str, MethodEntry], asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Self-study writes tokens, which takes time; a mass for each query head takes memory in every slot."""
-    monkeypatch.setattr(fitting, "_machine", lambda *_: HERE)
+    monkeypatch.setattr(plan_preview, "_machine", lambda *_: HERE)
     monkeypatch.setattr("kvlab.planning.seconds._measured", {})
     monkeypatch.setattr("kvlab.planning.seconds._host_speed", lambda: Speed(operations=1e11, bytes=1e10))
 
     def form(name: str, **own: Any) -> Plan:
-        made = fitting.plan_of(900, "mini", [entries[name]], "0.2", {name: own}, {"level": "light"}, tmp_path)
+        made = plan_preview.plan_of(900, "mini", [entries[name]], "0.2", {name: own}, {"level": "light"}, tmp_path)
         assert made is not None and made.seconds is not None
         return made
 
@@ -145,11 +146,11 @@ def test_the_form_plans_the_settings_that_are_chosen(
 def test_the_form_warns_of_a_window_that_takes_the_budget_as_the_method_itself_does(
     entries: dict[str, MethodEntry], asked: list[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(registry, "methods", lambda: list(entries.values()))
+    monkeypatch.setattr(methods, "methods", lambda: list(entries.values()))
     settings: dict[str, dict[str, Any]] = {"h2o": {}, "snapkv": {"window": 24}, "less": {"evictor": "snapkv"}}
     for budget in ("16", "32", "200", "5%"):
-        [amount] = intake.parse_budgets(budget)
-        form = fitting.notes_of(300, [entries[name]], budget, {name: settings[name]})
+        [amount] = compare_form.parse_budgets(budget)
+        form = plan_preview.notes_of(300, [entries[name]], budget, {name: settings[name]})
         choice = MethodChoice(method=name, budget=amount, hyper_parameters=settings[name])
         own = make_method(name, **settings[name]).notes(Budget(choice.budget).slots(300), 300)
         # The form knows LESS by its window alone, and names it in place of its evictor.

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from kvlab import jobs
 from kvlab.cli import commands
-from kvlab.errors import UserError
-from kvlab.jobs import places
-from kvlab.lab.person import ALONE, Person, Role, ask_who
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.common.errors import UserError
+from kvlab.jobs import worker_slots
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.server.users import ALONE, Person, Role, ask_who
 from kvlab.trace import open_run, unfinished
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import TABLES
@@ -59,7 +59,7 @@ def same(one: Path, other: Path) -> None:
 def test_one_click_goes_on_and_makes_the_missing_runs_only(killed: tuple[Path, str], tmp_path: Path):
     root, job = killed
     ended = jobs.status(root, job)
-    assert (ended.state, ended.message) == ("failed", places.KILLED)
+    assert (ended.state, ended.message) == ("failed", worker_slots.KILLED)
     before = {run.run_id: run.status for run in list_runs(root)}
     assert sorted(before.values()) == ["complete", "failed"]
     kept = next(name for name, status in before.items() if status == "complete")

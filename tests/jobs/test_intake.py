@@ -13,20 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.errors import UserError
-from kvlab.jobs import intake, models, parameters, prompts, registry
-from kvlab.jobs.spoken import Manner
-from kvlab.requests import MethodChoice
+from kvlab.catalogue import methods, parameters
+from kvlab.common.errors import UserError
+from kvlab.forms import compare_form
+from kvlab.model_info import names, token_count
+from kvlab.model_info.chat_template import Manner
+from kvlab.requests.compare import MethodChoice
 
 
-def entry(name: str = "m", needs_budget: bool = True, **properties: dict) -> registry.MethodEntry:
+def entry(name: str = "m", needs_budget: bool = True, **properties: dict) -> methods.MethodEntry:
     schema = {"properties": properties}
-    return registry.MethodEntry(name=name, family="f", title=name, needs_budget=needs_budget, parameters=schema)
+    return methods.MethodEntry(name=name, family="f", title=name, needs_budget=needs_budget, parameters=schema)
 
 
 @given(st.lists(st.integers(1, 10**9) | st.floats(0.001, 1), min_size=1, max_size=6))
 def test_budgets_read_back_as_they_were_written(amounts: list[int | float]):
-    found = intake.parse_budgets(", ".join(repr(amount) for amount in amounts))
+    found = compare_form.parse_budgets(", ".join(repr(amount) for amount in amounts))
     once = [(type(amount), amount) for number, amount in enumerate(amounts) if not repeated(amounts, number)]
     assert [(type(amount), amount) for amount in found] == once
 
@@ -36,19 +38,21 @@ def repeated(amounts: list[int | float], number: int) -> bool:
 
 
 def test_one_slot_and_the_whole_prompt_are_different_budgets():
-    assert [type(amount) for amount in intake.parse_budgets("1 1.0 100% 100 %")] == [int, float]
+    assert [type(amount) for amount in compare_form.parse_budgets("1 1.0 100% 100 %")] == [int, float]
 
 
 def test_a_preset_that_finds_its_own_budget_comes_once():
-    free = registry.PresetEntry(about="theirs", needs_budget=False)
+    free = methods.PresetEntry(about="theirs", needs_budget=False)
     asked = entry("a").model_copy(update={"presets": {"paper": free}})
-    assert [choice.budget for choice in intake.choices([asked], [0.1, 0.2], {"a": {"preset": "paper"}})] == [1.0]
-    changed = intake.choices([asked], [0.1, 0.2], {"a": {"preset": "paper", "lengths": "budget"}})
+    assert [choice.budget for choice in compare_form.choices([asked], [0.1, 0.2], {"a": {"preset": "paper"}})] == [1.0]
+    changed = compare_form.choices([asked], [0.1, 0.2], {"a": {"preset": "paper", "lengths": "budget"}})
     assert [choice.budget for choice in changed] == [0.1, 0.2]
 
 
 def test_every_method_comes_with_every_budget_and_the_reference_once():
-    found = intake.choices([entry("full", needs_budget=False), entry("a"), entry("b")], [0.1, 64], {"a": {"x": 1}})
+    found = compare_form.choices(
+        [entry("full", needs_budget=False), entry("a"), entry("b")], [0.1, 64], {"a": {"x": 1}}
+    )
     assert found == (
         MethodChoice(method="full", budget=1.0),
         MethodChoice(method="a", budget=0.1, hyper_parameters={"x": 1}),
@@ -61,7 +65,7 @@ def test_every_method_comes_with_every_budget_and_the_reference_once():
 @pytest.mark.parametrize("options", [{"max_new_tokens": 0}, {"max_new_tokens": 10**6}, {"level": "loud"}])
 def test_an_option_out_of_range_is_one_sentence(options: dict):
     with pytest.raises(UserError, match=next(iter(options))):
-        intake.make_request("text", "mini", (MethodChoice(method="full"),), **options)
+        compare_form.make_request("text", "mini", (MethodChoice(method="full"),), **options)
 
 
 @pytest.mark.parametrize(
@@ -83,19 +87,19 @@ def test_an_option_out_of_range_is_one_sentence(options: dict):
 )
 def test_what_is_no_model_is_one_sentence_and_has_no_tokenizer(name: str):
     with pytest.raises(UserError):
-        models.check_model(name)
-    assert models.tokenizer_file(name) is None
+        names.check_model(name)
+    assert names.tokenizer_file(name) is None
 
 
 def test_a_folder_must_hold_a_model(tmp_path: Path):
     with pytest.raises(UserError, match=r"holds no config\.json"):
-        models.check_model(str(tmp_path))
+        names.check_model(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="holds no weights"):
-        models.check_model(str(tmp_path))
+        names.check_model(str(tmp_path))
     (tmp_path / "model.safetensors").touch()
-    assert models.check_model(f" {tmp_path} ") == str(tmp_path)
-    assert models.check_model("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
+    assert names.check_model(f" {tmp_path} ") == str(tmp_path)
+    assert names.check_model("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
 
 
 def test_tokens_are_counted_by_the_models_tokenizer_and_estimated_without_it(tmp_path: Path):
@@ -105,26 +109,26 @@ def test_tokens_are_counted_by_the_models_tokenizer_and_estimated_without_it(tmp
 
     tokenizer = Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
     tokenizer.pre_tokenizer = Whitespace()
-    assert prompts.count_tokens("a b c", Manner(str(tmp_path))) == (1, False)
+    assert token_count.count_tokens("a b c", Manner(str(tmp_path))) == (1, False)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert prompts.count_tokens("a b c", Manner(str(tmp_path))) == (3, True)
+    assert token_count.count_tokens("a b c", Manner(str(tmp_path))) == (3, True)
     (tmp_path / "tokenizer.json").write_text("{")
-    assert prompts.count_tokens("a b c", Manner(str(tmp_path))) == (1, False)
+    assert token_count.count_tokens("a b c", Manner(str(tmp_path))) == (1, False)
 
 
 def test_a_prompt_longer_than_the_model_reads_is_one_sentence_before_anything_is_queued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(intake, "count_tokens", lambda prompt, model: (len(prompt.split()), True))
+    monkeypatch.setattr(compare_form, "count_tokens", lambda prompt, model: (len(prompt.split()), True))
     (tmp_path / "config.json").write_text('{"text_config": {"max_position_embeddings": 100}}')
     (tmp_path / "model.safetensors").touch()
-    assert models.context_length(str(tmp_path)) == 100
+    assert names.context_length(str(tmp_path)) == 100
     chosen = (MethodChoice(method="full"),)
-    assert intake.make_request("word " * 60, str(tmp_path), chosen, max_new_tokens=40)
+    assert compare_form.make_request("word " * 60, str(tmp_path), chosen, max_new_tokens=40)
     with pytest.raises(UserError, match="shorten the prompt to at most 60 tokens"):
-        intake.make_request("word " * 61, str(tmp_path), chosen, max_new_tokens=40)
+        compare_form.make_request("word " * 61, str(tmp_path), chosen, max_new_tokens=40)
     (tmp_path / "config.json").write_text("[")
-    assert models.context_length(str(tmp_path)) is None
+    assert names.context_length(str(tmp_path)) is None
 
 
 def test_a_schema_says_kind_limits_and_default_of_each_parameter():
@@ -159,8 +163,8 @@ def test_only_changed_values_within_their_limits_pass():
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(registry, "COMMAND", (sys.executable, "-c", code))
-    registry._reading.cache_clear()
+    monkeypatch.setattr(methods, "COMMAND", (sys.executable, "-c", code))
+    methods._reading.cache_clear()
 
 
 def test_the_registry_is_asked_once_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -168,38 +172,39 @@ def test_the_registry_is_asked_once_and_again_after_a_failure(monkeypatch: pytes
     answer(monkeypatch, count + "import sys; sys.exit('no methods today')")
     for _ in range(2):
         with pytest.raises(UserError, match=r"failed \(no methods today\)"):
-            registry.methods()
+            methods.methods()
     listed = json.dumps([{"name": "a", "family": "f", "title": "A", "more": 1}])
     answer(monkeypatch, count + f"print({listed!r})")
-    assert [method.name for method in registry.methods() + registry.methods()] == ["a", "a"]
+    assert [method.name for method in methods.methods() + methods.methods()] == ["a", "a"]
     assert (tmp_path / "count").read_text() == "xxx"
-    registry._reading.cache_clear()
+    methods._reading.cache_clear()
 
 
 @pytest.mark.parametrize("printed", ["", "[1]", '{"a": 1}', "[{}]"])
 def test_an_answer_that_is_no_list_of_methods_is_one_sentence(monkeypatch: pytest.MonkeyPatch, printed: str):
     answer(monkeypatch, f"print({printed!r})")
     with pytest.raises(UserError, match="no list of methods"):
-        registry.methods()
-    registry._reading.cache_clear()
+        methods.methods()
+    methods._reading.cache_clear()
 
 
 def test_the_client_side_imports_no_model_code():
-    code = "import sys, kvlab.jobs, kvlab.jobs.intake, kvlab.jobs.parameters, kvlab.jobs.worker, kvlab.cli.app; "
+    code = "import sys, kvlab.jobs, kvlab.forms.compare_form, kvlab.catalogue.parameters, "
+    code += "kvlab.jobs.worker, kvlab.cli.app; "
     code += "print([name for name in ('torch', 'transformers', 'streamlit') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 
 def test_words_of_the_form_become_settings_of_the_request() -> None:
-    chosen = intake.choices([entry for entry in registry.methods() if entry.name == "h2o"], [0.2])
+    chosen = compare_form.choices([entry for entry in methods.methods() if entry.name == "h2o"], [0.2])
     asked = {"device": "cuda:1", "placement": "auto", "load_in": "none", "chat": "auto", "system": "Be brief."}
-    request = intake.make_request("a b", "somebody/chat", chosen, thinking="no", **asked)
+    request = compare_form.make_request("a b", "somebody/chat", chosen, thinking="no", **asked)
     assert (request.device, request.placement, request.load_in) == ("cuda:1", "auto", None)
     assert (request.chat, request.system, request.thinking) == ("auto", "Be brief.", False)
-    assert intake.make_request("a b", "mini", chosen, thinking="template", load_in="4bit").load_in == "4bit"
+    assert compare_form.make_request("a b", "mini", chosen, thinking="template", load_in="4bit").load_in == "4bit"
     with pytest.raises(UserError, match="device"):
-        intake.make_request("a b", "mini", chosen, device="toaster")
+        compare_form.make_request("a b", "mini", chosen, device="toaster")
 
 
 def test_other_threads_go_on_while_a_long_prompt_is_counted():
@@ -213,11 +218,11 @@ def test_other_threads_go_on_while_a_long_prompt_is_counted():
             silences.append(now - last)
             last = now
 
-    prompts.count_tokens("warm", Manner("mini"))
+    token_count.count_tokens("warm", Manner("mini"))
     listener = threading.Thread(target=listen)
     listener.start()
     begun = time.perf_counter()
-    prompts.count_tokens(text, Manner("mini"))
+    token_count.count_tokens(text, Manner("mini"))
     taken = time.perf_counter() - begun
     done.set()
     listener.join()

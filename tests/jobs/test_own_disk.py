@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.errors import UserError
-from kvlab.jobs import own_disk, store
-from kvlab.jobs.own_disk import queue_folder, queue_note, shared_disk
+from kvlab.common.errors import UserError
+from kvlab.jobs import queue_db, queue_location
+from kvlab.jobs.queue_location import queue_folder, queue_note, shared_disk
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     path = tmp_path / "mounts"
     path.write_text("\n".join(lines))
-    monkeypatch.setattr(own_disk, "MOUNTS", path)
+    monkeypatch.setattr(queue_location, "MOUNTS", path)
     monkeypatch.setattr(shared_disk, "__defaults__", (path,))
     return tmp_path
 
@@ -33,10 +33,10 @@ def test_the_innermost_mount_says_whether_a_disk_is_shared(mounts: Path) -> None
 
 
 def test_a_queue_of_runs_on_a_shared_disk_lies_on_this_machines(mounts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(own_disk.ELSEWHERE, str(mounts / "own"))
+    monkeypatch.setenv(queue_location.ELSEWHERE, str(mounts / "own"))
     shared, other, plain = mounts / "lab" / "runs", mounts / "lab" / "more", mounts / "runs"
     assert queue_folder(plain, ".jobs") == plain / ".jobs" and queue_note(plain, ".jobs") == ""
-    with store.database(shared), store.database(plain):
+    with queue_db.database(shared), queue_db.database(plain):
         pass
     assert (plain / ".jobs" / "queue.sqlite").is_file() and not (shared / ".jobs" / "queue.sqlite").exists()
     own = queue_folder(shared, ".jobs")
@@ -47,6 +47,6 @@ def test_a_queue_of_runs_on_a_shared_disk_lies_on_this_machines(mounts: Path, mo
 
 
 def test_without_a_disk_of_its_own_it_is_a_sentence(mounts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(own_disk.ELSEWHERE, str(mounts / "with space" / "queue"))
+    monkeypatch.setenv(queue_location.ELSEWHERE, str(mounts / "with space" / "queue"))
     with pytest.raises(UserError, match=r"lustre.* name a folder on this machine's own disk in KVLAB_QUEUE"):
         queue_folder(mounts / "lab" / "runs", ".jobs")

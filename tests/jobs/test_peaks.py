@@ -10,18 +10,19 @@ from typer.testing import CliRunner
 
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
+from kvlab.catalogue.tasks import TaskEntry, TaskList
 from kvlab.cli import commands
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
 from kvlab.fitting.request import FitJob, FitRequest
-from kvlab.jobs import fitting, places, store, worker
-from kvlab.jobs.models import context_length
-from kvlab.jobs.peaks import Several, too_big
+from kvlab.forms import plan_preview
+from kvlab.jobs import queue_db, worker, worker_slots
 from kvlab.jobs.prompt_lengths import longest_prompt
-from kvlab.jobs.task_list import TaskEntry, TaskList
+from kvlab.jobs.size_check import Several, too_big
+from kvlab.model_info.names import context_length
 from kvlab.planning import Machine, find_model
-from kvlab.planning.holds import Holds
-from kvlab.requests import MethodChoice
+from kvlab.planning.footprint import Holds
+from kvlab.requests.compare import MethodChoice
 from tests import benchmark_files
 
 GB = 10**9
@@ -133,23 +134,23 @@ WORKS = {
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("kvlab.jobs.fitting.this_machine", "kvlab.engine.room.this_machine"):
+    for place in ("kvlab.forms.plan_preview.this_machine", "kvlab.engine.out_of_memory.this_machine"):
         monkeypatch.setattr(place, lambda *_, **__: cpu(1e6))
-    fitting._machine.cache_clear()
+    plan_preview._machine.cache_clear()
 
 
 @pytest.mark.parametrize("kind", WORKS)
 def test_the_browser_and_the_worker_refuse_it(
     kind: str, tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvlab.jobs.registry.methods", list)
-    monkeypatch.setattr("kvlab.jobs.fitting.task_list", lambda: LISTED)
+    monkeypatch.setattr("kvlab.catalogue.methods.methods", list)
+    monkeypatch.setattr("kvlab.forms.plan_preview.task_list", lambda: LISTED)
     with pytest.raises(UserError, match=r"This needs about .* cpu has"):
-        fitting.check_work(WORKS[kind], tmp_path)
+        plan_preview.check_work(WORKS[kind], tmp_path)
     job_id = jobs.submit(tmp_path, WORKS[kind])  # as if there had been room when it was asked for
-    with store.database(tmp_path) as connection:
-        places.take_place(connection, worker.os.getpid())
-        job = store.claim(connection, worker.os.getpid())
+    with queue_db.database(tmp_path) as connection:
+        worker_slots.take_place(connection, worker.os.getpid())
+        job = queue_db.claim(connection, worker.os.getpid())
         assert job is not None
         worker.run_job(connection, tmp_path, job, worker.COMPARE, threading.Event())
     ended = jobs.status(tmp_path, job_id)

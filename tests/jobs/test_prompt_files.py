@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from kvlab.errors import UserError
-from kvlab.jobs import evaluating, prompt_files
-from kvlab.jobs.prompt_files import LARGEST_TEXT, LARGEST_UPLOAD, save_prompts
+from kvlab.common.errors import UserError
+from kvlab.forms import eval_form, prompt_files
+from kvlab.forms.prompt_files import LARGEST_TEXT, LARGEST_UPLOAD, save_prompts
 from kvlab.models.tokenizer import load_tokenizer
 from kvlab.tasks.loaders import load_file
 from tests import benchmark_files as files
@@ -69,7 +69,7 @@ def test_the_same_prompts_come_out_of_every_kind_of_file(tmp_path: Path):
         assert [(one.context, one.question, one.answers, one.max_new_tokens, one.task) for one in samples] == [
             (row["context"], "\n\nWho sat? The", row["answer"], 8, "niah_single_1") for row in rows
         ], name
-        assert evaluating.known_files(tmp_path / name) == {"t.jsonl": choice}
+        assert eval_form.known_files(tmp_path / name) == {"t.jsonl": choice}
 
 
 @pytest.mark.usefixtures("in_process")

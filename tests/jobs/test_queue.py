@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab import jobs
-from kvlab.errors import UserError
-from kvlab.jobs import store, worker
-from kvlab.requests import CompareRequest, MethodChoice, Progress, RescueRequest
+from kvlab.common.errors import UserError
+from kvlab.jobs import queue_db, worker
+from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RescueRequest
 from tests.jobs.by_hand import STAND_IN, work_off
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
@@ -33,10 +33,10 @@ def test_sessions_take_turns_and_keep_their_own_order(tmp_path_factory: pytest.T
     positions = {job_id: jobs.status(root, job_id).position for job_id in owner}
     assert sorted(positions.values()) == list(range(1, len(owner) + 1))
     ran: list[str] = []
-    with store.database(root) as connection:
-        while (job := store.claim(connection, 1)) is not None:
+    with queue_db.database(root) as connection:
+        while (job := queue_db.claim(connection, 1)) is not None:
             ran.append(job["job_id"])
-            store.finish(connection, job["job_id"], "complete")
+            queue_db.finish(connection, job["job_id"], "complete")
     assert sorted(ran, key=positions.__getitem__) == ran, "the positions shown at first are the order they run in"
     for session in set(sessions):
         mine = [job for job in owner if owner[job] == session]
@@ -113,8 +113,8 @@ def test_an_unknown_job_is_one_sentence(tmp_path: Path):
 
 def test_a_fresh_queue_waits_for_who_opened_it_first(tmp_path: Path):
     # What made a server and its command meet: the file is new, and another connection writes to it.
-    (tmp_path / store.FOLDER).mkdir()
-    file = tmp_path / store.FOLDER / "queue.sqlite"
+    (tmp_path / queue_db.FOLDER).mkdir()
+    file = tmp_path / queue_db.FOLDER / "queue.sqlite"
     with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as first:
         first.execute("CREATE TABLE other (number)")
         first.execute("BEGIN IMMEDIATE")
@@ -129,12 +129,12 @@ def test_a_fresh_queue_waits_for_who_opened_it_first(tmp_path: Path):
 def test_a_wrong_statement_is_not_taken_for_a_full_disk_and_a_full_disk_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    with pytest.raises(sqlite3.OperationalError, match="syntax error"), store.database(tmp_path) as connection:
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"), queue_db.database(tmp_path) as connection:
         connection.execute("SELECT FROM")
-    with pytest.raises(OSError, match="own"), store.database(tmp_path):
+    with pytest.raises(OSError, match="own"), queue_db.database(tmp_path):
         raise OSError("the caller's own")
     # SQLite's own small disk: no page more than the file has.
-    monkeypatch.setattr(store, "write_ahead", lambda connection: connection.execute("PRAGMA max_page_count = 1"))
+    monkeypatch.setattr(queue_db, "write_ahead", lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     with pytest.raises(UserError, match="is the disk full"):
         jobs.submit(tmp_path, ask("x" * 10_000))
 

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.errors import UserError
-from kvlab.jobs import models
-from kvlab.lab import shelf
+from kvlab.common.errors import UserError
+from kvlab.model_info import names
+from kvlab.server import offered_models
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "none").mkdir()
     (home / "half").mkdir()
     (home / "half" / "config.json").write_text("{}")
-    monkeypatch.delenv(shelf.FOLDERS, raising=False)
+    monkeypatch.delenv(offered_models.FOLDERS, raising=False)
     return home
 
 
@@ -34,7 +34,7 @@ def test_models_of_a_folder_are_offered_and_listed(folder: Path, tmp_path: Path)
     found = CliRunner().invoke(
         commands, ["models", "--json", "--runs", str(tmp_path / "runs"), "--models", str(folder)]
     )
-    os.environ.pop(shelf.FOLDERS, None)
+    os.environ.pop(offered_models.FOLDERS, None)
     assert found.exit_code == 0, found.output
     about = {model["name"]: model for model in json.loads(found.stdout)}
     alone = about[str(folder / "alone")]
@@ -46,17 +46,17 @@ def test_models_of_a_folder_are_offered_and_listed(folder: Path, tmp_path: Path)
 def test_one_that_is_put_there_later_is_offered_too(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(shelf.FOLDERS, shelf.given([folder / "alone", folder]))
-    assert shelf.shelf() == [str(folder / "alone"), str(folder / "owner" / "name")]
+    monkeypatch.setenv(offered_models.FOLDERS, offered_models.given([folder / "alone", folder]))
+    assert offered_models.shelf() == [str(folder / "alone"), str(folder / "owner" / "name")]
     shutil.copytree(folder / "alone", folder / "new")
-    assert str(folder / "new") in models.models_here(tmp_path)
-    assert shelf.short_name(str(folder / "owner" / "name")) == "owner/name"
-    assert shelf.short_name("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
+    assert str(folder / "new") in names.models_here(tmp_path)
+    assert offered_models.short_name(str(folder / "owner" / "name")) == "owner/name"
+    assert offered_models.short_name("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
     shutil.rmtree(folder)
-    assert shelf.shelf() == []
+    assert offered_models.shelf() == []
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("nowhere", "There is no folder"), ("none", "holds no model")])
 def test_a_folder_without_models_is_refused(folder: Path, name: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        shelf.given([folder / name])
+        offered_models.given([folder / name])

@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from app.parts.prompt_preview import tokens_as_html
+from app.new_run.prompt_preview import tokens_as_html
+from kvlab.common.errors import UserError
 from kvlab.engine.prompt import encode_prompt
-from kvlab.errors import UserError
-from kvlab.jobs import intake, prompts
-from kvlab.jobs import spoken as spoken_module
-from kvlab.jobs.cutting import cut_to_fit, shortened, token_spans, tokens_over
-from kvlab.jobs.models import context_length
-from kvlab.jobs.spoken import Manner, spoken
+from kvlab.forms import compare_form
+from kvlab.forms.truncation import cut_to_fit, shortened, token_spans, tokens_over
+from kvlab.model_info import chat_template as spoken_module
+from kvlab.model_info import token_count
+from kvlab.model_info.chat_template import Manner, spoken
+from kvlab.model_info.names import context_length
 from kvlab.models.chat import chat_of
 from kvlab.models.load import load_model
-from kvlab.requests import MethodChoice, ModelRequest
+from kvlab.requests.compare import MethodChoice, ModelRequest
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = " Where is the rabbit? <b>\n"
@@ -35,7 +36,7 @@ def test_the_count_is_what_a_run_encodes(asked: dict[str, Any], folder: Path) ->
     loaded = load_model(str(folder), device="cpu")
     request = ModelRequest(model=str(folder), **asked)
     ids = encode_prompt(loaded, PROMPT, 1, chat_of(request, loaded.tokenizer))
-    assert prompts.count_tokens(PROMPT, Manner.of(request)) == (ids.shape[1], True)
+    assert token_count.count_tokens(PROMPT, Manner.of(request)) == (ids.shape[1], True)
 
 
 def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> None:
@@ -61,10 +62,10 @@ def test_without_a_template_nothing_is_asked_of_a_second_process(monkeypatch: py
 def test_what_is_refused_is_said_before_anything_is_queued(folder: Path, tmp_path: Path) -> None:
     for how in (Manner("mini", system="Be brief."), Manner("mini", thinking=True)):
         with pytest.raises(UserError, match="Nothing would read the system prompt"):
-            prompts.count_tokens("a", how)
+            token_count.count_tokens("a", how)
     strict = tiny_folder(tmp_path / "strict", chat_template="{{ raise_exception('not today') }}")
     with pytest.raises(UserError, match=r"refuses this prompt \(not today\)"):
-        intake.make_request("a", str(strict), (MethodChoice(method="full"),))
+        compare_form.make_request("a", str(strict), (MethodChoice(method="full"),))
 
 
 def test_a_template_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +73,7 @@ def test_a_template_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pyte
     endless = tiny_folder(tmp_path / "endless", chat_template=loops)
     monkeypatch.setattr(spoken_module, "SECONDS_ALLOWED", 2)
     with pytest.raises(UserError, match="gave no text in 2 seconds"):
-        prompts.count_tokens("a", Manner(str(endless)))
+        token_count.count_tokens("a", Manner(str(endless)))
 
 
 def test_a_prompt_is_cut_so_that_it_fits_with_its_template(folder: Path) -> None:
@@ -81,4 +82,4 @@ def test_a_prompt_is_cut_so_that_it_fits_with_its_template(folder: Path) -> None
     text = "the rabbit " * (room // 11)
     assert tokens_over(text, Manner(str(folder), "no"), 1) == 0 < tokens_over(text, how, 1)
     cut = cut_to_fit(text, how, 1, "end")
-    assert tokens_over(cut.text, how, 1) == 0 and room - 40 < prompts.count_tokens(cut.text, how)[0] < room
+    assert tokens_over(cut.text, how, 1) == 0 and room - 40 < token_count.count_tokens(cut.text, how)[0] < room

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
-from kvlab.errors import UserError
-from kvlab.jobs import places, store
-from kvlab.lab.person import ALONE, Person, Role, ask_who
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.common.errors import UserError
+from kvlab.jobs import queue_db, worker_slots
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.server.users import ALONE, Person, Role, ask_who
 
 ANN, BEN, ADA = Person("ann", Role.RUN), Person("ben", Role.RUN), Person("ada", Role.ADMINISTER)
 
@@ -36,10 +36,10 @@ def submit(root: Path, person: Person, session: str) -> str:
 
 def run_all(root: Path, pid: int = 1, **claimed: object) -> list[str]:
     ran = []
-    with store.database(root) as connection:
-        while (job := store.claim(connection, pid, **claimed)) is not None:  # type: ignore[arg-type]
+    with queue_db.database(root) as connection:
+        while (job := queue_db.claim(connection, pid, **claimed)) is not None:  # type: ignore[arg-type]
             ran.append(job["job_id"])
-            store.finish(connection, job["job_id"], "complete")
+            queue_db.finish(connection, job["job_id"], "complete")
     return ran
 
 
@@ -98,8 +98,8 @@ def test_a_queue_of_version_1_keeps_every_job_and_its_worker(tmp_path: Path):
     assert (done.state, done.title, done.run_ids, done.owner) == ("complete", "a title", ("r",), "")
     assert (waits.state, waits.position) == ("queued", 1)
     assert jobs.request_of(tmp_path, "waits") == ask()
-    with store.database(tmp_path) as connection:
-        assert places.live_worker(connection) == 7
+    with queue_db.database(tmp_path) as connection:
+        assert worker_slots.live_worker(connection) == 7
     assert run_all(tmp_path) == ["waits"]
 
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.parts.prompt_preview import cut_as_html, tokens_as_html
-from kvlab.errors import UserError
-from kvlab.jobs.cutting import KEEPS, Cut, cut_to_fit, token_spans, tokens_over
-from kvlab.jobs.models import context_length
-from kvlab.jobs.prompts import count_tokens
-from kvlab.jobs.spoken import Manner
-from kvlab.jobs.uploads import read_upload
+from app.new_run.prompt_preview import cut_as_html, tokens_as_html
+from kvlab.common.errors import UserError
+from kvlab.forms.truncation import KEEPS, Cut, cut_to_fit, token_spans, tokens_over
+from kvlab.forms.uploads import read_upload
+from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.names import context_length
+from kvlab.model_info.token_count import count_tokens
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=("Cs",)), min_size=1)
 

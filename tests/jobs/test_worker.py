@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from kvlab import jobs
-from kvlab.jobs import places, store
+from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.worker import NICE
 from kvlab.planning.machine import visible_gpus
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
 
@@ -136,15 +136,15 @@ def test_two_workers_share_a_queue_and_run_no_job_twice(tmp_path: Path, workers:
 def test_a_job_of_a_container_that_died_ends_by_its_heartbeat(tmp_path: Path):
     job = jobs.submit(tmp_path, ask("fine"))
     # A worker of another container, whose process id is one that lives here.
-    with store.database(tmp_path) as connection:
-        beaten = time.time() - places.SILENT_SECONDS + 5
+    with queue_db.database(tmp_path) as connection:
+        beaten = time.time() - worker_slots.SILENT_SECONDS + 5
         row = (1, os.getpid(), "elsewhere", "2020-01-01T00:00:00+00:00", beaten)
         connection.execute("INSERT INTO workers (place, pid, host, since, heartbeat) VALUES (?, ?, ?, ?, ?)", row)
-        store.claim(connection, os.getpid(), "elsewhere")
+        queue_db.claim(connection, os.getpid(), "elsewhere")
         assert state(tmp_path, job) == "running"
         connection.execute("UPDATE workers SET heartbeat = heartbeat - 10")
     ended = jobs.status(tmp_path, job)
-    assert (ended.state, ended.message) == ("failed", places.KILLED)
+    assert (ended.state, ended.message) == ("failed", worker_slots.KILLED)
 
 
 def test_ensure_worker_starts_one_once_and_it_ends_with_its_parent(tmp_path: Path):
@@ -164,7 +164,7 @@ def test_a_worker_stays_while_another_process_wants_it(tmp_path: Path):
         until(lambda: psutil.Process(pid).nice() == min(19, psutil.Process().nice() + NICE))
     goes = [sys.executable, "-c", code + "print(jobs.release_workers(r))"]
     assert subprocess.run(goes, capture_output=True, text=True, check=True, timeout=60).stdout == "[]\n"
-    time.sleep(3 * places.HEARTBEAT_SECONDS)
+    time.sleep(3 * worker_slots.HEARTBEAT_SECONDS)
     assert _worker_pid(tmp_path) == pid
     stays.kill()
     stays.wait()
@@ -172,5 +172,5 @@ def test_a_worker_stays_while_another_process_wants_it(tmp_path: Path):
 
 
 def _worker_pid(root: Path) -> int | None:
-    with store.database(root) as connection:
-        return places.live_worker(connection)
+    with queue_db.database(root) as connection:
+        return worker_slots.live_worker(connection)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.lab.person import ALONE, Person, Role, ask_who
-from kvlab.lab.settings import VARIABLE
+from kvlab.server.settings import VARIABLE
+from kvlab.server.users import ALONE, Person, Role, ask_who
 
 PEOPLE = """
 [people]

@@ -15,11 +15,11 @@ import pytest
 from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
 from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME
 
-from app import gate as gate_module
-from app.gate import Gate
-from kvlab.lab import tokens
-from kvlab.lab.person import Person, Role
-from kvlab.lab.settings import People
+from app.server import gate as gate_module
+from app.server.gate import Gate
+from kvlab.server import tokens
+from kvlab.server.settings import People
+from kvlab.server.users import Person, Role
 
 TOKEN, KEY = "the token of this lab", b"k" * 32
 PROXY = People(way="proxy", administer=("anna",), default="look")
@@ -210,7 +210,7 @@ FILES = ("/media/abc.png", "/_stcore/upload_file/session/file")
 
 def identity(monkeypatch: pytest.MonkeyPatch, secret: str = "the lab's own", **told: object) -> str:
     """The cookie of somebody who signed in, as Streamlit signs it; the server's secret is `the lab's own`."""
-    monkeypatch.setattr("app.signed_in.get_cookie_secret", lambda: "the lab's own")
+    monkeypatch.setattr("app.server.oidc_cookie.get_cookie_secret", lambda: "the lab's own")
     value = create_signed_value(secret, USER_COOKIE_NAME, json.dumps({"is_logged_in": True} | told))
     return f"{USER_COOKIE_NAME}={value.decode()}"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from kvlab import jobs
-from kvlab.errors import UserError
-from kvlab.jobs import places, store, worker
-from kvlab.lab.person import Role
-from kvlab.library import bin as rubbish
-from kvlab.library import parcel, saved_views, shelf
+from kvlab.common.errors import UserError
+from kvlab.jobs import queue_db, worker, worker_slots
+from kvlab.library import archive, saved_views, shelf
+from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import Wanted
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.server.users import Role
 from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
 from kvlab.trace.labels import change_labels, change_tags, load_labels, owner_of, save_answer, take_name
 from kvlab.trace.stories import Story, save_story
@@ -70,7 +70,7 @@ def test_a_shelf_kept_for_one_is_not_shown_to_another(root: Path, act_as: Act) -
 def test_private_runs_are_neither_exported_nor_found_by_their_words(root: Path, act_as: Act, tmp_path: Path) -> None:
     act_as("carl", Role.RUN)
     with pytest.raises(UserError, match="There is no comparison 'hidden'"):
-        parcel.pack(root, "comparison", ["hidden"], "", tmp_path / "parcel.zip")
+        archive.pack(root, "comparison", ["hidden"], "", tmp_path / "parcel.zip")
     assert not (tmp_path / "parcel.zip").exists()
     assert shelf.look(root).find(Wanted(text="secret")).empty
     act_as("ben", Role.RUN)
@@ -134,12 +134,12 @@ def test_the_bin_shows_and_empties_ones_own(root: Path, act_as: Act) -> None:
 
 
 def test_who_looks_changes_nothing(root: Path, act_as: Act, tmp_path: Path) -> None:
-    parcel.pack(root, "comparison", ["open"], "", tmp_path / "parcel.zip")
+    archive.pack(root, "comparison", ["open"], "", tmp_path / "parcel.zip")
     act_as("dora", Role.LOOK)
     request = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),))
     for attempt in (
         lambda: jobs.submit(root, request),
-        lambda: parcel.unpack(tmp_path / "elsewhere", tmp_path / "parcel.zip"),
+        lambda: archive.unpack(tmp_path / "elsewhere", tmp_path / "parcel.zip"),
         lambda: save_story(root, Story(name="mine")),
         lambda: saved_views.save_view(root, "mine", {}),
     ):
@@ -148,10 +148,10 @@ def test_who_looks_changes_nothing(root: Path, act_as: Act, tmp_path: Path) -> N
 
 
 def test_what_is_brought_from_elsewhere_is_theirs_who_brought_it(root: Path, act_as: Act, tmp_path: Path) -> None:
-    parcel.pack(root, "comparison", ["hidden"], "", tmp_path / "parcel.zip")
+    archive.pack(root, "comparison", ["hidden"], "", tmp_path / "parcel.zip")
     act_as("carl", Role.RUN)
     (tmp_path / "other").mkdir()
-    parcel.unpack(tmp_path / "other", tmp_path / "parcel.zip")
+    archive.unpack(tmp_path / "other", tmp_path / "parcel.zip")
     (run,) = list_runs(tmp_path / "other")
     assert (run.owner, run.private) == ("carl", False)
 
@@ -173,9 +173,9 @@ def test_a_job_is_its_owners_and_so_are_the_runs_it_makes(root: Path, act_as: Ac
     private = CompareRequest(prompt="hush", title="hush", choices=(MethodChoice(method="h2o"),), private=True)
     job_id = jobs.submit(root, private)
     stop = threading.Event()
-    with store.database(root) as connection:
-        places.take_place(connection, worker.os.getpid())
-        job = store.claim(connection, worker.os.getpid())
+    with queue_db.database(root) as connection:
+        worker_slots.take_place(connection, worker.os.getpid())
+        job = queue_db.claim(connection, worker.os.getpid())
         assert job is not None
         worker.run_job(connection, root, job, "owner_stand_in:compare", stop)
     assert jobs.status(root, job_id).state == "complete"

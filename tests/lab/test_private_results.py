@@ -11,19 +11,19 @@ import pandas as pd
 import pytest
 
 from kvlab import jobs
-from kvlab.atlas.sources import Sources
 from kvlab.bench.request import BenchJob, BenchRequest
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
-from kvlab.jobs import fits
-from kvlab.jobs.counterfactual import counterfactual
-from kvlab.jobs.reach import check_settings
+from kvlab.forms import fit_form
+from kvlab.jobs.access_check import check_settings
+from kvlab.jobs.rerun_pinned import counterfactual
 from kvlab.jobs.work import Work
-from kvlab.lab.person import Role
-from kvlab.library import parcel, shelf
+from kvlab.library import archive, shelf
 from kvlab.library.prompts import bring_back, load_prompt, remove_prompts, save_prompt, saved_prompts
-from kvlab.requests import MethodChoice, OnePrompt
+from kvlab.requests.compare import MethodChoice, OnePrompt
+from kvlab.results.sources import Sources
+from kvlab.server.users import Role
 from kvlab.trace.labels import FOLDER, change_labels, label_path, load_labels, take_name
 from kvlab.trace.reader import open_run
 from kvlab.trace.stories import Story, View, list_stories, load_story, make_private, save_story, take_in
@@ -88,7 +88,7 @@ def test_private_results_are_not_exported_and_their_name_is_taken(
 ) -> None:
     act_as("carl", Role.RUN)
     with pytest.raises(UserError, match=f"There is no {kind} 'secret'"):
-        parcel.pack(root, kind, ["secret"], "", tmp_path / "parcel.zip")  # type: ignore[arg-type]
+        archive.pack(root, kind, ["secret"], "", tmp_path / "parcel.zip")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="choose another name") as told:
         take_name(root, "secret", kind)  # type: ignore[arg-type]
     assert "ben" not in str(told.value)
@@ -150,10 +150,10 @@ def test_a_private_fit_is_offered_and_used_by_its_owner_alone(
     take_name(tmp_path, FIT.name, "fit", private=True)
     uses = MethodChoice(method="kvzap", hyper_parameters={"heads": f"fit:{FIT.name}"})
     check_settings(tmp_path, uses)
-    (one,) = fits.fitted(tmp_path, "mini", "kvzap")
-    assert fits.named(one) == f"fit:{FIT.name}", "on a server never by its path"
+    (one,) = fit_form.fitted(tmp_path, "mini", "kvzap")
+    assert fit_form.named(one) == f"fit:{FIT.name}", "on a server never by its path"
     act_as("carl", Role.RUN)
-    assert fits.fitted(tmp_path, "mini", "kvzap") == []
+    assert fit_form.fitted(tmp_path, "mini", "kvzap") == []
     sentences = []
     for name in (FIT.name, "kvzap-mini-2"):  # private, and not there at all
         missing = uses.model_copy(update={"hyper_parameters": {"heads": f"fit:{name}"}})
@@ -181,7 +181,7 @@ def test_a_story_is_its_makers_until_they_share_it(tmp_path: Path, act_as: Act) 
     act_as("carl", Role.RUN)
     assert list_stories(tmp_path) == [] and load_story(tmp_path, "My talk").views == ()
     with pytest.raises(UserError, match="There is no story"):
-        parcel.pack(tmp_path, "story", ["My talk"], "", tmp_path / "parcel.zip")
+        archive.pack(tmp_path, "story", ["My talk"], "", tmp_path / "parcel.zip")
     with pytest.raises(UserError, match="Another person's story"):
         save_story(tmp_path, Story(name="my TALK"))  # another name, the same file
     assert take_in(tmp_path, TALK).name == "My talk 2"
@@ -227,10 +227,10 @@ def test_saved_prompts_are_ones_own(tmp_path: Path, act_as: Act) -> None:
 def test_results_brought_from_elsewhere_are_theirs_who_brought_them(root: Path, act_as: Act, tmp_path: Path) -> None:
     act_as("ben", Role.RUN)
     change_labels(root, "secret", "evaluation", tags=["x"])
-    parcel.pack(root, "evaluation", ["secret"], "", tmp_path / "parcel.zip")
+    archive.pack(root, "evaluation", ["secret"], "", tmp_path / "parcel.zip")
     act_as("carl", Role.RUN)
     (tmp_path / "other").mkdir()
-    parcel.unpack(tmp_path / "other", tmp_path / "parcel.zip")
+    archive.unpack(tmp_path / "other", tmp_path / "parcel.zip")
     labels = load_labels(tmp_path / "other", "secret", "evaluation")
     assert (labels.owner, labels.private, labels.tags) == ("carl", False, ("x",))
 
@@ -238,18 +238,18 @@ def test_results_brought_from_elsewhere_are_theirs_who_brought_them(root: Path, 
 def test_a_parcel_says_nothing_of_what_is_not_in_it(root: Path, act_as: Act, tmp_path: Path) -> None:
     """Else whoever takes one in could make a result theirs that nobody owns yet."""
     act_as("ben", Role.RUN)
-    parcel.pack(root, "benchmark", ["plain"], "", tmp_path / "parcel.zip")
+    archive.pack(root, "benchmark", ["plain"], "", tmp_path / "parcel.zip")
     foreign = f"{FOLDER}/evaluations/other.json"
     with zipfile.ZipFile(tmp_path / "parcel.zip") as old, zipfile.ZipFile(tmp_path / "changed.zip", "w") as new:
-        manifest = parcel.Manifest.model_validate_json(old.read(parcel.MANIFEST))
+        manifest = archive.Manifest.model_validate_json(old.read(archive.MANIFEST))
         said = b'{"owner": "ben"}'
-        item = parcel.Item(size=len(said), sha256=hashlib.sha256(said).hexdigest())
+        item = archive.Item(size=len(said), sha256=hashlib.sha256(said).hexdigest())
         changed = manifest.model_copy(update={"files": {**manifest.files, foreign: item}})
-        new.writestr(parcel.MANIFEST, changed.model_dump_json())
+        new.writestr(archive.MANIFEST, changed.model_dump_json())
         new.writestr(foreign, said)
         for name in manifest.files:
             new.writestr(name, old.read(name))
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match="says something of what is not in it"):
-        parcel.unpack(tmp_path / "other", tmp_path / "changed.zip")
+        archive.unpack(tmp_path / "other", tmp_path / "changed.zip")
     assert not (tmp_path / "other" / FOLDER / "evaluations").exists()

@@ -11,22 +11,23 @@ import pytest
 
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
-from kvlab.errors import UserError
+from kvlab.catalogue.models import models_here, what_to_name
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
 from kvlab.fitted.feature_maps import MAPS
 from kvlab.fitted.profiles import PROFILES
 from kvlab.fitted.score_heads import SCORE_HEADS
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
-from kvlab.jobs import evaluating, prompt_files
-from kvlab.jobs.from_command import Ordered
-from kvlab.jobs.models import check_model, context_length, models_here, what_to_name
-from kvlab.jobs.reach import under_own_name
+from kvlab.forms import eval_form, prompt_files
+from kvlab.forms.command_to_request import Ordered
+from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
-from kvlab.lab.person import Role
-from kvlab.lab.said import hide_paths
-from kvlab.lab.settings import VARIABLE
+from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
-from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
+from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
+from kvlab.server.redaction import hide_paths
+from kvlab.server.settings import VARIABLE
+from kvlab.server.users import Role
 from kvlab.trace.labels import load_labels
 from tests.families import tiny_folder
 
@@ -79,11 +80,11 @@ def test_what_the_atlas_queues_is_each_person_s_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The card's name for the first, numbered for the others, and the same again for each; nobody is refused."""
-    from app.parts.order import submit  # it sets who asks
+    from app.atlas.measure_button import submit  # it sets who asks
 
     monkeypatch.setenv("KVLAB_RUNS", str(server))
-    monkeypatch.setattr("app.parts.order.submitted", lambda work: jobs.submit(server, work))
-    monkeypatch.setattr("app.parts.order.go", lambda *_, **__: None)
+    monkeypatch.setattr("app.atlas.measure_button.submitted", lambda work: jobs.submit(server, work))
+    monkeypatch.setattr("app.atlas.measure_button.go", lambda *_, **__: None)
     monkeypatch.setattr("kvlab.jobs.ensure_worker", lambda _root: 0)
     work = eval_job() if kind == "evaluation" else BenchJob(name="it", preset="small")
     for person in ("ben", "carl", "ben", "anna", "carl"):
@@ -166,7 +167,7 @@ def test_a_request_names_nothing_by_its_path(server: Path, tmp_path: Path) -> No
 def test_files_come_by_upload_alone(server: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.jsonl"
     secret.write_text("{}")
-    assert "by upload" in sentence(lambda: evaluating.read_files(f"table={secret}"))
+    assert "by upload" in sentence(lambda: eval_form.read_files(f"table={secret}"))
     kept, _ = prompt_files.save_prompts(server, "a.jsonl", b'{"prompt": "x", "answer": "y"}\n')
     assert jobs.submit(server, eval_job(files=(kept,)))
     outside = kept.path.parent / ".." / ".." / ".." / "labels" / "x.jsonl"

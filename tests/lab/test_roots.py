@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.batch import load_batch
-from kvlab.library import bin as rubbish
-from kvlab.library import parcel
-from kvlab.requests import RescueRequest
+from kvlab.library import archive
+from kvlab.library import recycle_bin as rubbish
+from kvlab.requests.compare import RescueRequest
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.labels import change_labels, load_labels, remove_labels, save_answer
 from kvlab.trace.schema import RunRecord, check_id
@@ -31,7 +31,7 @@ USES: dict[str, Callable[[Path, str], object]] = {
     "deleted": lambda root, name: rubbish.delete(root, "comparison", [name]),
     "deleted results": lambda root, name: rubbish.delete(root, "evaluation", [name]),
     "brought back": lambda root, name: rubbish.bring_back(root, name),
-    "exported": lambda root, name: parcel.pack(root, "evaluation", [name], "", root / "out.zip"),
+    "exported": lambda root, name: archive.pack(root, "evaluation", [name], "", root / "out.zip"),
     "searched": lambda root, name: RescueRequest(run_id=name),
     "evaluated": lambda root, name: EvalJob.model_validate({"name": name, "request": {}}),
 }
@@ -67,7 +67,7 @@ def test_a_run_that_is_linked_from_outside_is_not_shown_on_a_server(
     write_lab()
     assert {run.comparison_id for run in list_runs(root)} == {"own"}
     with pytest.raises(UserError, match="There is no comparison"):
-        parcel.pack(root, "comparison", ["linked"], "", tmp_path / "out.zip")
+        archive.pack(root, "comparison", ["linked"], "", tmp_path / "out.zip")
 
 
 @pytest.mark.parametrize("name", [*OUTSIDE, "", ".hidden"])

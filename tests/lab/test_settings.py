@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.errors import UserError
-from kvlab.lab import tokens
-from kvlab.lab.person import Role
-from kvlab.lab.serving import check_serving, is_loopback, server_command, server_options
-from kvlab.lab.settings import lab, read_lab
+from kvlab.common.errors import UserError
+from kvlab.server import tokens
+from kvlab.server.binding import check_serving, is_loopback, server_command, server_options
+from kvlab.server.settings import lab, read_lab
+from kvlab.server.users import Role
 
 HASH = tokens.hash_token("a token for this test", b"0" * 16)
 

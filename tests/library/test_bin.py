@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.errors import UserError
-from kvlab.library import bin as rubbish
+from kvlab.common.errors import UserError
+from kvlab.library import recycle_bin as rubbish
 from kvlab.library.shelf import look
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.labels import change_labels, load_labels

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.errors import UserError
-from kvlab.library.parcel import MANIFEST, look_into, pack, unpack
+from kvlab.common.errors import UserError
+from kvlab.library.archive import MANIFEST, look_into, pack, unpack
 from kvlab.library.shelf import look
 from kvlab.trace import open_run
 from kvlab.trace.labels import change_labels, load_labels

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.library import prompts
 from kvlab.library.prompts import bring_back, load_prompt, remove_prompts, rename_prompt, save_prompt, saved_prompts
-from kvlab.requests import OnePrompt
+from kvlab.requests.compare import OnePrompt
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=90)
 HELLO = OnePrompt(prompt="Hello, old lamp.", answer="lamp", facts=("old lamp",))

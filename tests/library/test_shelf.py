@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.library.entries import entries
 from kvlab.library.find import ANSWERS, FILTERS, SORTS, Wanted, find, from_address, to_address
 from kvlab.library.shelf import look, read_all, rows_of
-from kvlab.repeats import Planting, Repeat
+from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, results
 from kvlab.trace.labels import change_labels, change_tags, save_answer

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from kvlab.analysis.facts import fact_positions
+from kvlab.analysis.comparison.facts import fact_positions
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
 from kvlab.engine.forward import end_ids
-from kvlab.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
-from kvlab.jobs import prompts
-from kvlab.jobs.spoken import Manner
+from kvlab.model_info import token_count
+from kvlab.model_info.chat_template import Manner
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.conversation import Turn
 from kvlab.trace import open_run
-from kvlab.trace.again import request_again
-from kvlab.turns import Turn
+from kvlab.trace.rerun_request import request_again
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = "Where is the rabbit?"
@@ -75,7 +75,7 @@ def test_a_conversation_is_read_in_the_template_or_as_plain_text(folder: Path, t
         texts[name] = "".join(tokens)
         facts = fact_positions(run.tokens, run.record.prompt, run.record.facts)
         assert "".join(tokens[facts]) == "17", "a fact of an earlier turn is found in what was read"
-        assert prompts.count_tokens(request.prompt, Manner.of(request)) == (run.record.prompt_tokens, True)
+        assert token_count.count_tokens(request.prompt, Manner.of(request)) == (run.record.prompt_tokens, True)
         again = request_again(run.record, MethodChoice(method="cam"), "again")
         assert again.prompt == request.prompt and again.turns == (turns if name == "chat" else ())
     turned = "".join(f"<turn>{role}\n{text}<end>" for role, text in said)
@@ -168,12 +168,13 @@ def test_only_one_model_is_held(folder: Path, tmp_path: Path, monkeypatch: pytes
     """The first is gone before the second is loaded, and a model that is asked for again is not loaded again."""
     import weakref
 
-    from kvlab.models import held
+    from kvlab.models import model_cache
 
     other = tiny_folder(tmp_path / "other")
-    first = held.held_model(CompareRequest(prompt="a", model=str(folder), choices=(MethodChoice(method="h2o"),)))
+    first = model_cache.held_model(CompareRequest(prompt="a", model=str(folder), choices=(MethodChoice(method="h2o"),)))
     assert (
-        held.held_model(CompareRequest(prompt="b", model=str(folder), choices=(MethodChoice(method="cam"),))) is first
+        model_cache.held_model(CompareRequest(prompt="b", model=str(folder), choices=(MethodChoice(method="cam"),)))
+        is first
     )
     watched = weakref.ref(first.model)
     del first
@@ -183,7 +184,7 @@ def test_only_one_model_is_held(folder: Path, tmp_path: Path, monkeypatch: pytes
         alive.append(watched())
         return load_model(name, **options)
 
-    monkeypatch.setattr(held, "load_model", load)
+    monkeypatch.setattr(model_cache, "load_model", load)
     asked = CompareRequest(prompt="a", model=str(other), choices=(MethodChoice(method="h2o"),), dtype="bfloat16")
-    assert held.held_model(asked).model.dtype == torch.bfloat16
+    assert model_cache.held_model(asked).model.dtype == torch.bfloat16
     assert alive == [None]

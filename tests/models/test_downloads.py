@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from kvlab.engine.watch import before_steps
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
+from kvlab.engine.progress import before_steps
 from kvlab.models import downloads
 from kvlab.models.downloads import download, fetch, is_here
 from kvlab.models.sources import Source
-from kvlab.requests import Progress
+from kvlab.requests.compare import Progress
 from tests.models.small_hub import PIECE, SmallHub, small_hub
 
 GB = 10**9

@@ -10,12 +10,12 @@ from transformers import DynamicCache
 
 from kvlab.attention.queries import project_queries
 from kvlab.cache import make_cache
-from kvlab.cache.steady import cannot_repeat
+from kvlab.cache.replay.steps import cannot_repeat
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.errors import UserError
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import prepare
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import tiny_folder, tiny_model
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from kvlab.assets import asset_path
+from kvlab.common.assets import asset_path
 from kvlab.models.mini import measures, phrasing, task_rows
 from kvlab.models.mini.export import export_model
 from kvlab.models.mini.presets import CPU_PHASES

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import kvlab
-from kvlab import model_faults
-from kvlab.errors import UserError
-from kvlab.jobs.models import check_model
+from kvlab.common.errors import UserError
+from kvlab.model_info import model_faults
+from kvlab.model_info.names import check_model
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.planning import find_model
 

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import torch
 
-from kvlab.assets import project_root
 from kvlab.cache import make_cache
+from kvlab.common.assets import project_root
+from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.errors import UserError
-from kvlab.evaluate.fingerprint import model_digest
+from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.fitted.signature import signature
-from kvlab.models import load, placing
+from kvlab.models import load, placement
 from kvlab.models.load import load_model
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import tiny_folder
 
@@ -31,13 +31,13 @@ def test_a_device_that_is_not_there(device: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: device not in ("cuda",))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=f"no device '{device}'"):
-        placing.pick_device(device)
+        placement.pick_device(device)
 
 
 def test_one_of_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert placing.pick_device("cuda:1") == torch.device("cuda", 1)
+    assert placement.pick_device("cuda:1") == torch.device("cuda", 1)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_a_gpu_that_torch_cannot_use_is_warned_of_once(
     for there in (torch.cuda, torch.backends.mps):
         monkeypatch.setattr(there, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", built)
-    monkeypatch.setattr(placing, "DRIVER", tmp_path / "version")
-    placing.warn_of_an_idle_gpu.cache_clear()
-    assert placing.pick_device("auto") == torch.device("cpu") and not caplog.records
+    monkeypatch.setattr(placement, "DRIVER", tmp_path / "version")
+    placement.warn_of_an_idle_gpu.cache_clear()
+    assert placement.pick_device("auto") == torch.device("cpu") and not caplog.records
     (tmp_path / "version").write_text("NVRM version: 535")
-    assert [placing.pick_device(name) for name in ("auto", "cpu", "auto")] == [torch.device("cpu")] * 3
+    assert [placement.pick_device(name) for name in ("auto", "cpu", "auto")] == [torch.device("cpu")] * 3
     (record,) = caplog.records
     assert sentence in record.getMessage()
-    placing.warn_of_an_idle_gpu.cache_clear()
+    placement.warn_of_an_idle_gpu.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_words_that_mean_nothing(options: dict[str, Any], sentence: str) -> None
     ],
 )
 def test_a_package_that_is_not_there(options: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "find_spec", lambda name: None)
+    monkeypatch.setattr(placement, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=sentence):
         load_model("mini", "cpu", **options)
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from kvlab.assets import asset_path
 from kvlab.cache import make_cache
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
+from kvlab.common.token_ids import padding_id
 from kvlab.engine.compare import compare
 from kvlab.engine.prompt import encode_prompt
-from kvlab.errors import UserError
 from kvlab.evaluate.measure import prepare
 from kvlab.evaluate.plan import PlannedPrompt
-from kvlab.evaluate.rows import PromptIdentity
+from kvlab.evaluate.results.rows import PromptIdentity
 from kvlab.models.load import LoadedModel, load_model
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.tasks.sample import Sample
-from kvlab.token_ids import padding_id
 
 TEXT = "It was dark and then <tool> the lamps went out over the harbour."
 SENTENCE = r"holds the token '<tool>' \(id [\d,]+\), but the model's embedding has [\d,]+ rows"

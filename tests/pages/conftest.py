@@ -14,8 +14,8 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
-from app.parts.later import WAITING
-from kvlab.jobs import registry, task_list
+from app.base.deferred import WAITING
+from kvlab.catalogue import methods, tasks
 from kvlab.trace.synthetic import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,8 +39,8 @@ def _wait_for_the_script(runner: local_script_runner.LocalScriptRunner, timeout:
 local_script_runner.require_widgets_deltas = _wait_for_the_script
 
 METHODS = [
-    registry.MethodEntry(name="full", family="reference", title="Full cache", needs_budget=False),
-    registry.MethodEntry(
+    methods.MethodEntry(name="full", family="reference", title="Full cache", needs_budget=False),
+    methods.MethodEntry(
         name="h2o",
         family="eviction",
         title="H2O",
@@ -48,17 +48,17 @@ METHODS = [
         summary="Keeps heavy hitters & the *most* recent tokens.",
         parameters={"properties": {"recent": {"type": "number", "default": 0.5, "exclusiveMinimum": 0, "maximum": 1}}},
     ),
-    registry.MethodEntry(
+    methods.MethodEntry(
         name="keepkv",
         family="merging",
         title="KeepKV",
         merges=True,
         presets={
-            "paper": registry.PresetEntry(
+            "paper": methods.PresetEntry(
                 about="the paper's experiments",
                 values={
-                    "rule": registry.PresetValue(value="paper", source="equation 7"),
-                    "sinks": registry.PresetValue(value=7, source="appendix"),
+                    "rule": methods.PresetValue(value="paper", source="equation 7"),
+                    "sinks": methods.PresetValue(value=7, source="appendix"),
                 },
             )
         },
@@ -114,24 +114,24 @@ def shared_runs(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[registry.MethodEntry]:
+def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[methods.MethodEntry]:
     """The methods that forms offer; nobody is asked what they hold as they are set."""
-    monkeypatch.setattr("kvlab.jobs.held._ask", lambda unknown: dict.fromkeys(unknown, registry.Held()))
-    answered: Future[list[registry.MethodEntry]] = Future()
+    monkeypatch.setattr("kvlab.catalogue.footprint._ask", lambda unknown: dict.fromkeys(unknown, methods.Held()))
+    answered: Future[list[methods.MethodEntry]] = Future()
     answered.set_result(METHODS)
-    monkeypatch.setattr(registry, "_reading", lambda _version: answered)
+    monkeypatch.setattr(methods, "_reading", lambda _version: answered)
     return METHODS
 
 
 @pytest.fixture(autouse=True)
-def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> task_list.TaskList:
+def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> tasks.TaskList:
     """The tasks and formats that forms offer."""
-    needle = task_list.TaskEntry(name="needle", summary="one number in a story", lengths=(1024,), uses_depth=True)
-    pairs = task_list.TaskEntry(name="key_value", summary="pairs", lengths=(512,), parameters={"pairs": 32})
-    listed = task_list.TaskList(tasks=(needle, pairs), formats=("ruler", "table"))
-    answered: Future[task_list.TaskList] = Future()
+    needle = tasks.TaskEntry(name="needle", summary="one number in a story", lengths=(1024,), uses_depth=True)
+    pairs = tasks.TaskEntry(name="key_value", summary="pairs", lengths=(512,), parameters={"pairs": 32})
+    listed = tasks.TaskList(tasks=(needle, pairs), formats=("ruler", "table"))
+    answered: Future[tasks.TaskList] = Future()
     answered.set_result(listed)
-    monkeypatch.setattr(task_list, "_reading", lambda _version: answered)
+    monkeypatch.setattr(tasks, "_reading", lambda _version: answered)
     return listed
 
 

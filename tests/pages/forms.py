@@ -7,7 +7,7 @@ from pathlib import Path
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.requests import CompareRequest
+from kvlab.requests.compare import CompareRequest
 
 
 def submitted(page: AppTest, root: Path) -> CompareRequest:

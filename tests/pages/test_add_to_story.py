@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.parts.prompt_preview import tokens_as_text
-from app.parts.runs_table import MOST_LISTED, listed
+from app.new_run.prompt_preview import tokens_as_text
+from app.runs.table import MOST_LISTED, listed
 from kvlab import jobs
 from kvlab.report.views import Passages, Shown, Table, Text, shown_of
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.stories import View, load_story
@@ -30,15 +30,15 @@ DRAWING = {
 }  # fmt: skip
 MENUS = {"titled", "menu", "heading"}
 NO_VIEW = {  # what draws and is nothing to show alone, with the reason
-    "app/parts/cards.py card": "a small picture that leads to its figure",
-    "app/parts/cards.py fill": "the same, drawn",
-    "app/parts/context_bar.py begin": "styles",
-    "app/parts/exhibit.py needs": "a command to copy",
-    "app/parts/exhibit.py figure": "a command to copy; the figure has its menu by `show`",
-    "app/parts/exhibit.py claim": "a command to copy",
-    "app/parts/job_panel.py _request": "a setting to copy",
-    "app/parts/job_panel.py _panel": "a log that goes on",
-    "app/parts/prompt_source.py _with_answers": "a form: prompts whose answers are typed",
+    "app/atlas/cards.py card": "a small picture that leads to its figure",
+    "app/atlas/cards.py fill": "the same, drawn",
+    "app/navigation/context_bar.py begin": "styles",
+    "app/atlas/exhibit.py needs": "a command to copy",
+    "app/atlas/exhibit.py figure": "a command to copy; the figure has its menu by `show`",
+    "app/atlas/exhibit.py claim": "a command to copy",
+    "app/queue/job_panel.py _request": "a setting to copy",
+    "app/queue/job_panel.py _panel": "a log that goes on",
+    "app/new_run/prompt_source.py _with_answers": "a form: prompts whose answers are typed",
     "pages/start.py introduction": "a schematic",
 }
 CONTROLS = {  # components that one works with and does not look at
@@ -67,7 +67,7 @@ def drawing_functions() -> Iterator[tuple[str, set[str]]]:
 
 def test_whatever_draws_has_a_menu_or_a_reason_why_not():
     without = {name for name, called in drawing_functions() if not called & MENUS}
-    assert without - set(NO_VIEW) == set(), "give it a menu (app.parts.shown.titled), or say why it is no view"
+    assert without - set(NO_VIEW) == set(), "give it a menu (app.figures.export_menu.titled), or say why it is no view"
     assert set(NO_VIEW) - without == set(), "these draw no more, or have a menu now"
 
 

@@ -17,8 +17,8 @@ from tests.pages.small import PATIENCE_SECONDS, opened, query, text
 def going_page() -> None:
     import streamlit as st
 
-    from app.address import catch_up, go_to, settled
-    from app.state import current_run, pick_head, pick_layer
+    from app.navigation.selection import current_run, pick_head, pick_layer
+    from app.session.url_state import catch_up, go_to, settled
 
     if st.session_state.pop("press", False):  # what a key does, before the page runs
         go_to(layer=1, head=1)
@@ -46,8 +46,8 @@ def own_page() -> None:
     """A page that alone knows a slot, chosen in a callback; `at` says which page is in view."""
     import streamlit as st
 
-    from app.address import PAGE, catch_up, keep, let_go
-    from app.parts.asked import asked_number
+    from app.session.url_numbers import asked_number
+    from app.session.url_state import PAGE, catch_up, keep, let_go
 
     slots = {"slot": lambda: keep("slot", 7), "none": lambda: let_go("slot")}
     st.session_state[PAGE] = st.session_state.get("at", "lineage")
@@ -77,8 +77,8 @@ def listing_page() -> None:
     """A page whose slot is clicked in a picture or chosen in a list."""
     import streamlit as st
 
-    from app.address import catch_up, keep, keep_listed, settled
-    from app.parts.asked import asked_number
+    from app.session.url_numbers import asked_number
+    from app.session.url_state import catch_up, keep, keep_listed, settled
 
     if st.session_state.pop("click", False):  # what a callback does, before the page runs
         keep("slot", 7, "list")
@@ -91,7 +91,7 @@ def listing_page() -> None:
 
 def test_a_list_that_is_not_drawn_anew_yet_does_not_undo_a_click(monkeypatch: pytest.MonkeyPatch):
     """A request between a click and its picture carries what the list said before."""
-    monkeypatch.setattr("app.address.DRAWN_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("app.session.url_state.DRAWN_SECONDS", PATIENCE_SECONDS)
     page = AppTest.from_function(listing_page, default_timeout=PATIENCE_SECONDS).run()
     assert text(page) == "3"
     page.session_state["click"] = True
@@ -103,7 +103,7 @@ def test_a_list_that_is_not_drawn_anew_yet_does_not_undo_a_click(monkeypatch: py
 
 
 def test_what_is_chosen_in_a_list_after_a_click_is_drawn_counts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("app.address.DRAWN_SECONDS", 0.0)
+    monkeypatch.setattr("app.session.url_state.DRAWN_SECONDS", 0.0)
     page = AppTest.from_function(listing_page, default_timeout=PATIENCE_SECONDS).run()
     page.session_state["click"] = True
     assert text(page.run()) == "7"
@@ -141,7 +141,7 @@ def choose(page: AppTest, layer: int, head: int) -> None:
 
 def test_lists_that_are_not_drawn_anew_yet_do_not_undo_a_key(runs_root: Path, monkeypatch: pytest.MonkeyPatch):
     """A key that is pressed while the page is on its way carries what the lists said before."""
-    monkeypatch.setattr("app.address.DRAWN_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr("app.session.url_state.DRAWN_SECONDS", PATIENCE_SECONDS)
     write_synthetic_run(runs_root, method="keepkv", layers=3, heads=2)
     page = opened(going_page, layer="0", head="0")
     page.session_state["press"] = True
@@ -155,7 +155,7 @@ def test_lists_that_are_not_drawn_anew_yet_do_not_undo_a_key(runs_root: Path, mo
 
 
 def test_what_is_chosen_in_a_list_after_the_page_is_drawn_counts(runs_root: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("app.address.DRAWN_SECONDS", 0.0)
+    monkeypatch.setattr("app.session.url_state.DRAWN_SECONDS", 0.0)
     write_synthetic_run(runs_root, method="keepkv", layers=2, heads=2)
     page = opened(going_page, layer="0", head="0")
     page.session_state["press"] = True

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.person import current_person
+from app.server.current_user import current_person
 from kvlab import jobs
-from kvlab.errors import UserError
-from kvlab.jobs import overview, places, store
-from kvlab.lab.person import ALONE, Person, Role, ask_who
-from kvlab.lab.settings import VARIABLE
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.common.errors import UserError
+from kvlab.jobs import admin_overview, queue_db, worker_slots
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.server.settings import VARIABLE
+from kvlab.server.users import ALONE, Person, Role, ask_who
 from kvlab.trace.synthetic import write_synthetic_run
 
 ASKED = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="")
@@ -38,9 +38,9 @@ def submit(root: Path, owner: str, title: str) -> str:
 def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: Path, open_page: Callable):
     first, _ = submit(runs_root, "ann", "A one"), submit(runs_root, "ann", "A two")
     other = submit(runs_root, "ben", "B one")
-    with store.database(runs_root) as connection:
-        places.take_place(connection, os.getpid())
-        assert store.claim(connection, os.getpid(), places.this_place())["job_id"] == first  # type: ignore[index]
+    with queue_db.database(runs_root) as connection:
+        worker_slots.take_place(connection, os.getpid())
+        assert queue_db.claim(connection, os.getpid(), worker_slots.this_place())["job_id"] == first  # type: ignore[index]
     write_synthetic_run(runs_root, comparison_id=first, prompt_tokens=16, steps=2)
     page = open_page("admin")
     assert not page.exception
@@ -59,17 +59,17 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
 def test_only_an_administrator_sees_it(runs_root: Path):
     ask_who(lambda: Person("ann", Role.RUN))
     with pytest.raises(UserError, match="You may not administer the queue"):
-        overview.overview(runs_root)
+        admin_overview.overview(runs_root)
     with pytest.raises(UserError, match="You may not administer the queue"):
-        overview.stop_worker(runs_root, 1)
+        admin_overview.stop_worker(runs_root, 1)
     ask_who(lambda: ALONE)
     with pytest.raises(UserError, match="Worker 1 does not run on this machine"):
-        overview.stop_worker(runs_root, 1)
+        admin_overview.stop_worker(runs_root, 1)
 
 
 def test_the_bar_warns_before_the_folder_is_full(synthetic_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvlab.jobs.usage.SECONDS_KNOWN", 0.0)
-    size = overview.folder_room(synthetic_runs, measured=True).used
+    monkeypatch.setattr("kvlab.jobs.disk_usage.SECONDS_KNOWN", 0.0)
+    size = admin_overview.folder_room(synthetic_runs, measured=True).used
     file = tmp_path / "lab.toml"
     file.write_text(f'[people]\nway = "proxy"\n[disk]\nlimit = {int(size * 1.05)}\n')
     monkeypatch.setenv(VARIABLE, str(file))
@@ -78,7 +78,7 @@ def test_the_bar_warns_before_the_folder_is_full(synthetic_runs: Path, tmp_path:
 
 
 def bar() -> None:
-    from app.parts.room import say_room
+    from app.admin.disk_warning import say_room
 
     say_room()
 

@@ -15,8 +15,8 @@ from kvlab import jobs
 from kvlab.atlas import registry
 from kvlab.atlas.exhibit import Choice, Exhibit
 from kvlab.atlas.registry import EXHIBITS, PAPERS
-from kvlab.atlas.sources import Sources
 from kvlab.bench.request import BenchJob
+from kvlab.results.sources import Sources
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -91,7 +91,7 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
 
 
 def test_the_index_without_what_ships_names_commands(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("app.parts.cards.shipped", lambda: None)
+    monkeypatch.setattr("app.atlas.cards.shipped", lambda: None)
     st.cache_resource.clear()
     page = open_page("atlas")
     assert not page.exception

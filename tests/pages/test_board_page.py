@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.analysis.labels import distinct
+from kvlab.analysis.comparison.labels import distinct
 from kvlab.trace import open_run
 from kvlab.trace.labels import load_labels, save_answer
 from kvlab.trace.record import FILE
@@ -93,7 +93,7 @@ def test_a_fact_is_marked_by_clicking_words_where_an_answer_is_added_later(
 def test_a_long_prompt_s_form_is_made_once_it_is_opened(
     runs: list[Path], runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("app.parts.board.LONG_TEXT", 20)
+    monkeypatch.setattr("app.compare.board.LONG_TEXT", 20)
     page = open_page("compare")
     assert not [field for field in page.text_input if field.label == "Expected answer"]
     page = open_page("compare", answer_open="true")

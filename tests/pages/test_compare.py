@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.analysis.compare import headline
+from kvlab.analysis.comparison.compare import headline
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import SpeedReading

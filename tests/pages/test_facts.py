@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
-from app.parts.wordpicker import marked_words, word_spans, words_between
-from kvlab.requests import CompareRequest
+from app.components.wordpicker import marked_words, word_spans, words_between
+from kvlab.requests.compare import CompareRequest
 from tests.pages.forms import submitted
 
 Open = Callable[..., AppTest]

@@ -10,11 +10,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
+from kvlab.catalogue import methods
+from kvlab.catalogue.methods import MethodEntry
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
-from kvlab.jobs import fits, registry
-from kvlab.jobs.registry import MethodEntry
-from kvlab.jobs.store import database
-from kvlab.requests import CompareRequest
+from kvlab.forms import fit_form
+from kvlab.jobs.queue_db import database
+from kvlab.requests.compare import CompareRequest
 from tests.pages.test_quality import told
 
 Open = Callable[..., AppTest]
@@ -35,7 +36,7 @@ def learning(registered_methods: list[MethodEntry], monkeypatch: pytest.MonkeyPa
     ]
     answered: Future[list[MethodEntry]] = Future()
     answered.set_result([*registered_methods, *added])
-    monkeypatch.setattr(registry, "_reading", lambda _version: answered)
+    monkeypatch.setattr(methods, "_reading", lambda _version: answered)
 
 
 def made(root: Path, request: FitRequest, name: str) -> Path:
@@ -69,8 +70,8 @@ def test_the_time_is_that_of_the_last_fit_for_as_many_tokens(runs_root: Path):
             "UPDATE jobs SET state = 'complete', started = 100, finished = 130 WHERE job_id = ?", (job_id,)
         )
     twice = FitJob(name="second", request=asked.model_copy(update={"windows": 20, "length": 1024}))
-    assert fits.seconds(twice, runs_root, []) == (pytest.approx(4 * 30), True)
-    assert fits.seconds(FitJob(name="x", request=FitRequest(method="duoattention")), runs_root, []) is None
+    assert fit_form.seconds(twice, runs_root, []) == (pytest.approx(4 * 30), True)
+    assert fit_form.seconds(FitJob(name="x", request=FitRequest(method="duoattention")), runs_root, []) is None
 
 
 def test_a_file_is_offered_to_its_model_and_used(runs_root: Path, open_page: Open):

@@ -8,9 +8,9 @@ from pathlib import Path
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.jobs import store
-from kvlab.repeats import Planting, Repeat, plantings
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.jobs import queue_db
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.repeats import Planting, Repeat, plantings
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -25,8 +25,8 @@ def test_a_cancelled_batch_keeps_what_is_done_and_can_go_on(runs_root: Path, ope
         for method in methods:
             name = f"{job_id}-{number:02d}"
             write_synthetic_run(runs_root, method=method, comparison_id=name, level="light", repeat=repeat)
-    with store.database(runs_root) as connection:
-        store.finish(connection, job_id, "cancelled", "Cancelled; what was saved is kept.")
+    with queue_db.database(runs_root) as connection:
+        queue_db.finish(connection, job_id, "cancelled", "Cancelled; what was saved is kept.")
     page = open_page("new_run", job=job_id)
     assert not page.exception
     assert "1 has not begun." in [element.value for element in page.text]

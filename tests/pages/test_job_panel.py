@@ -10,8 +10,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.jobs import places, store
-from kvlab.requests import CompareRequest, MethodChoice, Progress
+from kvlab.jobs import queue_db, worker_slots
+from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.test_new_run import NASTY, Open, messages
 
@@ -40,12 +40,12 @@ def test_a_waiting_job_shows_its_place_and_can_be_cancelled_by_another_session(r
 
 def test_a_running_job_shows_its_stage_and_log(runs_root: Path, open_page: Open):
     job = a_job(runs_root)
-    with store.database(runs_root) as connection:
-        places.take_place(connection, os.getpid())
-        store.claim(connection, os.getpid())
+    with queue_db.database(runs_root) as connection:
+        worker_slots.take_place(connection, os.getpid())
+        queue_db.claim(connection, os.getpid())
         progress = Progress(stage="prefill h2o", done=1, total=4)
         connection.execute("UPDATE jobs SET progress = ?", (progress.model_dump_json(),))
-    store.log_path(runs_root, job).write_text("a line <b>of</b> the log\n")
+    queue_db.log_path(runs_root, job).write_text("a line <b>of</b> the log\n")
     page = open_page("new_run", job=job)
     assert "Running" in shown(page)
     assert "prefill h2o" in page.get("progress")[0].proto.text
@@ -57,9 +57,9 @@ def test_progress_tells_the_run_the_time_left_and_what_waits(runs_root: Path, op
     job = jobs.submit(runs_root, CompareRequest(prompt="a prompt", choices=choices))
     write_synthetic_run(runs_root, method="full", comparison_id=job)
     write_synthetic_run(runs_root, method="h2o", comparison_id=job, status="running")
-    with store.database(runs_root) as connection:
-        places.take_place(connection, os.getpid())
-        store.claim(connection, os.getpid())
+    with queue_db.database(runs_root) as connection:
+        worker_slots.take_place(connection, os.getpid())
+        queue_db.claim(connection, os.getpid())
         progress = Progress(stage="h2o", done=1, total=4)
         connection.execute("UPDATE jobs SET progress = ?, started = ?", (progress.model_dump_json(), time.time() - 200))
     page = open_page("new_run", job=job)
@@ -68,15 +68,15 @@ def test_progress_tells_the_run_the_time_left_and_what_waits(runs_root: Path, op
     assert "about 10 min left" in told, "a quarter took 200 s, so three quarters take 600 s"
     assert "keepkv" in [element.value for element in page.markdown], "it waits"
     assert not any("Never begun" in element.value for element in page.caption)
-    with store.database(runs_root) as connection:
-        store.finish(connection, job, "cancelled", "Stopped.")
+    with queue_db.database(runs_root) as connection:
+        queue_db.finish(connection, job, "cancelled", "Stopped.")
     assert any("Never begun: keepkv" in element.value for element in open_page("new_run", job=job).caption)
 
 
 def test_an_ended_job_lists_its_runs_and_leads_to_the_comparison(runs_root: Path, open_page: Open):
     job = a_job(runs_root)
     run = write_synthetic_run(runs_root, method="h2o", comparison_id=job)
-    with store.database(runs_root) as connection:
+    with queue_db.database(runs_root) as connection:
         connection.execute(
             "UPDATE jobs SET state = 'complete', started = ?, finished = ?, run_ids = ?",
             (time.time() - 9, time.time(), f'["{run.name}"]'),
@@ -89,8 +89,8 @@ def test_an_ended_job_lists_its_runs_and_leads_to_the_comparison(runs_root: Path
 @pytest.mark.parametrize(("state", "message"), [("failed", "There is no <b>model</b> x."), ("cancelled", "Stopped.")])
 def test_how_a_job_ended_is_one_sentence(runs_root: Path, open_page: Open, state: str, message: str):
     job = a_job(runs_root)
-    with store.database(runs_root) as connection:
-        store.finish(connection, job, state, message)
+    with queue_db.database(runs_root) as connection:
+        queue_db.finish(connection, job, state, message)
     page = open_page("new_run", job=job)
     assert message in messages(page) + [element.value.replace("\\", "") for element in page.info]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from app.parts import cards, kept
-from app.parts.kept import Kept
+from app.atlas import cards, figure_cache
+from app.atlas.figure_cache import Kept
 from kvlab.atlas.registry import find
-from kvlab.atlas.sources import Seen, Sources
-from kvlab.lab.person import ALONE, Person, Role, acting, ask_who
+from kvlab.results.sources import Seen, Sources
+from kvlab.server.users import ALONE, Person, Role, acting, ask_who
 from kvlab.trace.reader import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -76,7 +76,7 @@ def test_after_more_was_recorded_the_older_one_is_shown_and_drawn_anew_behind_th
 
     assert found.get("card", MORE, slowly) == "old"  # and for a minute nothing is drawn anew
     assert not found._behind
-    monkeypatch.setattr(kept, "OLDEST_SECONDS", 0.0)
+    monkeypatch.setattr(figure_cache, "OLDEST_SECONDS", 0.0)
     for _ in range(3):
         assert found.get("card", MORE, slowly) == "old"
     assert len(found._behind) == 1
@@ -85,7 +85,7 @@ def test_after_more_was_recorded_the_older_one_is_shown_and_drawn_anew_behind_th
 
 
 def test_a_fault_behind_the_page_is_left_to_the_page_that_asks_next(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept, "OLDEST_SECONDS", 0.0)
+    monkeypatch.setattr(figure_cache, "OLDEST_SECONDS", 0.0)
     found = texts()
     found.get("card", FIRST, lambda: "old")
     assert found.get("card", MORE, lambda: str(1 / 0)) == "old"
@@ -110,7 +110,7 @@ def test_a_page_that_looked_before_takes_what_was_drawn_since():
 
 
 def test_what_is_drawn_behind_the_page_is_drawn_for_the_person_who_asked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kept, "OLDEST_SECONDS", 0.0)
+    monkeypatch.setattr(figure_cache, "OLDEST_SECONDS", 0.0)
     found, ben = texts(), Person("ben", Role.RUN)
     found.get("card", FIRST, lambda: "old")
     try:

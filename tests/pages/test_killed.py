@@ -9,11 +9,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.jobs.given_back import given_back
-from kvlab.requests import RescueRequest
-from kvlab.returns import Return
+from kvlab.jobs.rerun_restored import given_back
+from kvlab.requests.compare import RescueRequest
+from kvlab.requests.restore import Return
 from kvlab.trace import Run, open_run
-from kvlab.trace.rescues import Found, Rescue, rescue_path, save_rescue
+from kvlab.trace.restore_results import Found, Rescue, rescue_path, save_rescue
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.test_board_page import add_answer, own_words, told
 

@@ -15,12 +15,14 @@ from huggingface_hub import constants
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.assets import asset_path
-from kvlab.errors import UserError
-from kvlab.jobs import fitting, models, registry
+from kvlab.catalogue import methods
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
+from kvlab.forms import plan_preview
+from kvlab.model_info import names
 from kvlab.planning import Machine
-from kvlab.recording import Recording
-from kvlab.requests import LARGEST_PROMPT_BYTES
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES
+from kvlab.requests.recording import Recording
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
 from kvlab.trace.synthetic import write_synthetic_run
@@ -116,7 +118,7 @@ def test_models_on_this_disk_are_offered(
         (cache / name / "snapshots" / ("a" * 40)).mkdir(parents=True)
     (cache / "models--some--cached" / "snapshots" / ("a" * 40) / "config.json").write_text("{}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    offered = models.models_here(runs_root)
+    offered = names.models_here(runs_root)
     assert set(offered) == {str(there), "mini", "some/cached"}
     page = open_page("new_run")
     page = page.selectbox(key="model_here").select(str(there)).run()
@@ -229,7 +231,7 @@ def test_methods_that_cannot_be_read_are_one_sentence(
         return failed
 
     reading.cache_clear = lambda: None  # type: ignore[attr-defined]
-    monkeypatch.setattr(registry, "_reading", reading)
+    monkeypatch.setattr(methods, "_reading", reading)
     assert messages(open_page("new_run")) == [
         "The list of methods could not be read, as it failed: run it in a terminal."
     ]
@@ -252,7 +254,7 @@ def test_the_plan_is_shown_before_the_start(form: AppTest):
 def test_what_is_too_big_is_said_before_the_start_and_refused(
     runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fitting, "_machine", lambda *_: Machine("cpu", "a small machine", 10**6, 10**6, 10**12))
+    monkeypatch.setattr(plan_preview, "_machine", lambda *_: Machine("cpu", "a small machine", 10**6, 10**6, 10**12))
     page = paste(open_page("new_run"), "some text")
     assert "a small machine has 1.0 MB free" in page.warning[0].value.replace("\\", "")
     page = submit(page)

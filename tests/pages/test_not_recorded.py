@@ -10,8 +10,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.engine import compare
 from kvlab.models.load import load_model
-from kvlab.recording import Recording
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.recording import Recording
 
 PAGES = (
     "timeline", "regret", "sag", "merges", "lineage", "heads", "similarity", "memory", "autopsy", "difference",

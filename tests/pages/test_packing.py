@@ -7,8 +7,8 @@ import struct
 
 import numpy as np
 
-from app.parts.packing import ALIGNED, packed
-from app.parts.sent_texts import SentTexts
+from app.components.binary_payload import ALIGNED, packed
+from app.components.text_payload import SentTexts
 
 
 def _read(data: bytes) -> dict:

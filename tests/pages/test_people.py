@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.person import current_person
+from app.server.current_user import current_person
 from kvlab import jobs
-from kvlab.lab.person import ALONE, Person, Role, acting_for, ask_who
-from kvlab.lab.serving import OPEN
-from kvlab.lab.settings import VARIABLE
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.server.binding import OPEN
+from kvlab.server.settings import VARIABLE
+from kvlab.server.users import ALONE, Person, Role, acting_for, ask_who
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -118,7 +118,7 @@ def queued(root: Path) -> list[tuple[jobs.JobStatus, CompareRequest]]:
 def test_who_looks_starts_nothing_though_the_button_is_sent(
     visit: Visit, runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.parts.may.why_not", lambda: "")  # as if the button had not been dead
+    monkeypatch.setattr("app.base.permission.why_not", lambda: "")  # as if the button had not been dead
     form = visit("new_run", "dora", source="Paste", text="some words to read")
     press_run(form)
     assert "ask an administrator for the role" in words(form)

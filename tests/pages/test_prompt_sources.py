@@ -12,8 +12,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.library.prompts import load_prompt, save_prompt, saved_prompts
-from kvlab.requests import CompareRequest, OnePrompt
-from kvlab.turns import Turn
+from kvlab.requests.compare import CompareRequest, OnePrompt
+from kvlab.requests.conversation import Turn
 from tests.documents import files
 
 Open = Callable[..., AppTest]

@@ -13,11 +13,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.atlas import quality
+from kvlab.catalogue import methods
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
-from kvlab.evaluate.rows import ROWS
-from kvlab.jobs import evaluating, registry
-from kvlab.requests import MethodChoice
+from kvlab.evaluate.results.rows import ROWS
+from kvlab.forms import eval_form
+from kvlab.requests.compare import MethodChoice
+from kvlab.results import quality_tables
 from tests.atlas.test_scores import row
 from tests.pages.test_board_page import told
 
@@ -46,33 +47,33 @@ def results(root: Path, name: str = "mine", depths: tuple[float | None, ...] = (
 
 
 def test_ranks_respect_intervals_and_ties_are_level(runs_root: Path):
-    table = quality.ranks(results(runs_root), "20 %").set_index(["task", "arm"])
-    for task in ("needle", "key_value", quality.ALL_TASKS):
+    table = quality_tables.ranks(results(runs_root), "20 %").set_index(["task", "arm"])
+    for task in ("needle", "key_value", quality_tables.ALL_TASKS):
         # One prompt in twelve is no sure difference; none of twelve is.
         assert table.loc[task, "rank"].to_dict() == {"h2o": 3, "snapkv": 1, "keepkv": 1}
         assert table.loc[task, "level"].to_dict() == {"h2o": False, "snapkv": True, "keepkv": True}
     assert table.loc[("needle", "h2o"), "behind"] == 1
     assert table.loc[("needle", "snapkv"), "behind"] == pytest.approx(1 / ROWS_MADE)
-    assert table.loc[(quality.ALL_TASKS, "h2o"), "prompts"] == 2 * ROWS_MADE
+    assert table.loc[(quality_tables.ALL_TASKS, "h2o"), "prompts"] == 2 * ROWS_MADE
 
 
 def test_one_prompt_ranks_nobody(runs_root: Path):
     rows = results(runs_root)
-    assert (quality.ranks(rows[rows["index"] == 0], "20 %")["rank"] == 1).all()
+    assert (quality_tables.ranks(rows[rows["index"] == 0], "20 %")["rank"] == 1).all()
 
 
 def test_the_frontier_holds_what_nothing_beats(runs_root: Path):
-    table = quality.by_bytes(results(runs_root)).set_index("arm")
+    table = quality_tables.by_bytes(results(runs_root)).set_index("arm")
     # snapkv: as small as h2o and better; keepkv: better and larger; the full cache: as good as keepkv and larger.
     assert table["frontier"].to_dict() == {"full": False, "h2o": False, "snapkv": True, "keepkv": True}
 
 
 def test_the_worst_prompt_comes_first_and_presets_are_told_apart(runs_root: Path):
     rows = results(runs_root)
-    found = quality.prompts_behind(rows, "needle", "snapkv", "20 %")
+    found = quality_tables.prompts_behind(rows, "needle", "snapkv", "20 %")
     assert found["index"].iloc[0] == 0 and found["lost"].iloc[0] == 1 and (found["full"] == 1).all()
     paper = rows[rows["method"] == "keepkv"].assign(hyper_parameters='{"preset":"paper"}')
-    arms = set(quality.ranks(pd.concat([rows, paper]), "20 %")["arm"])
+    arms = set(quality_tables.ranks(pd.concat([rows, paper]), "20 %")["arm"])
     assert {"keepkv", "keepkv:preset=paper"} <= arms
 
 
@@ -108,9 +109,9 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(runs_root: Path, op
     page = page.run()
     # 2 lengths of 5 prompts under 3 caches; 0.1 s a measurement of 64 tokens was seen.
     seconds = 0.1 / 64 * 5 * (200 + 300) * 3
-    assert evaluating.SPREAD > 1
+    assert eval_form.SPREAD > 1
     assert "10 prompts under 3 caches" in told(page) and "30 measurements" in told(page)
-    assert f"{seconds / evaluating.SPREAD:.0f} s to {seconds * evaluating.SPREAD:.0f} s" in told(page)
+    assert f"{seconds / eval_form.SPREAD:.0f} s to {seconds * eval_form.SPREAD:.0f} s" in told(page)
     page.button(key="evaluate").click().run()
     (job,) = jobs.list_jobs(runs_root)
     request = jobs.request_of(runs_root, job.job_id)
@@ -125,12 +126,12 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(runs_root: Path, op
 def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
     runs_root: Path,
     open_page: Open,
-    registered_methods: list[registry.MethodEntry],
+    registered_methods: list[methods.MethodEntry],
     monkeypatch: pytest.MonkeyPatch,
 ):
     """As is a window that takes up a method's whole budget, once for all lengths where it does."""
     windowed = [entry.model_copy(update={"window": 32}) for entry in registered_methods]
-    monkeypatch.setattr(registry, "methods", lambda: windowed)
+    monkeypatch.setattr(methods, "methods", lambda: windowed)
     page = open_page("quality", quality_view="New evaluation", tasks="key_value", methods="H2O", budgets="32,64")
     page = page.text_input(key="lengths").set_value("100, 512").run()
     assert "key_value: 100 tokens cannot hold this task: ask for at least " in told(page)
@@ -143,10 +144,10 @@ def test_files_that_are_named_are_checked(runs_root: Path, tmp_path: Path):
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": "A cat.", "answer": "cat"}\n')
     for line in ("ruler", "=x", "ruler=/nowhere/x.jsonl"):
-        with pytest.raises(evaluating.UserError):
-            evaluating.read_files(line)
-    assert evaluating.read_files(f"ruler={file}\n")[0].path == file
-    [with_option] = evaluating.read_files(f"helm={file}:temperature=0.3")
+        with pytest.raises(eval_form.UserError):
+            eval_form.read_files(line)
+    assert eval_form.read_files(f"ruler={file}\n")[0].path == file
+    [with_option] = eval_form.read_files(f"helm={file}:temperature=0.3")
     assert (with_option.path, with_option.options) == (file, {"temperature": 0.3})
 
 
@@ -169,5 +170,5 @@ def test_a_job_is_followed_by_its_link_and_goes_on(runs_root: Path, open_page: O
 def test_rows_from_a_file_need_the_file(runs_root: Path):
     rows = results(runs_root)
     from_file = rows.iloc[0].to_dict() | {"content": "abc", "difficulty": json.dumps({"file": "p.jsonl"})}
-    with pytest.raises(evaluating.UserError, match="not known here"):
-        evaluating.sample_job(from_file, {})
+    with pytest.raises(eval_form.UserError, match="not known here"):
+        eval_form.sample_job(from_file, {})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.trace import catalogue, index
 from kvlab.trace.record import read_record
 from kvlab.trace.synthetic import write_synthetic_run

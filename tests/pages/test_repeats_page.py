@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.repeats import Planting, Repeat
+from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.parts.may import LOOKS, OTHERS
-from app.person import current_person
+from app.base.permission import LOOKS, OTHERS
+from app.server.current_user import current_person
 from kvlab import jobs
-from kvlab.jobs import store
-from kvlab.lab.person import Person, Role, acting_for, ask_who
-from kvlab.lab.settings import VARIABLE
+from kvlab.jobs import queue_db
 from kvlab.library.saved_views import save_view
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.server.settings import VARIABLE
+from kvlab.server.users import Person, Role, acting_for, ask_who
 from kvlab.trace.stories import Story, View, make_private, save_story
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -51,8 +51,8 @@ def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="a job")
     with acting_for(Person("ben", Role.RUN)):
         ids = [jobs.submit(root, asked) for _ in range(2)]
-        with store.database(root) as connection:
-            store.finish(connection, ids[1], "failed", "It failed.")
+        with queue_db.database(root) as connection:
+            queue_db.finish(connection, ids[1], "failed", "It failed.")
         save_view(root, "right ones", {"answers": "right"})
         save_story(root, Story(name="Talk", views=(View(page="compare"), View(page="sag"))))
         make_private(root, "Talk", False)
@@ -126,7 +126,7 @@ def test_on_the_page_of_runs_the_chosen_rows_decide(visit: Visit, lab_folder: Pa
     def page() -> None:
         import pandas as pd
 
-        from app.parts.runs_actions import actions
+        from app.runs.actions import actions
 
         row = {"kind": "comparison", "id": "open", "members": ("open",), "title": "t", "name": "", "note": ""}
         row |= {"tags": (), "starred": False, "archived": False, "owner": "ben"}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.parts import runs_actions
-from kvlab.library.bin import delete
+from app.runs import actions
+from kvlab.library.recycle_bin import delete
 from kvlab.library.shelf import look, read_all
 from kvlab.trace.index import FILE
 from kvlab.trace.labels import change_labels
@@ -89,8 +89,8 @@ def test_what_is_in_the_bin_is_brought_back(synthetic_runs: Path, open_page: Ope
 
 
 def test_chosen_rows_are_deleted_with_an_undo(synthetic_runs: Path, monkeypatch: pytest.MonkeyPatch, open_page: Open):
-    real = runs_actions.actions
-    monkeypatch.setattr(runs_actions, "actions", lambda _: real(look(synthetic_runs).table.head(1)))
+    real = actions.actions
+    monkeypatch.setattr(actions, "actions", lambda _: real(look(synthetic_runs).table.head(1)))
     page = open_page("runs")
     page.button(key="runs-delete").click().run()
     assert not page.exception and titles(page) == ["the older one"]
@@ -125,7 +125,7 @@ def test_the_timer_reads_what_is_left(synthetic_runs: Path):
     def as_the_timer_does() -> None:
         import streamlit as st
 
-        from app.parts.runs_table import DRAWN, read_further, shelf
+        from app.runs.table import DRAWN, read_further, shelf
 
         if (kept := shelf()).unread:
             st.session_state[DRAWN] = True

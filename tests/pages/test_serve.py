@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from app import reading, serve
+from app.server import preimport, serve
 
 
 def test_what_a_page_begins_with_is_read_ahead(tmp_path: Path):
     script = tmp_path / "page.py"
     script.write_text("import json, os.path\nfrom app.parts import page\ndef late():\n    import torch\nimport csv\n")
-    assert list(reading.imported(script)) == ["json", "os.path", "app.parts", "csv"]
+    assert list(preimport.imported(script)) == ["json", "os.path", "app.parts", "csv"]
 
 
 @pytest.mark.parametrize("error", [None, ImportError("a page that cannot be read")])
 def test_no_page_runs_before_all_is_read(monkeypatch: pytest.MonkeyPatch, error: Exception | None):
     """Two threads that import the same at once get half a module; a page that fails says so itself, in its place."""
-    reading.wait()  # nobody began: pages of these tests, and of `streamlit run`, wait for nothing
+    preimport.wait()  # nobody began: pages of these tests, and of `streamlit run`, wait for nothing
     begun, go_on, ran = threading.Event(), threading.Event(), threading.Event()
 
     def read(scripts: object) -> None:
@@ -31,14 +31,14 @@ def test_no_page_runs_before_all_is_read(monkeypatch: pytest.MonkeyPatch, error:
         if error:
             raise error
 
-    monkeypatch.setattr(reading, "_started", threading.Event())
-    monkeypatch.setattr(reading, "_finished", threading.Event())
-    monkeypatch.setattr(reading, "read", read)
-    monkeypatch.setattr(reading.runtime, "exists", lambda: True)
+    monkeypatch.setattr(preimport, "_started", threading.Event())
+    monkeypatch.setattr(preimport, "_finished", threading.Event())
+    monkeypatch.setattr(preimport, "read", read)
+    monkeypatch.setattr(preimport.runtime, "exists", lambda: True)
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
-    reading.begin()
+    preimport.begin()
     assert begun.wait(10)
-    page = threading.Thread(target=lambda: (reading.wait(), ran.set()))
+    page = threading.Thread(target=lambda: (preimport.wait(), ran.set()))
     page.start()
     assert not ran.wait(0.1)
     go_on.set()
@@ -46,8 +46,8 @@ def test_no_page_runs_before_all_is_read(monkeypatch: pytest.MonkeyPatch, error:
 
 
 def test_every_page_names_modules_that_are_there():
-    names = {name for page in reading.PAGES.glob("*.py") for name in reading.imported(page)}
-    assert "app.parts.paper" in names and len(names) > 20
+    names = {name for page in preimport.PAGES.glob("*.py") for name in preimport.imported(page)}
+    assert "app.atlas.paper" in names and len(names) > 20
     assert all(find_spec(name) for name in names)
 
 

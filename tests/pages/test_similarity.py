@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.parts.tilemap import clamp, quantised
+from app.components.tilemap import clamp, quantised
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]

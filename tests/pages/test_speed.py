@@ -12,10 +12,10 @@ from streamlit.testing.v1 import AppTest
 from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.bench.rows import SCHEMA
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
-from kvlab.jobs import from_command
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.forms import command_to_request
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from tests.figures.test_quality import benchmark
 from tests.pages.test_board_page import told
 
@@ -62,26 +62,26 @@ def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, st
 def test_the_atlas_queues_what_a_card_needs(runs_root: Path):
     """Each of the three kinds of command becomes the work that it is."""
     methods = "h2o,keepkv:preset=paper:sinks=7"
-    compared = from_command.order(
+    compared = command_to_request.order(
         f"kvlab compare --sample needle_in_a_story --methods {methods} --budgets 0.2 --level full --out x"
     ).work
     assert isinstance(compared, CompareRequest) and compared.level == "full" and compared.answer
     assert compared.choices[1] == MethodChoice(
         method="keepkv", budget=0.2, hyper_parameters={"preset": "paper", "sinks": 7}
     )
-    evaluated = from_command.order(
+    evaluated = command_to_request.order(
         f"kvlab eval --tasks needle,key_value --methods {methods} --budgets 0.1,64 --samples 3 --lengths 512 "
         "--depths 0.5 --out x/eval/tab-1"
     ).work
     assert isinstance(evaluated, EvalJob) and evaluated.name == "tab-1"
     asked = evaluated.request
     assert (asked.samples, asked.lengths, asked.depths, len(asked.choices)) == (3, (512,), (0.5,), 4)
-    benched = from_command.order("kvlab bench --preset keepkv-table1 --scale 16 --shorten 16 --out x/bench").work
+    benched = command_to_request.order("kvlab bench --preset keepkv-table1 --scale 16 --shorten 16 --out x/bench").work
     assert isinstance(benched, BenchJob) and benched.changes == {"scale": 16, "shorten": 16}
     from_a_file = "kvlab eval --data ruler=x --tasks '' --methods h2o --budgets 0.2 --samples 1"
     for wrong in ("kvlab doctor", "rm -r x", from_a_file):
         with pytest.raises(UserError):
-            from_command.order(wrong)
+            command_to_request.order(wrong)
 
 
 def test_a_card_without_data_has_a_button_with_its_estimate(runs_root: Path, open_page: Open):

@@ -9,7 +9,7 @@ from pathlib import Path
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.index import FILE
 from kvlab.trace.synthetic import write_synthetic_run

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.opened import is_as_opened, open_cached
+from app.session.open_runs import is_as_opened, open_cached
 from kvlab.trace import open_run
 from kvlab.trace.labels import save_answer
 from kvlab.trace.synthetic import write_synthetic_run
@@ -24,7 +24,7 @@ PLACES = {
 def one_run_page() -> None:
     import streamlit as st
 
-    from app.state import current_run, pick_head, pick_layer, pick_step
+    from app.navigation.selection import current_run, pick_head, pick_layer, pick_step
 
     run = current_run()
     if run is not None:
@@ -34,7 +34,7 @@ def one_run_page() -> None:
 def comparison_page() -> None:
     import streamlit as st
 
-    from app.state import current_comparison
+    from app.navigation.selection import current_comparison
 
     st.text(" ".join(run.record.run_id for run in current_comparison()))
 
@@ -42,7 +42,7 @@ def comparison_page() -> None:
 def merging_page() -> None:
     import streamlit as st
 
-    from app.state import current_run
+    from app.navigation.selection import current_run
 
     run = current_run("merging")
     st.text(run.record.run_id if run else "")
@@ -51,7 +51,7 @@ def merging_page() -> None:
 def wrong_page() -> None:
     import streamlit as st
 
-    from app.state import current_run
+    from app.navigation.selection import current_run
 
     run = current_run("wrong")
     st.text(run.record.run_id if run else "")
@@ -60,7 +60,7 @@ def wrong_page() -> None:
 def pair_page() -> None:
     import streamlit as st
 
-    from app.state import current_comparison, current_pair
+    from app.navigation.selection import current_comparison, current_pair
 
     st.text(" ".join(run.record.run_id for run in current_pair(current_comparison())))
 

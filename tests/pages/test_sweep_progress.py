@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from streamlit.testing.v1 import AppTest
 
-from kvlab.evaluate.parse import parse_request
-from kvlab.evaluate.rows import ROWS
+from kvlab.evaluate.request_parser import parse_request
+from kvlab.evaluate.results.rows import ROWS
 from kvlab.sweep.leases import Holder
 from kvlab.sweep.roster import Entry
 from kvlab.sweep.shards import Shard, SweepPlan, give_up, write_plan

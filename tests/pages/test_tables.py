@@ -8,7 +8,7 @@ from streamlit.testing.v1 import AppTest
 def script() -> None:
     import pandas as pd
 
-    from app.parts.tables import show_table
+    from app.figures.tables import show_table
 
     table = pd.DataFrame(
         {
@@ -36,7 +36,7 @@ def long_script() -> None:
     import numpy as np
     import pandas as pd
 
-    from app.parts.tables import show_table
+    from app.figures.tables import show_table
 
     show_table(pd.DataFrame({"votes": np.arange(9000)}), "A long table")
 

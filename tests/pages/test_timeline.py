@@ -109,7 +109,7 @@ def test_without_runs_it_says_how_to_make_one(runs_root: Path, open_page: Open):
 def test_of_many_slots_those_that_matter_are_listed(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
     path = write_synthetic_run(runs_root, method="keepkv", prompt_tokens=200)
     every = open_page("timeline", run=path.name, step="16").dataframe[0].value
-    monkeypatch.setattr("app.parts.tables.MOST_ROWS", 20)
+    monkeypatch.setattr("app.figures.tables.MOST_ROWS", 20)
     page = open_page("timeline", run=path.name, step="16")
     shown = page.dataframe[0].value
     assert f"Of {len(every):,} slots the 20 that stand for most tokens" in texts(page)

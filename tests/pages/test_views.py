@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.parts.keys import next_head
+from app.navigation.shortcuts import next_head
 from kvlab import jobs
-from kvlab.analysis.autopsy import FATES
-from kvlab.errors import UserError
-from kvlab.jobs.counterfactual import counterfactual
+from kvlab.analysis.attention.autopsy import FATES
+from kvlab.common.errors import UserError
+from kvlab.jobs.rerun_pinned import counterfactual
 from kvlab.report.deck import content
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record

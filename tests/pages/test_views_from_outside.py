@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.parts.text import plain
-from kvlab.errors import UserError
-from kvlab.figures.views import VIEWS, View, register_view
+from app.base.text import plain
+from kvlab.common.errors import UserError
+from kvlab.figures.base.views import VIEWS, View, register_view
 from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.shelf import undo
 from kvlab.trace.synthetic import write_synthetic_run
@@ -21,8 +21,8 @@ STRANGER = Origin("stranger", place="stranger.py")
 
 def draw_held() -> None:
     """The page of the view that the test registered; AppTest runs these lines as a script."""
-    from app.parts.views_from_outside import _page
-    from kvlab.figures.views import VIEWS
+    from app.run_views.plugin_views import _page
+    from kvlab.figures.base.views import VIEWS
 
     _page(VIEWS["held"])
 
@@ -71,7 +71,7 @@ def test_what_goes_wrong_is_one_sentence(runs_root: Path, frame_error: list[Exce
 def write_the_menu() -> None:
     import streamlit as st
 
-    from app.parts.views_from_outside import view_pages
+    from app.run_views.plugin_views import view_pages
 
     st.text(", ".join(page.title for page in view_pages()))
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvlab.assets import asset_path
 from kvlab.cache import make_cache
+from kvlab.common.assets import asset_path
 from kvlab.models.load import load_model
 
 PYTHON = os.environ.get("KVLAB_KVPRESS_PYTHON", "")

@@ -14,20 +14,22 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvlab.attention.slot_attention import ROW_BLOCK
 from kvlab.cache import make_cache
+from kvlab.common import limits
 from kvlab.engine import compare
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.engine.host_blocks import ROOM
-from kvlab.engine.recorder import Recorder
-from kvlab.engine.room import holds_of
-from kvlab.engine.shadow import TOKENS_AT_ONCE
-from kvlab.methods import columns, make_method, registered
+from kvlab.engine.out_of_memory import holds_of
+from kvlab.engine.recording.host_blocks import ROOM
+from kvlab.engine.recording.recorder import Recorder
+from kvlab.engine.recording.shadow import TOKENS_AT_ONCE
+from kvlab.methods import make_method, registered
+from kvlab.methods.core import slot_columns
+from kvlab.model_info.size import model_from
 from kvlab.models.load import LoadedModel, load_model, prepare
-from kvlab.planning import disk, limits, memory
-from kvlab.planning.holds import FULL, SHORT_TEXT, Holds
+from kvlab.planning import disk, memory
+from kvlab.planning.footprint import FULL, SHORT_TEXT, Holds
 from kvlab.planning.machine import has_tiles
-from kvlab.planning.model import model_from
 from kvlab.planning.work import LENGTHS_FROM, Work
-from kvlab.requests import CompareRequest, MethodChoice, RecordLevel
+from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
 from kvlab.stores import STORES
 from kvlab.trace import open_run
 from tests.families import ON_ANY_MODEL
@@ -85,8 +87,8 @@ def held_by(method: str) -> Holds:
 
 
 def test_shared_numbers_are_the_cache_s_own() -> None:
-    assert SHORT_TEXT == columns.SHORT_TEXT
-    assert LENGTHS_FROM == columns.LENGTHS_FROM
+    assert SHORT_TEXT == slot_columns.SHORT_TEXT
+    assert LENGTHS_FROM == slot_columns.LENGTHS_FROM
     assert limits.ROW_BLOCK == ROW_BLOCK
     assert make_method("full").holds() == FULL.model_dump()
     assert has_tiles() == torch.cpu._is_amx_tile_supported()

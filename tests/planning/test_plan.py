@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from kvlab.cache import make_cache
 from kvlab.cli.plan import parse_memory
+from kvlab.common.errors import UserError
 from kvlab.engine.environment import model_shape
-from kvlab.engine.room import holds_of
-from kvlab.errors import UserError
+from kvlab.engine.out_of_memory import holds_of
+from kvlab.model_info.architectures import SHAPES
+from kvlab.model_info.layers import kinds_of_layers
+from kvlab.model_info.size import model_from
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import Machine, find_model, make_plan, seconds
-from kvlab.planning.holds import Again, Holds
-from kvlab.planning.layers import kinds_of_layers
-from kvlab.planning.model import model_from
+from kvlab.planning.footprint import Again, Holds
 from kvlab.planning.plan import can_plan
 from kvlab.planning.seconds import duration
 from kvlab.planning.work import Work
-from kvlab.recording import Recording
-from kvlab.requests import CompareRequest, MethodChoice
-from kvlab.shapes import SHAPES
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.recording import Recording
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.bench.test_shapes import PARAMETERS
 from tests.families import FAMILIES, tiny_folder, tiny_model
@@ -232,7 +232,8 @@ def test_what_is_no_amount_is_one_sentence(text: str) -> None:
 
 
 def test_a_plan_brings_no_model_stack() -> None:
-    code = "import sys, kvlab.jobs.fitting, app.parts.plan_panel; print({'torch', 'transformers'} & set(sys.modules))"
+    code = "import sys, kvlab.forms.plan_preview, app.new_run.plan_panel; "
+    code += "print({'torch', 'transformers'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.strip() == "set()"
 

@@ -13,7 +13,7 @@ from kvlab.engine.forward import prefill
 from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import memory
-from kvlab.planning.holds import Holds
+from kvlab.planning.footprint import Holds
 from tests.families import tiny_model
 from tests.planning.allocator import peak_bytes
 from tests.planning.test_measured import NOT_TENSORS, work_for

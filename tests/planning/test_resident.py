@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvlab.engine.room import holds_of
-from kvlab.jobs.prompts import count_tokens
-from kvlab.jobs.spoken import Manner
+from kvlab.engine.out_of_memory import holds_of
+from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.token_count import count_tokens
 from kvlab.planning import Machine, find_model, make_plan, memory
-from kvlab.planning.holds import FULL
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.planning.footprint import FULL
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from tests.planning.test_measured import SHAPES, held_by, model_of, work_for
 
 # What the kernel counts for a child that has ended begins with what its parent held.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.planning import Machine, find_model, seconds
-from kvlab.planning.holds import Holds
+from kvlab.planning.footprint import Holds
 from kvlab.planning.seconds import duration
 from kvlab.planning.work import Work
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.plugins import load
-from kvlab.plugins.named import FILES
+from kvlab.plugins.requested import FILES
 from kvlab.plugins.shelf import undo
 
 
@@ -19,7 +19,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     known, answered = dict(load._loaded), set(load._answered)
 
     def write(code: str, name: str = "mine") -> Path:
-        from kvlab.plugins.named import name_files
+        from kvlab.plugins.requested import name_files
 
         path = tmp_path / f"{name}.py"
         path.write_text(code)

@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from kvlab.cache.layer import CompressedLayer
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.checking import PROPERTIES, check, from_file
 from kvlab.checking.observed import observed
 from kvlab.cli import commands
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.contract import Selector, Victims
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.plan import Plan
-from kvlab.methods.scorers.contents.none import Recency
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.core.contract import Selector, Victims
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.methods.scorers.key_value.recency import Recency
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
-from kvlab.methods.view import Seen, Slots, View
 
 BY_NAME = {held.name: held for held in PROPERTIES}
 CALLS = itertools.count()
@@ -186,7 +186,7 @@ def test_the_template_is_short_runs_and_passes(plugin: Callable[..., Path], tmp_
 
 @pytest.mark.parametrize("name", ["Mine", "a b", "../x", "", "1st", "-x", "x" * 61])
 def test_a_name_that_cannot_be_a_methods_writes_nothing(name: str, tmp_path: Path) -> None:
-    from kvlab.plugins.new import write_plugin
+    from kvlab.plugins.template import write_plugin
 
     with pytest.raises(UserError, match="cannot be the name"):
         write_plugin(name, tmp_path)
@@ -194,6 +194,6 @@ def test_a_name_that_cannot_be_a_methods_writes_nothing(name: str, tmp_path: Pat
 
 
 def test_a_file_with_nothing_to_check_says_what_it_has(plugin: Callable[..., Path]) -> None:
-    code = "from kvlab.evaluate.metrics import register_metric\n@register_metric('half')\ndef half(*_): return .5\n"
+    code = "from kvlab.extend import register_metric\n@register_metric('half')\ndef half(*_): return .5\n"
     with pytest.raises(UserError, match="it registers metric"):
         from_file(plugin(code))

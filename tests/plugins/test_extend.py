@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvlab import extend
-from kvlab.moved_modules import MOVED
+from kvlab.plugins.moved_modules import MOVED
 
 ROOT = Path(__file__).resolve().parents[2]
 # A name leaves this list only with an entry in `extend._DEPRECATED` for one release.
@@ -32,20 +32,20 @@ register_selector register_settler register_task register_view registered score_
 # The modules that documentation named before `kvlab.extend`: files written against them keep working.
 DOCUMENTED = {
     "kvlab.methods": ["Method"],
-    "kvlab.methods.base": ["Method", "register"],
-    "kvlab.methods.pipeline": ["Pipeline"],
-    "kvlab.methods.parts": ["register_scorer"],
-    "kvlab.methods.view": ["Seen", "Slots"],
+    "kvlab.methods.core.method": ["Method", "register"],
+    "kvlab.methods.core.pipeline": ["Pipeline"],
+    "kvlab.methods.composition.register": ["register_scorer"],
+    "kvlab.methods.core.view": ["Seen", "Slots"],
     "kvlab.methods.allocators.uniform": ["Uniform"],
     "kvlab.methods.scorers.accumulated": ["AccumulatedAttention"],
     "kvlab.methods.scorers.attention.accumulated": ["AccumulatedAttention"],
-    "kvlab.methods.selectors.lowest_score": ["LowestScore"],
+    "kvlab.methods.selectors.top_k": ["LowestScore"],
     "kvlab.methods.settlers.evict": ["Evict"],
     "kvlab.methods.settlers.eviction.evict": ["Evict"],
-    "kvlab.evaluate.metrics": ["register_metric"],
-    "kvlab.figures.palette": ["HUES", "pick"],
-    "kvlab.figures.template": ["finish"],
-    "kvlab.figures.views": ["View", "register_view"],
+    "kvlab.evaluate.scoring.metrics": ["register_metric"],
+    "kvlab.figures.base.palette": ["HUES", "pick"],
+    "kvlab.figures.base.template": ["finish"],
+    "kvlab.figures.base.views": ["View", "register_view"],
     "kvlab.tasks.loaders": ["register_loader"],
     "kvlab.tasks.loaders.plain_text": ["load_plain_text"],
     "kvlab.stores": ["STORES", "Store"],

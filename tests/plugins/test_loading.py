@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.errors import UserError
-from kvlab.evaluate.metrics import METRICS
+from kvlab.common.errors import UserError
+from kvlab.evaluate.scoring.metrics import METRICS
 from kvlab.methods import make_method, registered
-from kvlab.methods.base import METHODS
-from kvlab.methods.choices import choices
-from kvlab.methods.compose import compose
-from kvlab.plugins import load, named
+from kvlab.methods.composition.choices import choices
+from kvlab.methods.composition.composed import compose
+from kvlab.methods.core.method import METHODS
+from kvlab.plugins import load, requested
 from kvlab.plugins.load import load_plugins, stamps
 from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.registry import Registry
@@ -28,7 +28,7 @@ from kvlab.tasks.registry import TASKS
 
 METHOD = """
 from typing import ClassVar
-from kvlab.methods.base import Method, register
+from kvlab.methods.core.method import Method, register
 from kvlab.methods.eviction.window import Window
 
 __version__ = "1.2"
@@ -42,7 +42,7 @@ class Mine(Window):
 PARTS = """
 from dataclasses import dataclass
 from typing import ClassVar
-from kvlab.methods.parts import register_scorer, register_settler
+from kvlab.methods.composition.register import register_scorer, register_settler
 from kvlab.methods.settlers.eviction.evict import Evict
 
 @register_scorer("loudest")
@@ -140,17 +140,17 @@ def test_a_file_that_is_gone_by_then_is_a_sentence(
 
 @pytest.mark.parametrize("path", ["nowhere.py", ".", "/dev/null"])
 def test_only_a_python_file_can_be_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(named.FILES, "")
+    monkeypatch.setenv(requested.FILES, "")
     with pytest.raises(UserError, match="There is no Python file"):
-        named.name_files([Path(path)])
+        requested.name_files([Path(path)])
 
 
 def test_a_path_is_made_absolute_and_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(named.FILES, "")
+    monkeypatch.setenv(requested.FILES, "")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("")
-    named.name_files([Path("mine.py"), Path("mine.py")])
-    assert os.environ[named.FILES] == str(tmp_path / "mine.py")
+    requested.name_files([Path("mine.py"), Path("mine.py")])
+    assert os.environ[requested.FILES] == str(tmp_path / "mine.py")
 
 
 def test_a_package_is_found_by_its_entry_point_and_can_be_left_out(
@@ -158,11 +158,11 @@ def test_a_package_is_found_by_its_entry_point_and_can_be_left_out(
 ) -> None:
     (tmp_path / "kvlab_of_a_stranger.py").write_text(METHOD.format(name="posted"))
     monkeypatch.syspath_prepend(tmp_path)
-    points = [EntryPoint("stranger", "kvlab_of_a_stranger", named.GROUP)]
-    monkeypatch.setattr(named, "entry_points", lambda group: points if group == named.GROUP else [])
-    monkeypatch.setenv(named.ALLOWED, "somebody")
+    points = [EntryPoint("stranger", "kvlab_of_a_stranger", requested.GROUP)]
+    monkeypatch.setattr(requested, "entry_points", lambda group: points if group == requested.GROUP else [])
+    monkeypatch.setenv(requested.ALLOWED, "somebody")
     assert "posted" not in registered()
-    monkeypatch.setenv(named.ALLOWED, "somebody, stranger")
+    monkeypatch.setenv(requested.ALLOWED, "somebody, stranger")
     assert "posted" in registered()
     assert load._loaded["stranger=kvlab_of_a_stranger"].origin.name == "stranger"
 
@@ -191,7 +191,7 @@ def test_a_part_that_does_not_follow_the_protocol_is_refused(
     plugin: Callable[..., Path], capsys: pytest.CaptureFixture[str], body: str, said: str
 ) -> None:
     lines = body.splitlines()
-    head = "from dataclasses import dataclass\nfrom kvlab.methods.parts import register_scorer\n"
+    head = "from dataclasses import dataclass\nfrom kvlab.methods.composition.register import register_scorer\n"
     plugin("\n".join([head, "@register_scorer('bad')", *lines]))
     assert "bad" not in choices()["score"]
     assert said in capsys.readouterr().err

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from kvlab.cli import commands
 from kvlab.engine import compare
 from kvlab.methods import registered
-from kvlab.methods.choices import choices
+from kvlab.methods.composition.choices import choices
 from kvlab.plugins.load import load_plugins
-from kvlab.plugins.named import FILES as FILES_NAMED
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.plugins.requested import FILES as FILES_NAMED
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace.reader import open_run
 from tests.families import tiny_folder
 
@@ -58,7 +58,7 @@ def test_a_run_says_whose_method_it_is_and_opens_without_it(plugin: Callable[...
     run = open_run(compare(request.model_copy(update={"max_new_tokens": 4}), tmp_path / "runs")[-1])
     assert re.fullmatch(r"sha256:[0-9a-f]{16}", run.record.versions["plugin:shortest"])
     code = (
-        "import sys; from kvlab.trace.reader import open_run; from kvlab.analysis.compare import *\n"
+        "import sys; from kvlab.trace.reader import open_run; from kvlab.analysis.comparison.compare import *\n"
         f"run = open_run({str(run.path)!r}); print(run.record.method, len(run.steps) > 0)"
     )
     without = {name: value for name, value in os.environ.items() if name != FILES_NAMED}

@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.analysis.lineage import Lineage, fold, states_at
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.figures.export import ImageWriter, find_browser
+from kvlab.figures.base.export import ImageWriter, find_browser
 from kvlab.report.views import History, Text, history_of, state_classes
 from kvlab.trace import open_run
 from kvlab.trace.reader import Run

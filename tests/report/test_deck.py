@@ -11,9 +11,9 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis.textdiff import Segment
+from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.bench.modes.pages_server import BROWSERS, chromium
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.report.deck import deck
 from kvlab.report.slides import story_slides
 from kvlab.report.views import Passages, Table, kind_of

@@ -15,12 +15,12 @@ from PIL import Image, ImageSequence
 
 from kvlab.analysis.lineage import Lineage, State, states_at
 from kvlab.cli import commands
-from kvlab.errors import UserError
-from kvlab.figures.export import ImageWriter
+from kvlab.common.errors import UserError
+from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.similarity import similarity_map
-from kvlab.report.animated import MOST_FRAMES, animation, frames_of
 from kvlab.report.caption import provenance, what_of
-from kvlab.report.drawing import columns
+from kvlab.report.draw import columns
+from kvlab.report.gif import MOST_FRAMES, animation, frames_of
 from kvlab.report.pictures import history_picture, laid_out, picture
 from kvlab.report.views import History, Text
 from kvlab.trace.reader import Run

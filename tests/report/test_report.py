@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kvlab.analysis.compare import headline
+from kvlab.analysis.comparison.compare import headline
 from kvlab.bench.modes.pages_server import BROWSERS, chromium
 from kvlab.cli import commands
-from kvlab.errors import UserError
-from kvlab.figures.export import ImageWriter
-from kvlab.figures.words import number
+from kvlab.common.errors import UserError
+from kvlab.figures.base.export import ImageWriter
+from kvlab.figures.base.words import number
 from kvlab.report.contents import Report, report
-from kvlab.report.native import kind_of
+from kvlab.report.export import in_format, written
+from kvlab.report.native_charts import kind_of
 from kvlab.report.page import page
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import MOST_ROWS, slides
-from kvlab.report.written import in_format, written
 from kvlab.trace import open_run
 from kvlab.trace.labels import Labels, save_answer
 from kvlab.trace.reader import Run

@@ -20,13 +20,13 @@ from PIL import Image
 
 from kvlab.analysis.lineage import Lineage, states_at
 from kvlab.bench.modes.pages_server import BROWSERS, chromium
-from kvlab.errors import UserError
-from kvlab.figures.export import ImageWriter
+from kvlab.common.errors import UserError
+from kvlab.figures.base.export import ImageWriter
 from kvlab.report.deck import content, deck
-from kvlab.report.native import kind_of as native_kind
+from kvlab.report.export import talk
+from kvlab.report.native_charts import kind_of as native_kind
 from kvlab.report.slides import story_slides
 from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of, table_of
-from kvlab.report.written import talk
 from kvlab.trace.stories import Slide, Story, View
 
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")

@@ -7,7 +7,7 @@ import math
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvlab.rescue.bisect import smallest
+from kvlab.restore.bisect import smallest
 
 ITEMS = st.integers(1, 40)
 

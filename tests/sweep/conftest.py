@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvlab.evaluate.parse import parse_request
 from kvlab.evaluate.request import EvalRequest
+from kvlab.evaluate.request_parser import parse_request
 from kvlab.sweep.planning import make_sweep
 from kvlab.sweep.shards import SweepPlan, write_plan
 from tests.evaluate.test_harness import SETTINGS

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.store import ResultStore
+from kvlab.evaluate.results.store import ResultStore
 from kvlab.sweep.on_ray import run_ray
 from kvlab.sweep.shards import sweep_rows, there
 from kvlab.sweep.state import state

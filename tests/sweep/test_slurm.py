@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from kvlab.evaluate.harness import evaluate
-from kvlab.evaluate.store import ResultStore
+from kvlab.evaluate.results.store import ResultStore
 from kvlab.sweep.shards import sweep_rows, there
 from kvlab.sweep.slurm import run_slurm
 from kvlab.sweep.state import state

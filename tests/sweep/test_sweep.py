@@ -21,15 +21,15 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands
 from kvlab.cli.sweep import sweep_commands
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.evaluate.harness import evaluate, settings_of
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import BLOCK, blocks, make_plan
-from kvlab.evaluate.rows import PromptIdentity, row_key
-from kvlab.evaluate.store import ResultStore, read_results
-from kvlab.evaluate.summary import summarize
-from kvlab.models.held import drop_model, held_model
+from kvlab.evaluate.results.rows import PromptIdentity, row_key
+from kvlab.evaluate.results.store import ResultStore, read_results
+from kvlab.evaluate.results.summary import summarize
 from kvlab.models.load import LoadedModel
+from kvlab.models.model_cache import drop_model, held_model
 from kvlab.sweep import local
 from kvlab.sweep.on_ray import check_answers
 from kvlab.sweep.shards import read_plan, shard_path, sweep_rows, there, try_again, worker_of

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from kvlab.errors import UserError
-from kvlab.evaluate import boxed, metrics
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import FileChoice, split_file
-from kvlab.tasks.hidden import hidden_positions
+from kvlab.evaluate.scoring import boxed, metrics
+from kvlab.tasks.hidden_question import hidden_positions
 from kvlab.tasks.loaders import about, jsonl, load_file, options_of
 from kvlab.tasks.loaders.haystack import NEEDLE
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.errors import UserError
-from kvlab.evaluate.metrics import METRICS
+from kvlab.common.errors import UserError
+from kvlab.evaluate.scoring.metrics import METRICS
 from kvlab.tasks.loaders import LOADERS, load_file
 from kvlab.tasks.loaders.longbench_prompts import FIRST_LINE_TASKS, LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import split_question

@@ -15,12 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.cli.prompt import PromptOptions
+from kvlab.cli.options.prompt import PromptOptions
+from kvlab.common.errors import UserError
 from kvlab.documents.html import read_html
-from kvlab.errors import UserError
-from kvlab.jobs.uploads import notes_of, prompts_of, read_messages, read_upload
+from kvlab.forms.uploads import notes_of, prompts_of, read_messages, read_upload
 from kvlab.library.prompts import load_prompt, save_prompt
-from kvlab.requests import OnePrompt
+from kvlab.requests.compare import OnePrompt
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.jsonl import read_text
 from kvlab.tasks.prompt_table import as_row

@@ -168,7 +168,7 @@ def _server(pid: int) -> psutil.Process:
 def _keep_busy(root: Path, minutes: float) -> None:
     """Jobs for the worker, more than it can do in the time."""
     from kvlab import jobs
-    from kvlab.jobs.intake import sample_request
+    from kvlab.forms.compare_form import sample_request
 
     for number in range(max(2, round(3 * minutes))):
         jobs.submit(root, sample_request(), session=f"torture {number}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from websockets import ConnectionClosed
 
-from kvlab.requests import CompareRequest
+from kvlab.requests.compare import CompareRequest
 from tests.torture.light import Light
 from tests.torture.table import Row
 from tests.torture.two import CHOICES, PATIENCE_SECONDS, ROOT, Served, note_ends, served
@@ -48,7 +48,7 @@ time_t time(time_t *out) {
 """
 # A job is asked for under the clock that is ahead, as by a dashboard.
 ASK = (
-    "import sys; from pathlib import Path; from kvlab import jobs; from kvlab.requests import CompareRequest\n"
+    "import sys; from pathlib import Path; from kvlab import jobs; from kvlab.requests.compare import CompareRequest\n"
     "print(jobs.submit(Path(sys.argv[1]), CompareRequest.model_validate_json(sys.argv[2])))"
 )
 

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.torture.table import Row
 
@@ -81,8 +81,8 @@ def _each(strategy: st.SearchStrategy[Any], count: int, do: Callable[[Any], obje
 
 def requests(count: int, tried: _Tried) -> None:
     """Comparisons as Python, the command line and a form's address ask for them."""
-    from kvlab.cli.comparing import make_request
-    from kvlab.requests import CompareRequest
+    from kvlab.cli.options.compare_request import make_request
+    from kvlab.requests.compare import CompareRequest
 
     names = [name for name in CompareRequest.model_fields if name != "choices"]
     asked = st.dictionaries(st.sampled_from([*names, "nonsense"]), VALUES, min_size=1, max_size=3)
@@ -96,7 +96,7 @@ def requests(count: int, tried: _Tried) -> None:
 
 def method_settings(count: int, tried: _Tried) -> None:
     """Settings of every method, also far out of range, up to its pipeline."""
-    from kvlab.methods.base import make_method, registered
+    from kvlab.methods.core.method import make_method, registered
 
     known = {name: list(method.model_fields) for name, method in registered().items()}
     strategy = st.sampled_from(sorted(known)).flatmap(
@@ -124,7 +124,7 @@ HARMS = ("cut", "flip", "noise", "empty", "gone", "doubled", "folder")
 def _opened(sound: Path, file: str, harm: str, value: Any) -> None:
     from kvlab.trace import open_run
     from kvlab.trace.catalogue import list_comparisons, rebuild
-    from kvlab.trace.examine import examine_run
+    from kvlab.trace.files.verify import examine_run
     from kvlab.trace.schema import TABLES
 
     with tempfile.TemporaryDirectory(prefix="kvlab-torture-") as folder:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests.compare import CompareRequest, MethodChoice
 from tests.torture.commands import WORDS, typed
 from tests.torture.judge import Case, judge
 from tests.torture.table import Row
@@ -60,7 +60,7 @@ def killed_after(seconds: float, work: Callable[[], object]) -> bool:
 
 def complete(root: Path) -> dict[str, str]:
     """The runs that say they are complete, by id, each with why it cannot be opened or nothing."""
-    from kvlab.errors import UserError
+    from kvlab.common.errors import UserError
     from kvlab.trace import open_run
     from kvlab.trace.catalogue import list_runs
 
@@ -140,7 +140,7 @@ def of_worker(root: Path, model: Path, count: int) -> Row:
 
 def of_eval(root: Path, model: Path, count: int) -> Row:
     """An evaluation that goes on with what is there, until it is whole."""
-    from kvlab.evaluate.store import read_results
+    from kvlab.evaluate.results.store import read_results
 
     row, chance = Row("kill -9 of eval, resumed"), random.Random(2)
     fixed = ["--model", str(model), "--tasks", "needle", "--methods", "h2o", "--budgets", "0.2", "--lengths", "200"]
@@ -166,8 +166,8 @@ def of_eval(root: Path, model: Path, count: int) -> Row:
 
 
 def _rows(root: Path) -> int:
-    from kvlab.errors import UserError
-    from kvlab.evaluate.store import read_results
+    from kvlab.common.errors import UserError
+    from kvlab.evaluate.results.store import read_results
 
     try:
         return len(read_results(root))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.trace import RunWriter, open_run
-from kvlab.trace.blocks import BLOCK, SUMS, block_sums, read_parts
-from kvlab.trace.examine import examine_run
+from kvlab.trace.files.blocks import BLOCK, SUMS, block_sums, read_parts
+from kvlab.trace.files.verify import examine_run
 from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.thinning import Thinnable, thin
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.trace import Run, RunWriter, open_run
-from kvlab.trace.examine import examine, examine_run
+from kvlab.trace.files.verify import examine, examine_run
 from kvlab.trace.schema import TABLES, RunRecord
 from kvlab.trace.synthetic import write_synthetic_run
 

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kvlab.errors import UserError
-from kvlab.trace import Run, RunWriter, atomic, catalogue, open_run, writer
+from kvlab.common import atomic_write
+from kvlab.common.errors import UserError
+from kvlab.trace import Run, RunWriter, catalogue, open_run, writer
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 from kvlab.trace.synthetic import HEAD_DIM, write_synthetic_run
 
@@ -269,7 +270,7 @@ def test_a_disk_really_full_is_one_sentence(tmp_path: Path):
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     file = open("/dev/full", "w")  # noqa: SIM115
-    with pytest.raises(UserError, match="is full"), atomic.full_disk_sentence(tmp_path):
+    with pytest.raises(UserError, match="is full"), atomic_write.full_disk_sentence(tmp_path):
         file.write("x" * 100_000)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.trace.stories import Story, View, list_stories, load_story, parse_story, save_story, take_in
 
 

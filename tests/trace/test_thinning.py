@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.errors import UserError
-from kvlab.lab.amounts import bytes_of, seconds_of
+from kvlab.common.errors import UserError
+from kvlab.server.units import bytes_of, seconds_of
 from kvlab.trace import open_run, thinning
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.examine import examine_run
+from kvlab.trace.files.verify import examine_run
 from kvlab.trace.labels import change_labels
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import TABLES

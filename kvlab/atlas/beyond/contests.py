@@ -10,24 +10,14 @@ import pandas as pd
 
 from kvlab.atlas.claims.contests import AHEAD, NOT_BEHIND, contest, unable
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
-from kvlab.atlas.scores import (
-    PROMPT,
-    Arm,
-    Experiment,
-    gap_words,
-    named,
-    origin_of,
-    paired_gap,
-    read_table,
-    score_table,
-    without_preset,
-)
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import Claim, Threshold
-from kvlab.evaluate.metrics import higher_is_better
+from kvlab.atlas.scores import Arm, Experiment, gap_words, origin_of, read_table
+from kvlab.common.intervals import Interval
+from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
-from kvlab.figures.palette import Theme
-from kvlab.intervals import Interval
+from kvlab.figures.base.palette import Theme
+from kvlab.results.score_tables import PROMPT, named, paired_gap, score_table, without_preset
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim, Threshold
 
 NEEDLES = ("needle", "key_value")
 TEXT = ("next_token_kl",)

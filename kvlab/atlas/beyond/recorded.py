@@ -13,11 +13,11 @@ from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.similarity import draw_maps
-from kvlab.atlas.sources import Sources, origin
-from kvlab.counted import prompts
-from kvlab.figures.palette import SEQUENTIAL, Theme
-from kvlab.figures.template import finish
-from kvlab.figures.words import percent
+from kvlab.common.formatting import prompts
+from kvlab.figures.base.palette import SEQUENTIAL, Theme
+from kvlab.figures.base.template import finish
+from kvlab.figures.base.words import percent
+from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import Run
 
 

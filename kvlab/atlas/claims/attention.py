@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention_rows import (
+from kvlab.atlas.analysis.attention_rows import (
     TOP,
     Rows,
     concentration_of_heads,
@@ -16,12 +16,12 @@ from kvlab.analysis.attention_rows import (
     read_rows,
     variances,
 )
-from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors
-from kvlab.analysis.return_of_evicted import LAST_QUERY, WINDOW_MEAN, returning_of_head
+from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors
+from kvlab.atlas.analysis.return_of_evicted import LAST_QUERY, WINDOW_MEAN, returning_of_head
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
-from kvlab.figures.words import number, percent
+from kvlab.figures.base.words import number, percent
+from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
 
 MAJORITY, WINDOW = 0.5, 8

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, Verdict, decisive, together
-from kvlab.intervals import Interval
+from kvlab.common.intervals import Interval
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, Verdict, decisive, together
 
 AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
 NOT_BEHIND = Threshold(-0.05, "a margin of five points of score: competitive says nothing closer")

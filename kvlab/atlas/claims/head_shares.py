@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.compression_ratio import persistence
+from kvlab.atlas.analysis.compression_ratio import persistence
 from kvlab.atlas.claims.pyramid import GROWS
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge
-from kvlab.counted import prompts
-from kvlab.figures.words import number, percent
-from kvlab.intervals import Interval, pairs_interval
+from kvlab.common.formatting import prompts
+from kvlab.common.intervals import Interval, pairs_interval
+from kvlab.figures.base.words import number, percent
+from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
 
 CUT = "kvzip"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.gaussian_weights import merged_pairs
-from kvlab.analysis.head_states import readable_heads, spread_heads
+from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
+from kvlab.atlas.analysis.gaussian_weights import merged_pairs
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, over_prompts, words_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge
-from kvlab.figures.words import number, percent
+from kvlab.figures.base.words import number, percent
+from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
 
 NEARER = "Tokens whose keys are nearer to the pivot's get more weight."

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, persistence, ratios
-from kvlab.analysis.head_states import readable_heads, spread_heads
+from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
+from kvlab.atlas.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, persistence, ratios
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge
-from kvlab.counted import mean_words, prompts
-from kvlab.figures.words import number
-from kvlab.intervals import Interval, pairs_interval
+from kvlab.common.formatting import mean_words, prompts
+from kvlab.common.intervals import Interval, pairs_interval
+from kvlab.figures.base.words import number
+from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
 
 SAME = "Which layers merging shrinks most is a property of the model: it stays the same from prompt to prompt."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, readable_heads, spread_heads
-from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_states, near_and_any
+from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, readable_heads, spread_heads
+from kvlab.atlas.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_states, near_and_any
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, decisive, judge
-from kvlab.figures.words import number
+from kvlab.figures.base.words import number
+from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
 
 LOCAL = "Keys of neighbouring tokens are alike, more so than those of distant ones; values are not."

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.attention_rows import heads_with_attention
-from kvlab.analysis.merging_walkthrough import Walkthrough, key_error, represented, walkthrough
+from kvlab.atlas.analysis.attention_rows import heads_with_attention
+from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, key_error, represented, walkthrough
 from kvlab.atlas.evidence import Evidence
+from kvlab.atlas.figures.merging_steps import evicted
 from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, never
-from kvlab.errors import UserError
-from kvlab.figures.merging_steps import evicted
-from kvlab.figures.words import percent, plural
+from kvlab.common.errors import UserError
+from kvlab.figures.base.words import percent, plural
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, never
 from kvlab.trace.reader import Run
 
 KEEPS_MORE = "Eviction loses the evicted tokens for good; merging keeps them in fewer states."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas.prompt_means import interval_of, words_of
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.base.words import number, percent, plural
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 
 FATE = "What is evicted is lost for good: a needle whose tokens are gone is not found (section 1)."
 CLEARLY = Threshold(0.1, "one needle in ten; less could be words that are guessed from the rest")

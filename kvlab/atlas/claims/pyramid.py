@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attended_distance import by_layer
 from kvlab.analysis.lineage import fold
-from kvlab.analysis.pooling import age_and_tokens, spans
-from kvlab.analysis.pyramid import layer_budgets, ratio, spread_by_axis, straight, touched_sinks
+from kvlab.atlas.analysis.attended_distance import by_layer
+from kvlab.atlas.analysis.pooling import age_and_tokens, spans
+from kvlab.atlas.analysis.pyramid import layer_budgets, ratio, spread_by_axis, straight, touched_sinks
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, never
-from kvlab.figures.words import number, percent
-from kvlab.intervals import Interval
+from kvlab.common.intervals import Interval
+from kvlab.figures.base.words import number, percent
+from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, never
 from kvlab.trace.reader import Run
 
 OURS = "pyramid-pool"

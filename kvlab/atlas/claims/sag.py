@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.sag_by_rule import LEAST_MASS, merge_groups, rule_of
+from kvlab.atlas.analysis.sag_by_rule import LEAST_MASS, merge_groups, rule_of
 from kvlab.atlas.evidence import Evidence
+from kvlab.atlas.figures.one_merge import RULES
 from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, decisive
-from kvlab.figures.one_merge import RULES
-from kvlab.figures.words import lost, percent
-from kvlab.intervals import Interval
+from kvlab.common.intervals import Interval
+from kvlab.figures.base.words import lost, percent
+from kvlab.results.verdict import OPEN, Claim, Threshold, decisive
 from kvlab.trace.reader import Run
 
 SAGS = "Convex merging gives the merged slot less attention than its parts had: attention sag."

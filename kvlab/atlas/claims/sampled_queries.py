@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis import hidden_states, sampled_queries
+from kvlab.atlas.analysis import hidden_states, sampled_queries
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
-from kvlab.figures.words import number, percent
+from kvlab.figures.base.words import number, percent
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
 
 PAPER_OVERLAP, PAPER_USAGE, PAPER_TRUE_USAGE, PAPER_CORRELATION = 0.929, 0.594, 0.4, 0.7759  # GVote, section 3.3
@@ -35,7 +35,7 @@ def channels(run: Run) -> pd.DataFrame:
 
 
 def queries(run: Run) -> pd.DataFrame:
-    """A row a head, as `kvlab.analysis.sampled_queries.by_head`."""
+    """A row a head, as `kvlab.atlas.analysis.sampled_queries.by_head`."""
     return sampled_queries.by_head(run) if sampled_queries.probed_layers(run, "sampled") else pd.DataFrame()
 
 

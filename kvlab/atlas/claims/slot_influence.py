@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention_rows import heads_with_attention
 from kvlab.analysis.lineage import Lineage, fold
+from kvlab.atlas.analysis.attention_rows import heads_with_attention
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge
-from kvlab.figures.words import number, percent
+from kvlab.figures.base.words import number, percent
+from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
 
 KEEPS = "With its votes the merged slot keeps the influence its tokens had."

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
-from kvlab.figures.words import byte_size, number, percent
+from kvlab.figures.base.words import byte_size, number, percent
+from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
 
 STEADY = "ZSMerge's memory stays constant (43 GB) and its decode rate steady (9 tokens/s) from 20k to 54k tokens."
 FASTER = "ZSMerge has a higher throughput than the full cache in every setting, 1.23 to 2.24 times where both ran."

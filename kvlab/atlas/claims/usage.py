@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from kvlab.atlas.verdict import HOLDS, OPEN, Basis, Claim, Threshold, Verdict, judge
-from kvlab.counted import mean_words
+from kvlab.common.formatting import mean_words
+from kvlab.common.intervals import LEVEL, Interval
 from kvlab.figures import scores as figures
-from kvlab.figures.words import number, percent
-from kvlab.intervals import LEVEL, Interval
+from kvlab.figures.base.words import number, percent
+from kvlab.results.verdict import HOLDS, OPEN, Basis, Claim, Threshold, Verdict, judge
 
 OURS, FULL = "gvote", "full"
 SAVES = "GVote needs half the memory of fixed budgets at the same accuracy."
@@ -26,8 +26,8 @@ DIFFERENT = Threshold(1.5, "half as much again: less than that one budget for al
 def saves(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
     """The memory that fixed budgets need for GVote's score, over GVote's; the best of them decides.
 
-    `means` has a row an arm and budget (`kvlab.atlas.scores.means_over_tasks`), `prompts` a row a prompt, arm and
-    budget: task, prompt, method, arm, asked, score, kept.
+    `means` has a row an arm and budget (`kvlab.results.score_tables.means_over_tasks`), `prompts` a row a prompt, arm
+    and budget: task, prompt, method, arm, asked, score, kept.
     """
     ours, full = means[means["method"] == OURS], means[means["method"] == FULL]
     if ours.empty or full.empty:

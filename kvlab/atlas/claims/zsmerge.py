@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.compare import headline
+from kvlab.analysis.comparison.compare import headline
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, never
-from kvlab.figures.words import number, percent
+from kvlab.figures.base.words import number, percent
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, never
 from kvlab.trace.reader import Run
 
 EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis import hidden_states, sampled_queries
 from kvlab.analysis.lineage.tables import token_texts
+from kvlab.atlas.analysis import hidden_states, sampled_queries
 from kvlab.atlas.claims import sampled_queries as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.sources import Sources, origin
-from kvlab.figures import hidden_states as gaussian
-from kvlab.figures import sampled_queries as figures
-from kvlab.figures.palette import Theme
+from kvlab.atlas.figures import hidden_states as gaussian
+from kvlab.atlas.figures import sampled_queries as figures
+from kvlab.figures.base.palette import Theme
+from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import Run
 
 METHODS = ("gvote", "snapkv", "adakv")

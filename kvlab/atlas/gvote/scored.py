@@ -10,30 +10,17 @@ import pandas as pd
 from kvlab.atlas.claims import usage as usage_claims
 from kvlab.atlas.claims.contests import contest, unable
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
-from kvlab.atlas.scores import (
-    NAMES,
-    OWN_TASKS,
-    PROMPT,
-    Arm,
-    Experiment,
-    arms,
-    gap,
-    gap_words,
-    means_over_tasks,
-    named,
-    option_column,
-    read_by_budget,
-    score_table,
-)
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import OPEN, Claim
-from kvlab.evaluate.metrics import higher_is_better
-from kvlab.evaluate.rows import canonical_json
-from kvlab.evaluate.summary import with_measures
+from kvlab.atlas.figures import usage
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, arms, gap, gap_words, read_by_budget
+from kvlab.evaluate.results.rows import canonical_json
+from kvlab.evaluate.results.summary import with_measures
+from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
-from kvlab.figures import usage
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import plural
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import plural
+from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, named, option_column, score_table
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Claim
 
 OURS = "gvote"
 JUDGED_AT = "gvote/fig-4"

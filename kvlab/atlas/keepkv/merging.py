@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kvlab.analysis import one_merge, sag_by_rule
-from kvlab.analysis.compare import unique_labels
+from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.lineage.tables import token_texts
+from kvlab.atlas.analysis import one_merge, sag_by_rule
 from kvlab.atlas.claims import sag, slot_influence
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.figures import one_merge as figures
 from kvlab.atlas.keepkv.recorded import RULES, merging_runs
-from kvlab.atlas.sources import Sources, origin
-from kvlab.atlas.verdict import Claim
-from kvlab.figures import one_merge as figures
-from kvlab.figures.palette import Theme
+from kvlab.figures.base.palette import Theme
+from kvlab.results.sources import Sources, origin
+from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvlab.analysis.attention_rows import heads_with_attention
+from kvlab.atlas.analysis.attention_rows import heads_with_attention
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.exhibit import Needs
-from kvlab.atlas.sources import Sources
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 OWN_MASSES = "keepkv:preset=default:predict=current:per_head_mass=true"

@@ -9,22 +9,12 @@ import pandas as pd
 from kvlab.atlas.claims.contests import contest, unable
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import (
-    FULL,
-    Arm,
-    Experiment,
-    arms,
-    gap,
-    gap_words,
-    option_column,
-    read_by_budget,
-    read_by_option,
-    read_table,
-)
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import Claim
+from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_words, read_by_budget, read_by_option, read_table
 from kvlab.figures import scores as figures
-from kvlab.figures.palette import Theme
+from kvlab.figures.base.palette import Theme
+from kvlab.results.score_tables import FULL, option_column
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
 
 ABLE = 0.1
 OURS = Arm("keepkv")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.atlas.described import exhibits_of
+from kvlab.atlas.exhibit_texts import exhibits_of
 from kvlab.atlas.kvmerger import benchmarks, explainers, memory, needle, similarity, sparsity, weights
 
 EXHIBITS = exhibits_of(

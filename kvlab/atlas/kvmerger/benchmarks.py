@@ -10,27 +10,23 @@ from kvlab.atlas.claims.contests import contest, unable
 from kvlab.atlas.exhibit import Choice, Drawn, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
-    FULL,
     OWN_TASKS,
-    PROMPT,
     Arm,
     Experiment,
     arms,
-    full_score,
     gap,
     gap_words,
-    option_column,
     origin_of,
     read_by_option,
     read_table,
-    score_table,
     score_words,
 )
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import Claim
 from kvlab.figures import scores as figures
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import percent
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import percent
+from kvlab.results.score_tables import FULL, PROMPT, full_score, option_column, score_table
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
 
 PAPER: Paper = "kvmerger"
 BUDGETS, HALF = (0.5, 0.35), (0.5,)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
+from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
 from kvlab.atlas.claims.merging_sets import EVIDENCE, keeps_more, pivot_leads
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.figures import merging_steps as figures
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, run_with_keys
-from kvlab.atlas.sources import Sources, origin
-from kvlab.errors import UserError
-from kvlab.figures import merging_steps as figures
-from kvlab.figures.palette import Theme
+from kvlab.common.errors import UserError
+from kvlab.figures.base.palette import Theme
+from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import Run
 
 

@@ -8,11 +8,11 @@ from kvlab.atlas.benchmarks import bench_origin, by_method
 from kvlab.atlas.claims import speed as claims
 from kvlab.atlas.commands import bench_command
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.figures import cache_share as figures
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.sources import Sources
-from kvlab.figures import cache_share as figures
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import percent
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import percent
+from kvlab.results.sources import Sources
 
 PRESET = "kvmerger-table2"
 PAPER_MODELS = {"shape:llama2-7b": "Llama2-7B-chat", "shape:llama2-13b": "Llama2-13B-chat"}

@@ -7,12 +7,13 @@ import pandas as pd
 from kvlab.atlas.claims.needle import fate
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contested
-from kvlab.atlas.scores import FULL, PROMPT, Experiment, origin_of
-from kvlab.atlas.sources import Sources
-from kvlab.evaluate.summary import over_tasks
+from kvlab.atlas.scores import Experiment, origin_of
+from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
-from kvlab.figures.palette import Theme
-from kvlab.requests import MethodChoice
+from kvlab.figures.base.palette import Theme
+from kvlab.requests.compare import MethodChoice
+from kvlab.results.score_tables import FULL, PROMPT
+from kvlab.results.sources import Sources
 
 EXPERIMENT = Experiment(
     "kvmerger-fig-5",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvlab.analysis.head_states import heads_with_states
+from kvlab.analysis.similarity.head_states import heads_with_states
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.exhibit import Needs
-from kvlab.atlas.sources import Sources
-from kvlab.errors import UserError
-from kvlab.figures.words import plural
+from kvlab.common.errors import UserError
+from kvlab.figures.base.words import plural
+from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 

@@ -8,19 +8,26 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis import similarity as maps
-from kvlab.analysis.head_states import KEYS, head_states, heads_with_states, readable_heads, spread_heads
-from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_heads, locality_of_states, near_and_any
+from kvlab.analysis.similarity import similarity as maps
+from kvlab.analysis.similarity.head_states import KEYS, head_states, heads_with_states, readable_heads, spread_heads
+from kvlab.atlas.analysis.locality import (
+    MOST_TOKENS,
+    NEAR,
+    OFFSETS,
+    locality_of_heads,
+    locality_of_states,
+    near_and_any,
+)
 from kvlab.atlas.claims import locality
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
+from kvlab.atlas.figures import similarity_panels as panels
 from kvlab.atlas.kvmerger.recorded import looked_at, run_with_keys
-from kvlab.atlas.sources import Sources, origin
-from kvlab.atlas.verdict import Claim
 from kvlab.figures import similarity as walls
-from kvlab.figures import similarity_panels as panels
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import number
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import number
+from kvlab.results.sources import Sources, origin
+from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
 
 MAP_CELLS = 200

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pandas as pd
 
-from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, ratios
-from kvlab.analysis.head_states import readable_heads, spread_heads
+from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
+from kvlab.atlas.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, ratios
 from kvlab.atlas.claims.layer_order import EVIDENCE, same
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.figures import compression_ratio as figures
 from kvlab.atlas.kvmerger.recorded import looked_at, models_of, prompt_name, prompts_of, run_with_keys
-from kvlab.atlas.sources import Sources, origin
-from kvlab.atlas.verdict import Claim
-from kvlab.figures import compression_ratio as figures
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import plural
-from kvlab.intervals import mean_interval
+from kvlab.common.intervals import mean_interval
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import plural
+from kvlab.results.sources import Sources, origin
+from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
 
 VECTORS, SWEEP_VECTORS = 240_000, 40_000

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.gaussian_weights import kernel, merged_pairs
-from kvlab.analysis.head_states import readable_heads, spread_heads
+from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
+from kvlab.atlas.analysis.gaussian_weights import kernel, merged_pairs
 from kvlab.atlas.claims.kernel import EVIDENCE, nearer
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.figures import gaussian_kernel as figures
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, looked_at, merging_run
-from kvlab.atlas.sources import Sources, origin
-from kvlab.figures import gaussian_kernel as figures
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import number
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import number
+from kvlab.results.sources import Sources, origin
 
 PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.atlas.described import exhibits_of
+from kvlab.atlas.exhibit_texts import exhibits_of
 from kvlab.atlas.pyramid_pool import budgets, calculator, looking, scored
 
 EXHIBITS = exhibits_of(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from kvlab.analysis.memory import budgets_by_layer
-from kvlab.analysis.pyramid import layer_budgets, spread_by_axis
+from kvlab.analysis.comparison.memory import budgets_by_layer
+from kvlab.atlas.analysis.pyramid import layer_budgets, spread_by_axis
 from kvlab.atlas.claims import pyramid as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.heads import recorded
-from kvlab.atlas.sources import Sources, origin
-from kvlab.atlas.verdict import OPEN, Claim
-from kvlab.figures import pyramid as figures
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import number
+from kvlab.atlas.figures import pyramid as figures
+from kvlab.atlas.one_head import recorded
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import number
+from kvlab.results.sources import Sources, origin
+from kvlab.results.verdict import OPEN, Claim
 from kvlab.trace.reader import Run
 
 PYRAMIDS = ("pyramid-pool", "pool")

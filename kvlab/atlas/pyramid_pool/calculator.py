@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kvlab.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
+from kvlab.atlas.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
 from kvlab.atlas.exhibit import Choice, Drawn, Entry
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import Claim
-from kvlab.figures import kv_size as figures
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import percent
+from kvlab.atlas.figures import kv_size as figures
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import percent
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
 
 TOKENS = Entry("kv_tokens", "Tokens", 0, 0, 10_000_000, "0: each model's own context window.")
 BATCH = Entry("kv_batch", "Batch", 1, 1, 4096, "Rows decoded together.")

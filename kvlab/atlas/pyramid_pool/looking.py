@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attended_distance import MOST_ROWS, attention_map, by_layer, layer_means
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.tables import event_steps
-from kvlab.analysis.pooling import MOST_SLOTS, spans
+from kvlab.atlas.analysis.attended_distance import MOST_ROWS, attention_map, by_layer, layer_means
+from kvlab.atlas.analysis.pooling import MOST_SLOTS, spans
 from kvlab.atlas.claims import pyramid as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.heads import head_of, recorded
+from kvlab.atlas.figures import attended, pooling
+from kvlab.atlas.one_head import head_of, recorded
 from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
-from kvlab.atlas.sources import Sources, origin
-from kvlab.figures import attended, pooling
-from kvlab.figures.palette import Theme
+from kvlab.figures.base.palette import Theme
+from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import Run
 
 MOST_FRAMES = 16

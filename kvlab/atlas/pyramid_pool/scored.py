@@ -6,35 +6,21 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from kvlab.analysis.evaluated_tasks import evaluated_tasks
+from kvlab.atlas.analysis.evaluated_tasks import evaluated_tasks
 from kvlab.atlas.claims.contests import NOT_BEHIND, contest
 from kvlab.atlas.commands import eval_command
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs, Paper
+from kvlab.atlas.figures import tasks as task_figures
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import (
-    FULL,
-    PROMPT,
-    Arm,
-    Experiment,
-    arms,
-    gap,
-    gap_words,
-    means_over_tasks,
-    option_column,
-    paired_gap,
-    read_by_budget,
-    read_by_option,
-    read_table,
-    shared_budgets,
-)
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import Claim
-from kvlab.evaluate.metrics import higher_is_better
+from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_words, read_by_budget, read_by_option, read_table
+from kvlab.common.intervals import Interval, mean_interval
+from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
-from kvlab.figures import tasks as task_figures
-from kvlab.figures.palette import Theme
-from kvlab.figures.words import plural, spoken
-from kvlab.intervals import Interval, mean_interval
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import plural, spoken
+from kvlab.results.score_tables import FULL, PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
 
 OURS: Paper = "pyramid-pool"
 PAPER_MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.compare import unique_labels
+from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
-from kvlab.analysis.regions import regions_over_steps, slots_by_step
+from kvlab.atlas.analysis.regions import regions_over_steps, slots_by_step
 from kvlab.atlas.claims import zsmerge as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.heads import head_of, recorded
-from kvlab.atlas.sources import Sources, origin
-from kvlab.figures import fates, regions
-from kvlab.figures.palette import Theme
+from kvlab.atlas.figures import fates, regions
+from kvlab.atlas.one_head import head_of, recorded
+from kvlab.figures.base.palette import Theme
+from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import Run
 
 TOKEN_BLOCKS = 192

@@ -10,10 +10,10 @@ from kvlab.atlas.claims.contests import contest
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table
-from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import Claim
 from kvlab.figures import scores, throughput
-from kvlab.figures.palette import Theme
+from kvlab.figures.base.palette import Theme
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
 
 FIGURE_3 = "zsmerge-fig3"
 MEASURES = {"decode rate": "rate", "weights and cache": "bytes"}

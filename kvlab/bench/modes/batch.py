@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvlab.bench.bench import Bench, decode_rows
-from kvlab.bench.contenders import Contender, Load
+from kvlab.bench.competitors import Contender, Load
 from kvlab.bench.line_up import contenders
 from kvlab.bench.rows import Row
 

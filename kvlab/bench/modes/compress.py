@@ -10,15 +10,15 @@ from transformers.cache_utils import Cache
 
 from kvlab.bench.bench import Bench, filled, has_budget, loads, scaled
 from kvlab.bench.clock import spread
-from kvlab.bench.contenders import FULL, Load, SlotContender
+from kvlab.bench.competitors import FULL, Load, SlotContender
+from kvlab.bench.device_memory import check_room
 from kvlab.bench.fill import attend_by_hand, fill, normal
 from kvlab.bench.race import Outcome
-from kvlab.bench.room import check_room
 from kvlab.bench.rows import Row
-from kvlab.budget import Budget
 from kvlab.cache import make_cache
 from kvlab.methods import make_method
-from kvlab.requests import MethodChoice
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import MethodChoice
 
 
 class PromptDecision(SlotContender):

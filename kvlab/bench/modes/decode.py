@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kvlab.bench.bars import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
 from kvlab.bench.bench import Bench, decode_rows, loads, over
-from kvlab.bench.contenders import Contender, SlotContender
+from kvlab.bench.competitors import Contender, SlotContender
 from kvlab.bench.line_up import contenders
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
+from kvlab.bench.targets import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
 from kvlab.methods import registered
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:

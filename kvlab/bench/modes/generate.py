@@ -12,13 +12,13 @@ from itertools import pairwise
 
 from kvlab.bench.bench import Bench, best_baseline, filled, loads
 from kvlab.bench.clock import spread
-from kvlab.bench.contenders import Contender, Load
+from kvlab.bench.competitors import Contender, Load
 from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.modes.prefill import PrefillRacer
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
-from kvlab.budget import Budget
-from kvlab.requests import MethodChoice
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:

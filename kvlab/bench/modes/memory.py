@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from kvlab.bench.bench import Bench, loads
-from kvlab.bench.books import block_bytes, check_books, tensor_bytes
-from kvlab.bench.contenders import Contender, SlotContender
+from kvlab.bench.cache_bytes import block_bytes, check_books, tensor_bytes
+from kvlab.bench.competitors import Contender, SlotContender
+from kvlab.bench.device_memory import give_back, is_out_of_memory
 from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
-from kvlab.bench.room import give_back, is_out_of_memory
 from kvlab.bench.rows import Row
-from kvlab.budget import Budget
 from kvlab.cache import CompressedCache
-from kvlab.growth import BLOCK
+from kvlab.common.limits import BLOCK
+from kvlab.requests.budget import Budget
 
 NO_ALLOCATOR = "the host keeps no statistics of what was allocated at most"
 

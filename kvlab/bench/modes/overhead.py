@@ -12,17 +12,17 @@ from transformers.cache_utils import Cache
 
 from kvlab.bench.bench import Bench, loads, over, timing_rows
 from kvlab.bench.clock import spread
-from kvlab.bench.contenders import Load, SlotContender
+from kvlab.bench.competitors import Load, SlotContender
+from kvlab.bench.device_memory import check_room
 from kvlab.bench.fill import random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import BenchRequest
-from kvlab.bench.room import check_room
 from kvlab.bench.rows import Row
 from kvlab.cache import make_cache
 from kvlab.engine.environment import device_name, versions
-from kvlab.engine.recorder import Recorder
+from kvlab.engine.recording.recorder import Recorder
 from kvlab.methods import make_method
-from kvlab.requests import MethodChoice, RecordLevel
+from kvlab.requests.compare import MethodChoice, RecordLevel
 from kvlab.trace import RunWriter
 from kvlab.trace.schema import RunRecord
 

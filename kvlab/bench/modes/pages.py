@@ -27,7 +27,7 @@ from kvlab.bench.modes.pages_server import Dashboard, chromium_at_home
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
 from kvlab.library.shelf import read_all
-from kvlab.trace.large import LARGE_RUNS, write_large_runs
+from kvlab.trace.synthetic_large import LARGE_RUNS, write_large_runs
 
 WIDTH, HEIGHT = 1280, 1000
 BLANK = "import streamlit as st\n\nst.title('blank')\n"

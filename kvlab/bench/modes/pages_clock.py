@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from kvlab.bench.modes.pages_plain import Room
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.2  # how seldom this side asks: asking costs the browser time

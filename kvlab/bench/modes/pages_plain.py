@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.modes.pages_server import FLAGS, READY_SECONDS, chromium_path
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 PORT_FILE = "DevToolsActivePort"
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
-from kvlab.errors import UserError
-from kvlab.lab.serving import server_command, server_options
+from kvlab.common.errors import UserError
+from kvlab.server.binding import server_command, server_options
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 READY_SECONDS = 60.0

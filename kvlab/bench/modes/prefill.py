@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from kvlab.bench.bars import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
 from kvlab.bench.bench import Bench, best_baseline, filled, loads, over
 from kvlab.bench.clock import Spread, spread
-from kvlab.bench.contenders import Contender, Load, SlotContender
+from kvlab.bench.competitors import Contender, Load, SlotContender
+from kvlab.bench.device_memory import check_room
 from kvlab.bench.line_up import PlainContender, StaticContender, contenders
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome, Skipped
-from kvlab.bench.room import check_room
 from kvlab.bench.rows import Row
+from kvlab.bench.targets import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
 from kvlab.methods import make_method
-from kvlab.requests import MethodChoice
+from kvlab.requests.compare import MethodChoice
 
 
 class PrefillRacer:

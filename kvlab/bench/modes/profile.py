@@ -10,10 +10,10 @@ from torch.profiler import ProfilerActivity
 
 from kvlab.bench.bench import Bench, loads
 from kvlab.bench.clock import seconds_of
-from kvlab.bench.contenders import Contender
+from kvlab.bench.competitors import Contender
+from kvlab.bench.device_memory import is_out_of_memory
 from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.race import Skipped
-from kvlab.bench.room import is_out_of_memory
 from kvlab.bench.rows import Row
 
 TOP = 10

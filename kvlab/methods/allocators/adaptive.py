@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.allocators.whole import whole
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.view import Seen, Slots, View
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots, View
 
 FloorRule = Literal["blend", "rounded", "guarantee"]
 TINY = 1e-20

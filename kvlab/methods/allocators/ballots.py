@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.scorers.to_come.ballots import BALLOTS
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.view import Seen, Slots, View
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.methods.scorers.lookahead.gvote import BALLOTS
+from kvlab.methods.selectors.top_k import LowestScore
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvlab.methods.allocators.uniform import EqualHeads
 from kvlab.methods.allocators.whole import proportional
-from kvlab.methods.view import View
+from kvlab.methods.core.view import View
 
 Schedule = Literal["compound", "direct"]
 

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Selector, capabilities_of
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.view import Seen, Slots, View
+from kvlab.methods.core.contract import Capabilities, Selector, capabilities_of
+from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.methods.selectors.top_k import LowestScore
 
 COUNTS = -1  # beside what each layer noted: what follows from all of it
 

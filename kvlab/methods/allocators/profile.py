@@ -12,9 +12,9 @@ from torch import Tensor
 from kvlab.methods.allocators.model_wide import protected_by
 from kvlab.methods.allocators.uniform import EqualHeads
 from kvlab.methods.allocators.whole import proportional
-from kvlab.methods.contract import Selector
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Selector
+from kvlab.methods.core.view import View
+from kvlab.methods.selectors.top_k import LowestScore
 
 EVEN = "even"  # the profile of no model: equal heads
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.view import Seen, Slots, View
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.methods.selectors.top_k import LowestScore
 
 
 @dataclass(frozen=True)

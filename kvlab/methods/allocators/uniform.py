@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvlab.methods.contract import NONE, Capabilities
-from kvlab.methods.view import Seen, Slots, View
+from kvlab.methods.core.contract import NONE, Capabilities
+from kvlab.methods.core.view import Seen, Slots, View
 
 
 class EqualHeads:

@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.budget import UNLIMITED
 from kvlab.methods.allocators.whole import proportional
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.view import Seen, Slots, View
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.requests.budget import UNLIMITED
 
 
 @dataclass(frozen=True)

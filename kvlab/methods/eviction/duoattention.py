@@ -5,11 +5,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.methods.allocators.profile import HeadProfile, Levels
-from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.scorers.contents.none import Recency
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
+from kvlab.methods.scorers.key_value.recency import Recency
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 
 

@@ -5,12 +5,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.methods.allocators.ballots import ChosenSlots
-from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.scorers.to_come.ballots import Ballots
-from kvlab.methods.scorers.to_come.future import FutureQueries
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
+from kvlab.methods.scorers.lookahead.gvote import Ballots
+from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 
 

@@ -6,11 +6,11 @@ from pydantic import Field
 
 from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.allocators.threshold import AboveThreshold
-from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.scorers.to_come.predicted import PredictedScore
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
+from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 
 FILE_HELP = "networks: mini, a file of `kvlab fit --method kvzap`, or untrained (random)"

@@ -6,12 +6,12 @@ from pydantic import Field
 
 from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.rehearsal import Rehearsal
-from kvlab.methods.scorers.to_come.rehearsed import Over, RehearsedAttention
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
+from kvlab.methods.core.second_pass import Rehearsal
+from kvlab.methods.scorers.lookahead.kvzip import Over, RehearsedAttention
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 
 

@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from kvlab.methods.allocators.cosine import CosineDecay, Schedule
-from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.scorers.attention.recent_rows import RecentRows
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
+from kvlab.methods.scorers.attention.pyramidinfer import RecentRows
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
-from kvlab.methods.settlers.eviction.lots import ThinInLots
+from kvlab.methods.settlers.eviction.interval import ThinInLots
 
 
 @register

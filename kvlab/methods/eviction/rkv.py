@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import register
+from kvlab.methods.core.decode_buffer import GoesOn
+from kvlab.methods.core.method import register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
 from kvlab.methods.eviction.window_scored import Odd
-from kvlab.methods.going_on import GoesOn
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.scorers.contents.redundancy import Redundancy
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.scorers.key_value.redundancy import Redundancy
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from kvlab.methods.base import Method
-from kvlab.methods.going_on import GoesOn
+from kvlab.methods.core.decode_buffer import GoesOn
+from kvlab.methods.core.method import Method
 from kvlab.methods.scorers.attention.window import Edges, WindowAttention
 
 

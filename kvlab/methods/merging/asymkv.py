@@ -6,13 +6,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import register
-from kvlab.methods.going_on import GoesOn
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
+from kvlab.methods.core.decode_buffer import GoesOn
+from kvlab.methods.core.method import register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.window import WindowAttention
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.mass import SPACE_HELP, Space
+from kvlab.methods.selectors.top_k import LowestScore
+from kvlab.methods.settlers.core.log_mass import SPACE_HELP, Space
 from kvlab.methods.settlers.merging.pair_merge import KeyWeights, PairMerge
 
 LATE = "exp(place / (4096 / ln 512))"

@@ -7,15 +7,15 @@ from pydantic import Field
 from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import Method, register
-from kvlab.methods.contract import Allocator, Selector
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.rehearsal import Rehearsal
-from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.selectors.pursuit import Pursuit
+from kvlab.methods.core.contract import Allocator, Selector
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
+from kvlab.methods.core.second_pass import Rehearsal
+from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
+from kvlab.methods.settlers.refitting.pursuit import Pursuit
 
 
 @register

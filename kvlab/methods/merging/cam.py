@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
-from kvlab.methods.selectors.oldest import Oldest
+from kvlab.methods.selectors.fifo import Oldest
 from kvlab.methods.settlers.merging.value_merge import Chance, ValueMerge
 
 Variant = Literal["code", "simulation", "row", "threshold"]

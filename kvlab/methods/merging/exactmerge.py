@@ -7,12 +7,12 @@ from pydantic import Field, field_validator
 
 from kvlab.methods.allocators.adaptive import HeadAdaptive
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import register
+from kvlab.methods.core.method import register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
 from kvlab.methods.eviction.window_scored import WindowScored
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.scorers.to_come.future import FutureQueries
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
 
 

@@ -5,16 +5,16 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.methods.allocators.model_wide import ModelWide
-from kvlab.methods.base import offer_stores, register
-from kvlab.methods.contract import Scorer
+from kvlab.methods.core.contract import Scorer
+from kvlab.methods.core.decode_buffer import GoesOn
+from kvlab.methods.core.method import offer_stores, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
+from kvlab.methods.core.second_pass import Rehearsal
 from kvlab.methods.eviction.kvzap import FILE_HELP
-from kvlab.methods.going_on import GoesOn
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.rehearsal import Rehearsal
-from kvlab.methods.scorers.to_come.predicted import PredictedScore
-from kvlab.methods.scorers.to_come.rehearsed import Over, RehearsedAttention
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
+from kvlab.methods.scorers.lookahead.kvzip import Over, RehearsedAttention
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
 from kvlab.stores import AUTO
 

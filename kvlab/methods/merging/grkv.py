@@ -5,11 +5,11 @@ from typing import ClassVar
 from pydantic import Field
 
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import register
+from kvlab.methods.core.method import register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
 from kvlab.methods.eviction.window_scored import WindowEvicting
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.refitting.global_ridge import GlobalRidge
 
 

@@ -8,13 +8,13 @@ from pydantic import Field, model_validator
 
 from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import Method, register
-from kvlab.methods.contract import Allocator
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
+from kvlab.methods.core.contract import Allocator
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.ema import EmaScore
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.mass import SPACE_HELP, MassRule, Space
+from kvlab.methods.selectors.top_k import LowestScore
+from kvlab.methods.settlers.core.log_mass import SPACE_HELP, MassRule, Space
 from kvlab.methods.settlers.merging.nearest_merge import GroupRule, NearestMerge
 
 # Of the code's share .2 is recent and alike in all layers, the rest falls to .8 of itself: to .84 in all.

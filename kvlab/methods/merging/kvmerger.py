@@ -7,13 +7,13 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.scorers.around.prompt_only import PromptOnly
+from kvlab.methods.core.method import Method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
+from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
+from kvlab.methods.selectors.top_k import LowestScore
+from kvlab.methods.settlers.core.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
 from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets, Pivot, SigmaMode, Weights
 
 

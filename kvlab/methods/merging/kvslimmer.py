@@ -4,10 +4,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from kvlab.methods.base import register
+from kvlab.methods.core.method import register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
 from kvlab.methods.merging.asymkv import MergesNeighbours
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
 
 
 @register

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from kvlab.methods.base import Method, make_method, register
-from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.published import published
-from kvlab.methods.scorers.around.slots_alone import SlotsAlone
-from kvlab.methods.settlers.absorb import Absorb
+from kvlab.methods.core.method import Method, make_method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.published_settings import published
+from kvlab.methods.scorers.wrappers.without_low_rank import SlotsAlone
+from kvlab.methods.settlers.low_rank.less import Absorb
 
 
 @register

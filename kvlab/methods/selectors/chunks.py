@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Victims
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.view import Slots, View
+from kvlab.methods.core.contract import Capabilities, Victims
+from kvlab.methods.core.view import Slots, View
+from kvlab.methods.selectors.top_k import LowestScore
 
 
 @dataclass(frozen=True)

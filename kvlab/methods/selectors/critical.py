@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Victims
-from kvlab.methods.scorers.contents.value_norms import output_norms
-from kvlab.methods.selectors.lowest_score import LowestScore, ascending
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Capabilities, Victims
+from kvlab.methods.core.view import View
+from kvlab.methods.scorers.key_value.value_norm import output_norms
+from kvlab.methods.selectors.top_k import LowestScore, ascending
 
 
 @dataclass(frozen=True)

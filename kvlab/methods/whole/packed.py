@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from kvlab.methods.base import register
+from kvlab.methods.core.method import register
 from kvlab.methods.whole.full import Full
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 
 # Whole books that no training step may see: the tokenizer, the text loss and the haystacks all leave them out.
 VALIDATION_BOOKS = ("alice_in_wonderland", "great_gatsby", "jekyll_and_hyde", "sherlock_holmes")

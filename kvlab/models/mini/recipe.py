@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.models.mini.checkpoint import checkpoints, read_progress
 from kvlab.models.mini.curve import curve_figure, read_curve
 from kvlab.models.mini.export import export_model

@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
-from kvlab.given import shown
+from kvlab.common.errors import UserError
+from kvlab.common.validation import shown
 from kvlab.plugins.registry import Registry
 from kvlab.tasks.loaders.gsm8k import load_gsm8k
 from kvlab.tasks.loaders.haystack import load_haystack

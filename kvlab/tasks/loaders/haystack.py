@@ -14,8 +14,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
-from kvlab.tasks.fit import largest_fit, too_short
+from kvlab.common.errors import UserError
+from kvlab.tasks.fit_length import largest_fit, too_short
 from kvlab.tasks.haystack import Window, hide, sentence_starts
 from kvlab.tasks.loaders.jsonl import Loaded, read_text
 from kvlab.tasks.sample import Sample

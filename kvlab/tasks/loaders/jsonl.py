@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
-from kvlab.errors import UserError
-from kvlab.given import decode_text, read_file
+from kvlab.common.errors import UserError
+from kvlab.common.validation import decode_text, read_file
 from kvlab.tasks.prompt_table import ANSWERS, TableRecord
 from kvlab.tasks.rows import PARQUET, Row, read_rows
 from kvlab.tasks.sample import Sample

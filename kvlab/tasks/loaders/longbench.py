@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.loaders.longbench_prompts import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_text
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.text_windows import CONTINUATION, text_sample, windows

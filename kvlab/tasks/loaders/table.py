@@ -14,8 +14,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.counted import prompts
-from kvlab.errors import UserError
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import prompts
 from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS

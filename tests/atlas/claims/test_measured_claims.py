@@ -8,8 +8,8 @@ import pytest
 
 from kvlab.atlas.claims import needle, speed, usage
 from kvlab.atlas.claims.contests import NOT_BEHIND, contest
-from kvlab.atlas.verdict import FAILS, HOLDS, OPEN
-from kvlab.intervals import Interval
+from kvlab.common.intervals import Interval
+from kvlab.results.verdict import FAILS, HOLDS, OPEN
 
 PROMPTS = 10
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
 from kvlab.atlas import claims
-from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Claim
+from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
+from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim
 from tests.atlas.claims.frames import FEW, either_way, labelled, near, rows
 
 Judge = Callable[[pd.DataFrame], Claim]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.view import Seen, Slots
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
 
 NEGLIGIBLE = 1e-6
 

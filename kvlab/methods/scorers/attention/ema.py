@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.columns import SHORT_TEXT, Byte
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.learned_sinks import log_total
-from kvlab.methods.log_averages import BYTE, corrected, fits_byte, note_average
-from kvlab.methods.view import Seen, Slots
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.learned_sinks import log_total
+from kvlab.methods.core.log_averages import BYTE, corrected, fits_byte, note_average
+from kvlab.methods.core.slot_columns import SHORT_TEXT, Byte
+from kvlab.methods.core.view import Seen, Slots
 
 EMA = "ema"
 RAW_EMA = "raw_ema"

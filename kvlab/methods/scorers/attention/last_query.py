@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.view import Seen, Slots
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.view import Seen, Slots
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
 
 Edges = Literal["tokens", "zeros"]
 

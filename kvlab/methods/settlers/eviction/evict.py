@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of
-from kvlab.methods.in_place import EVICT, InPlace
-from kvlab.methods.plan import Plan
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.methods.core.in_place import EVICT, InPlace
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import View
 
 
 @dataclass(frozen=True)

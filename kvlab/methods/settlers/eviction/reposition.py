@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.errors import UserError
-from kvlab.methods.contract import Capabilities, Selector, capabilities_of
-from kvlab.methods.plan import NewKeys, Plan
-from kvlab.methods.settlers.groups import at
-from kvlab.methods.view import View
+from kvlab.common.errors import UserError
+from kvlab.methods.core.contract import Capabilities, Selector, capabilities_of
+from kvlab.methods.core.plan import NewKeys, Plan
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at
 
 SINK_KEYS = "sink_keys"
 SINK_POSITION = "sink_position"

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
-from kvlab.methods.decision_formulas import NOT_YET, judge_one
-from kvlab.methods.in_place import SIMILAR, InPlace
-from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.settlers.groups import at, nearest_pair, nearest_slot, sum_to_target, votes_without
-from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
+from kvlab.methods.core.decision_formulas import NOT_YET, judge_one
+from kvlab.methods.core.in_place import SIMILAR, InPlace
+from kvlab.methods.core.plan import Edges, Plan
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at, nearest_pair, nearest_slot, sum_to_target, votes_without
+from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
 
 THRESHOLD = "threshold"
 

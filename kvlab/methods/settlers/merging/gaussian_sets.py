@@ -10,14 +10,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Selector, protected_slots
-from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.core.contract import Capabilities, Selector, protected_slots
+from kvlab.methods.core.plan import Edges, Plan
+from kvlab.methods.core.token_draws import uniform_draws
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.settlers.eviction.evict import Evict
-from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
-from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.settlers.merging.consecutive import Sets, find_sets, nearness
-from kvlab.methods.token_draws import uniform_draws
-from kvlab.methods.view import View
 
 SigmaMode = Literal["mean_l2", "mean", "paper"]
 Pivot = Literal["attention", "random"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.methods.decision_formulas import NEVER_SEEN
-from kvlab.methods.learned_sinks import log_total
-from kvlab.methods.settlers.mass import Parts, log_sum_over_target, merged_logits
-from kvlab.methods.view import View
+from kvlab.methods.core.decision_formulas import NEVER_SEEN
+from kvlab.methods.core.learned_sinks import log_total
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.log_mass import Parts, log_sum_over_target, merged_logits
 
 
 @dataclass(frozen=True)

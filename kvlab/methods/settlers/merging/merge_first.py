@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.settlers.groups import ROW_BLOCK, similarity
-from kvlab.methods.view import View
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import ROW_BLOCK, similarity
 
 
 def merge_first(view: View, threshold: float) -> View:

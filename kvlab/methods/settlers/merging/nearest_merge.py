@@ -10,14 +10,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.columns import ASKED
-from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of
-from kvlab.methods.decision_formulas import finite, join_one
-from kvlab.methods.in_place import NEAREST, InPlace
-from kvlab.methods.log_averages import corrected, correction, missing
-from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.methods.core.decision_formulas import finite, join_one
+from kvlab.methods.core.in_place import NEAREST, InPlace
+from kvlab.methods.core.log_averages import corrected, correction, missing
+from kvlab.methods.core.plan import Edges, Plan
+from kvlab.methods.core.slot_columns import ASKED
+from kvlab.methods.core.view import HEAD_MASS, View
 from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
-from kvlab.methods.settlers.groups import (
+from kvlab.methods.settlers.core.edges import (
     at,
     max_to_target,
     nearest_pair,
@@ -25,18 +26,9 @@ from kvlab.methods.settlers.groups import (
     sum_to_target,
     votes_without,
 )
-from kvlab.methods.settlers.mass import (
-    Mass,
-    MassRule,
-    Parts,
-    Space,
-    drift,
-    log_sum_over_target,
-    turns,
-)
+from kvlab.methods.settlers.core.log_mass import Mass, MassRule, Parts, Space, drift, log_sum_over_target, turns
 from kvlab.methods.settlers.merging.group_fit import GroupFit, fit_to_group
 from kvlab.methods.settlers.merging.merge_first import merge_first
-from kvlab.methods.view import HEAD_MASS, View
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]

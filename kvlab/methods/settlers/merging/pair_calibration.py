@@ -10,12 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Selector
-from kvlab.methods.decision_formulas import NEVER_SEEN
-from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
-from kvlab.methods.settlers.mass import log_sum_over_target
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Capabilities, Selector
+from kvlab.methods.core.decision_formulas import NEVER_SEEN
+from kvlab.methods.core.plan import Edges, Plan
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at, nearest_slot, sum_to_target
+from kvlab.methods.settlers.core.log_mass import log_sum_over_target
 
 
 @dataclass(frozen=True)

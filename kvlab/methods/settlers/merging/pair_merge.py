@@ -10,12 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Selector, protected_slots
-from kvlab.methods.plan import Edges, NewKeys, Plan
-from kvlab.methods.settlers.groups import at
-from kvlab.methods.settlers.mass import Space
-from kvlab.methods.settlers.residuals.observed import Observed
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Capabilities, Selector, protected_slots
+from kvlab.methods.core.plan import Edges, NewKeys, Plan
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.core.log_mass import Space
+from kvlab.methods.settlers.residuals.observed_queries import Observed
 
 KeyWeights = Literal["gradient", "hessian", "hessian-code", "equal"]
 TINY = 1e-21  # as in the authors' code

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.methods.contract import Capabilities
-from kvlab.methods.settlers.groups import at
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at
 from kvlab.methods.settlers.merging.consecutive import Sets
 from kvlab.methods.settlers.merging.gaussian_sets import AnyPivot, GaussianSets, Weights
-from kvlab.methods.view import View
 
 HALVINGS = 7  # of the range of thresholds: steps of 0.0156
 

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of
-from kvlab.methods.in_place import SPREAD, InPlace
-from kvlab.methods.plan import Edges, Plan, ValueShift
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.selectors.oldest import Oldest
-from kvlab.methods.settlers.groups import at, sum_to_target
+from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.methods.core.in_place import SPREAD, InPlace
+from kvlab.methods.core.plan import Edges, Plan, ValueShift
+from kvlab.methods.core.token_draws import head_streams, stream_start, uniform_draws
+from kvlab.methods.core.view import View
+from kvlab.methods.selectors.fifo import Oldest
+from kvlab.methods.selectors.top_k import LowestScore
+from kvlab.methods.settlers.core.edges import at, sum_to_target
 from kvlab.methods.settlers.merging.spread import share_reaching, spread_forward
-from kvlab.methods.token_draws import head_streams, stream_start, uniform_draws
-from kvlab.methods.view import View
 
 ACCUMULATED = "accumulated"
 

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.methods.columns import there
-from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of, protected_slots
-from kvlab.methods.in_place import POOL, InPlace
-from kvlab.methods.plan import Edges, Plan, ValueShift
-from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
-from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
+from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of, protected_slots
+from kvlab.methods.core.in_place import POOL, InPlace
+from kvlab.methods.core.plan import Edges, Plan, ValueShift
+from kvlab.methods.core.slot_columns import there
+from kvlab.methods.core.view import View
+from kvlab.methods.selectors.top_k import LowestScore
+from kvlab.methods.settlers.core.edges import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
 from kvlab.methods.settlers.pooling.graded import join_pairs
 from kvlab.methods.settlers.pooling.windows import Windows, pool_windows
-from kvlab.methods.view import View
 
 Pooling = Literal["mean", "max", "max-norm", "best"]
 Repool = Literal["graded", "literal"]

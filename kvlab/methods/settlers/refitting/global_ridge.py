@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Selector
-from kvlab.methods.learned_sinks import log_total
-from kvlab.methods.plan import NewKeys, Plan, ValueShift
-from kvlab.methods.settlers.groups import at
-from kvlab.methods.settlers.residuals.observed import Observed
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Capabilities, Selector
+from kvlab.methods.core.learned_sinks import log_total
+from kvlab.methods.core.plan import NewKeys, Plan, ValueShift
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.residuals.observed_queries import Observed
 
 
 @dataclass(frozen=True)

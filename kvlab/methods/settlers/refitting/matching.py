@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Selector
-from kvlab.methods.plan import Plan, ValueShift
-from kvlab.methods.rehearsal import Rehearsal
-from kvlab.methods.settlers.groups import at
-from kvlab.methods.settlers.residuals.observed import Observed
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Capabilities, Selector
+from kvlab.methods.core.plan import Plan, ValueShift
+from kvlab.methods.core.second_pass import Rehearsal
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.residuals.observed_queries import Observed
 from kvlab.stores.rounding import as_held
 
 FALLBACK = 32  # last queries of the prompt, where no others are to be had

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Selector
-from kvlab.methods.plan import Plan
-from kvlab.methods.settlers.groups import at
-from kvlab.methods.settlers.residuals.observed import Grouping, Observed, nearest_pivot
-from kvlab.methods.view import View
+from kvlab.methods.core.contract import Selector
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.residuals.observed_queries import Grouping, Observed, nearest_pivot
 
 TINY = 1e-9
 

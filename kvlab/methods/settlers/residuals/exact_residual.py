@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Selector, Victims
-from kvlab.methods.plan import Plan, ValueShift
-from kvlab.methods.scorers.to_come.future import FutureQueries
-from kvlab.methods.settlers.groups import at
+from kvlab.methods.core.contract import Capabilities, Selector, Victims
+from kvlab.methods.core.plan import Plan, ValueShift
+from kvlab.methods.core.view import View
+from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
+from kvlab.methods.settlers.core.edges import at
 from kvlab.methods.settlers.residuals.exact_decode import settle_while_decoding
-from kvlab.methods.settlers.residuals.observed import Grouping, Observed, Trial, nearest_pivot
-from kvlab.methods.view import View
+from kvlab.methods.settlers.residuals.observed_queries import Grouping, Observed, Trial, nearest_pivot
 
 SINKS = 4
 TINY = 1e-9

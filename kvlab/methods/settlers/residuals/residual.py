@@ -9,15 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
-from kvlab.methods.in_place import RESIDUAL as RESIDUAL_KIND
-from kvlab.methods.in_place import InPlace
-from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.core.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
+from kvlab.methods.core.in_place import RESIDUAL as RESIDUAL_KIND
+from kvlab.methods.core.in_place import InPlace
+from kvlab.methods.core.plan import Edges, Plan
+from kvlab.methods.core.view import View
+from kvlab.methods.settlers.core.edges import Similarity, at, max_to_target, nearest, similarity, sum_to_target
+from kvlab.methods.settlers.core.log_mass import Mass, MassRule, Parts, Space, turns
 from kvlab.methods.settlers.eviction.evict import Evict
-from kvlab.methods.settlers.groups import Similarity, at, max_to_target, nearest, similarity, sum_to_target
-from kvlab.methods.settlers.mass import Mass, MassRule, Parts, Space, turns
-from kvlab.methods.settlers.residuals.filling import filled, leaving_order
-from kvlab.methods.view import View
+from kvlab.methods.settlers.residuals.fill_one_by_one import filled, leaving_order
 
 RESIDUAL = "residual"
 Prefill = Literal["chunk", "sequential", "similarity"]

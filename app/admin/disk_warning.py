@@ -1,0 +1,24 @@
+"""One line on top of every page where the folder of runs is full, nearly full, or cannot be written to."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.base.text import plain
+from app.session.open_runs import runs_root
+from kvlab.common.errors import UserError
+from kvlab.jobs.disk_usage import folder_room
+from kvlab.trace.index import index_note
+
+
+def say_room() -> None:
+    """The line; nothing where there is room."""
+    root = runs_root()
+    if not root.is_dir():
+        return
+    try:
+        warning = index_note(root) or folder_room(root).warning
+    except (UserError, OSError):
+        return  # pages say what is wrong with the folder
+    if warning:
+        st.warning(plain(warning), icon=":material/hard_drive:")

@@ -1,0 +1,187 @@
+"""One exhibit of the atlas on a page: its words, its controls, its figures, and whether the paper's claim holds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from app.atlas.figure_cache import Kept
+from app.atlas.measure_button import order_button
+from app.base.links import in_view, link
+from app.base.text import plain, shorten
+from app.base.theme import theme as page_theme
+from app.figures.export_menu import Offer, titled
+from app.figures.figure import collect, page_file, show
+from app.navigation.selection import pick_head, pick_layer, pick_step, pick_token
+from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
+from kvlab.atlas.registry import find
+from kvlab.atlas.shipped_exhibits import merged
+from kvlab.common.errors import UserError
+from kvlab.figures.base.export import Section
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.template import QUIET
+from kvlab.figures.base.words import spoken
+from kvlab.report.views import table_of
+from kvlab.results.shipped import shipped
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Claim, rests_on
+
+log = logging.getLogger(__name__)
+KEPT_BYTES = 24_000_000  # of figures and frames as they are sent; in memory they take about three times that
+PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
+BADGES = {
+    "holds": ("green", ":material/check_circle:"),
+    "does not hold": ("red", ":material/cancel:"),
+    "not enough to say": ("gray", ":material/help:"),
+}
+
+
+def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
+    """The whole exhibit: words, controls, figures or the command that makes them."""
+    st.header(f"{exhibit.number} · {plain(exhibit.title)}", anchor=False)
+    shows, look_for = st.columns(2, gap="large")
+    shows.markdown(f"**What is shown.** {exhibit.shows}")
+    look_for.markdown(f"**What to look for.** {exhibit.look_for}")
+    choice = controls(exhibit, sources)
+    try:
+        drawn = draw(exhibit, sources, choice, page_theme())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    except Exception as error:  # one exhibit's fault must not take the page down
+        st.error(plain(failed(exhibit, error)), icon=":material/error:")
+        return
+    if isinstance(drawn, Needs):
+        needs(drawn, exhibit.key)
+        return
+    for one in drawn:
+        figure(exhibit, one)
+    page_file(f"{paper}, {exhibit.number}: {exhibit.title}", f"{exhibit.shows} {exhibit.look_for}")
+
+
+def controls(exhibit: Exhibit, sources: Sources) -> Choice:
+    """What the reader chooses; only the controls the exhibit asks for, and only with a run to choose in."""
+    names: Sequence[Control] = exhibit.controls if sources.run is not None and sources.run.memory.size else ()
+    chosen: dict[str, int | None] = {}
+    for name in names:
+        assert sources.run is not None
+        chosen[name] = PICKERS[name](sources.run)
+    count = len(exhibit.entries)
+    places = iter(st.columns([1] * count + [max(0.5, 6 - count)])[:count])
+    numbers = []
+    for entry in exhibit.entries:
+        with next(places):
+            value = st.number_input(
+                entry.label, entry.least, entry.most, entry.default,
+                key=entry.name, bind="query-params", help=entry.explanation or None,
+            )  # fmt: skip
+        numbers.append((entry.name, float(value)))
+    return Choice(**chosen, numbers=tuple(numbers))  # type: ignore[arg-type]
+
+
+def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """What the exhibit draws, kept; where more was recorded since, an older one will do while it is drawn anew.
+
+    Raises:
+        UserError: what it asks for was not recorded.
+    """
+
+    def now() -> tuple[Drawn, ...] | Needs:
+        return merged(exhibit, exhibit.draw(sources, choice, theme), shipped(), sources, theme)
+
+    with st.spinner("Drawing"):
+        return _kept().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
+
+
+@st.cache_resource(show_spinner=False)
+def _kept() -> Kept[tuple[Drawn, ...] | Needs]:
+    return Kept(KEPT_BYTES, size=_room, stands=lambda drawn: isinstance(drawn, tuple))
+
+
+def _room(drawn: tuple[Drawn, ...] | Needs) -> int:
+    """Bytes of figures, as they are sent, and of their frames."""
+    found = drawn if isinstance(drawn, tuple) else ()
+    return sum(len(one.figure.to_json()) + int(one.frame.memory_usage(deep=True).sum()) for one in found)
+
+
+def failed(exhibit: Exhibit, error: Exception) -> str:
+    """One sentence on an exhibit that could not be drawn; the traceback goes to the server's log."""
+    log.error("%s could not be drawn", exhibit.key, exc_info=error)
+    said = " ".join(str(error).split())
+    what = type(error).__name__ + (f": {shorten(said, 160)}" if said else "")
+    return f"This exhibit failed while it was drawn ({what}): a fault in kvlab; the server's log has the traceback."
+
+
+def needs(missing: Needs, key: str) -> None:
+    """Why there is no figure yet, the command that makes it, and a button that queues it."""
+    st.info(plain(missing.sentence) + " This makes it:", icon=":material/info:")
+    st.code(missing.command, language="bash", wrap_lines=True)
+    order_button(missing.command, key)
+
+
+def figure(exhibit: Exhibit, drawn: Drawn) -> None:
+    """One figure with its export menu, its claim, the paper's own values in grey, and where it came from."""
+    key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
+    show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
+    collect(key, Section(drawn.figure, drawn.reading, drawn.origin, _claim_lines(drawn.claim)))
+    if drawn.claim is not None:
+        claim(drawn.claim)
+    if drawn.grey is not None and len(drawn.grey):
+        grey(drawn.grey, f"{key}-grey")
+    if drawn.further is not None:
+        st.caption(plain(drawn.further.sentence))
+        st.code(drawn.further.command, language="bash", wrap_lines=True)
+    st.caption(f":material/folder_open: {plain(drawn.origin)}")
+
+
+def claim(judged: Claim) -> None:
+    """What the paper says and whether this data agrees: a coloured badge with a sign, then the number."""
+    colour, icon = BADGES[judged.verdict]
+    with st.container(border=True, gap="small"):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.badge(judged.verdict, color=colour, icon=icon)  # type: ignore[arg-type]
+            st.markdown(f"**The paper:** {plain(judged.paper)}", width="stretch")
+            if judged.judged_at:
+                paper, slug = judged.judged_at.split("/")
+                words = f"judged on {find(paper, slug).number}"
+                link(paper.replace("-", "_"), words, exhibit=slug, **in_view())
+        st.markdown(f"**Here:** {plain(judged.finding)}")
+        st.caption(plain(" ".join(rests_on(judged))))
+        if judged.settle:
+            st.caption("More prompts may settle it:")
+            st.code(judged.settle, language="bash", wrap_lines=True)
+            order_button(judged.settle, f"settle-{abs(hash((judged.paper, judged.finding)))}")
+
+
+def grey(values: pd.DataFrame, key: str) -> None:
+    """A table of the paper's values, in grey so that nobody takes them for measured here.
+
+    What is the same in every row, such as the model, is said once above it.
+    """
+    texts = [name for name in values if not pd.api.types.is_numeric_dtype(values[name])]
+    same = [name for name in texts if len(values) > 1 and values[name].nunique(dropna=False) == 1]
+    said = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
+    words = f"The paper's own values{f' ({said})' if said else ''}, on its own models:"
+    left = values.drop(columns=same).rename(columns=spoken)
+    # A missing number would be shown as None: where there is one, the column is text.
+    gaps = [name for name in left.select_dtypes("number") if left[name].isna().any()]
+    left = left.assign(**{name: [_printed(value) for value in left[name]] for name in gaps})
+    titled(Offer("Values printed in the paper", lambda: table_of(left), source=words.rstrip(":")), key)
+    st.caption(plain(words))
+    styled = left.style.set_properties(color=QUIET[page_theme()])
+    styled = styled.format(_printed, subset=left.select_dtypes("number").columns)
+    st.dataframe(styled, hide_index=True, key=key, alt="Values printed in the paper")
+
+
+def _printed(value: float) -> str:
+    return "–" if pd.isna(value) else f"{value:,.6g}"
+
+
+def _claim_lines(judged: Claim | None) -> tuple[str, ...]:
+    if judged is None:
+        return ()
+    here = f"There is {judged.verdict}" if judged.verdict == OPEN else f"Here it {judged.verdict}"
+    return (f"The paper: {judged.paper}", f"{here}: {judged.finding}", *rests_on(judged))

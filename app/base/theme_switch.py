@@ -1,0 +1,28 @@
+"""Light, dark or as the system has it: a control in the sidebar of every page, kept in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from kvlab.browser import read_static
+
+CHOICES = {"Light": "☀", "System": "◐", "Dark": "☾"}
+BUTTONS = "".join(
+    f'<button type="button" role="radio" data-theme="{name}" title="{name}" aria-label="{name}">{sign}</button>'
+    for name, sign in CHOICES.items()
+)
+
+_component = st.components.v2.component(
+    "kvlab_theme_switch",
+    html=f'<div class="kv-theme" role="radiogroup" aria-label="Theme">{BUTTONS}</div>',
+    css=read_static("theme-switch.css"),
+    js=read_static("theme-switch.js"),
+)
+
+
+def theme_switch(paths: Sequence[str]) -> None:
+    """The control; `paths` are those of all pages, as Streamlit keeps a theme for each of them."""
+    with st.sidebar:
+        _component(key="theme-switch", data={"paths": list(paths)}, on_chosen_change=lambda: None)

@@ -1,0 +1,166 @@
+"""A batch on a page: how often each cell is right or how close, the ranking over all prompts, a cell's prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app.base.links import go
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.figures.export_menu import Offer, titled
+from app.figures.figure import show
+from app.session.open_runs import runs_root
+from kvlab.analysis.comparison import repeats as analysis
+from kvlab.analysis.comparison.verdict import NO_REFERENCE
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import prompts
+from kvlab.figures import repeats as figures
+from kvlab.figures.base.words import byte_size, plural
+from kvlab.figures.board import verdict_words
+from kvlab.report.views import table_of
+from kvlab.trace.catalogue import ComparisonEntry, list_repeats
+from kvlab.trace.labels import Labels, load_labels
+from kvlab.trace.reader import open_run
+from kvlab.trace.record import FILE as RECORD
+from kvlab.trace.schema import RunRecord
+
+CHART, CELL, PROMPT = "repeats-chart", "repeats-cell", "repeats-prompt"
+COLUMNS = {
+    "depth": st.column_config.NumberColumn(format="%.0f %%", help="Where in the text the needle stands"),
+    "KL answer": st.column_config.NumberColumn(format="%.3g", help="Nats a token, on the answer's tokens"),
+    "KL all": st.column_config.NumberColumn(format="%.3g", help="Nats a token, over the full cache's continuation"),
+}
+
+
+def batch_section(record: RunRecord) -> None:
+    """Of a repeat all that its batch says together, a way to each of its prompts, and the name of the one in view."""
+    repeat = record.repeat
+    batch = _batch(list_repeats(runs_root(), repeat.batch)) if repeat else None
+    if repeat is None or batch is None:
+        return
+    begun = len(batch.references)
+    of = f" of {repeat.of} asked for" if begun < repeat.of else ""
+    references = figures.read_references(batch) if batch.is_asked else ""
+    about = (
+        "a needle of its own is planted in the same text each time." if repeat.planting else "each is run by itself."
+    )
+    failing = NO_REFERENCE in references
+    st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
+    if failing:
+        st.warning(plain(references), icon=":material/warning:")
+    if len(batch.cells):
+        drawn, read = (
+            (figures.board, figures.read_board) if batch.is_asked else (figures.closeness, figures.read_closeness)
+        )
+        origin = f"batch {repeat.batch}, {prompts(begun)}"
+        figure = drawn(batch.cells, page_theme())
+        show(figure, batch.prompts, read(batch), CHART, "repeats", origin, on_click=choose_clicked)
+        ranking(batch)
+        cell_section(batch, record.comparison_id)
+    st.subheader(f"Prompt {repeat.number} of {repeat.of}")
+    st.caption(plain(f"The needle's {repeat.words}." if repeat.planting else repeat.words))
+
+
+def ranking(batch: analysis.Batch) -> None:
+    """At equal bytes the most often right first, what the prompts tell apart, and every cell that is left out."""
+    groups, left_out = analysis.ranked(batch.cells)
+    if groups:
+        first = "most often right" if batch.is_asked else "closest to the full cache"
+        st.markdown(f"**Ranking over all prompts**, {first} first, at equal live bytes:")
+    for group in groups:
+        size = byte_size(group["live_bytes"].median())
+        st.markdown(
+            f"{plain(size)}: "
+            + ", ".join(f"**{plain(row.label)}** {plain(figures.score_words(row))}" for row in group.itertuples())
+        )
+        if apart := figures.read_apart(batch, group):
+            st.caption(plain(apart))
+    reasons = ["**full cache**: what the others are compared with"]
+    reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]
+    st.caption(f"Not ranked: {'; '.join(reasons)}.")
+
+
+def choose_clicked() -> None:
+    """A click on any mark of a cell: its prompts are listed."""
+    points = st.session_state[CHART].selection.points
+    if points and (told := points[0].get("customdata")):
+        st.session_state[CELL] = f"{told[0]} | {told[1]}"
+
+
+def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
+    """The single prompts of one cell, and which of them the rest of the page is about."""
+    places = {f"{row.row} | {row.column}": (row.row, row.column) for row in batch.cells.itertuples()}
+    if st.session_state.get(CELL) not in places:
+        st.session_state[CELL] = _telling(batch.cells)
+    chosen = st.selectbox("Prompts of (or click a cell)", list(places), key=CELL)
+    single = analysis.single_prompts(batch, *places[chosen])
+    source = f"comparison {comparison_id} · {plural(len(single), 'prompt')}"
+    offer = Offer(f"{chosen}: one row a prompt", lambda: table_of(_readable(single)), source=source)
+    titled(offer, "repeats-table")
+    st.dataframe(
+        _readable(single),
+        hide_index=True,
+        column_config=COLUMNS,
+        alt="One row a prompt of the chosen cell",
+        placeholder="",
+    )
+    names = {row.comparison_id: f"{row.number} of {row.of}: {_apart(row)}" for row in single.itertuples()}
+    if comparison_id not in names:
+        names[comparison_id] = "the one in view"
+    place = list(names).index(comparison_id)
+    picked = st.selectbox(
+        "Prompt in view below", list(names), index=place, format_func=names.__getitem__, key=f"{PROMPT}-{comparison_id}"
+    )
+    if picked != comparison_id:
+        go("compare", comparison=picked)
+
+
+def _telling(cells: pd.DataFrame) -> str:
+    """The cell to look into first: the one that is right on some prompts and wrong on others, nearest to half."""
+    share = cells["share"].astype(float).fillna(1.0)
+    if not cells["n"].any():
+        return "{row} | {column}".format(**cells.iloc[0])
+    row = cells.loc[(share - 0.5).abs().idxmin()]
+    return f"{row['row']} | {row['column']}"
+
+
+def _apart(row: Any) -> str:
+    """What tells a prompt from the others."""
+    return row.name if pd.isna(row.depth) else f"depth {100 * row.depth:g} %, wording {row.wording:.0f}"
+
+
+def _readable(single: pd.DataFrame) -> pd.DataFrame:
+    asked = single["reference"].ne(analysis.NOT_ASKED)
+    table = {"prompt": single["number"]}
+    if single["depth"].isna().any():
+        table["name"] = single["name"]
+    if asked.any():
+        answers = [verdict_words(row) if known else "" for row, known in zip(single.itertuples(), asked, strict=True)]
+        table |= {"answer": answers, "expected": single["answer"], "full cache": single["reference"]}
+    if single["depth"].notna().all():
+        table |= {"depth": 100 * single["depth"], "wording": single["wording"]}
+    if asked.any():
+        table["KL answer"] = single["kl_answer"].astype(float)
+    return pd.DataFrame(table | {"KL all": single["mean_kl"].astype(float)})
+
+
+def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:
+    tables = []
+    for entry in entries:
+        try:
+            paths = [runs_root() / run.run_id for run in entry.runs]
+            written = tuple((path / RECORD).stat().st_mtime_ns for path in paths)
+            labels = load_labels(runs_root(), entry.comparison_id)
+            tables.append(_judged(tuple(map(str, paths)), written, labels))
+        except UserError as error:
+            st.error(plain(f"Prompt {entry.number} is left out. {error}"))
+    return analysis.batch_of(tables) if tables else None
+
+
+@st.cache_data(max_entries=512, show_spinner="Scoring the prompts")
+def _judged(paths: tuple[str, ...], written: tuple[int, ...], labels: Labels) -> pd.DataFrame:
+    return analysis.judged([open_run(Path(path)) for path in paths], labels)

@@ -1,0 +1,35 @@
+"""A menu that makes a report of the comparison in view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import streamlit as st
+
+from app.figures.image_writer import image_writer
+from app.session.open_runs import runs_root
+from kvlab.report.contents import report
+from kvlab.report.export import FORMATS, in_format
+from kvlab.trace.labels import load_labels
+from kvlab.trace.reader import Run
+
+LABELS = {"html": "HTML, one file", "pptx": "Slides (PPTX)", "pdf": "PDF"}
+
+
+def report_menu(runs: Sequence[Run]) -> None:
+    """Buttons for the formats; a file is made when it is asked for."""
+    if not any(run.record.method != "full" for run in runs):
+        return
+    with st.popover("Report of this comparison", icon=":material/summarize:", key="report"):
+        st.caption("Question, answers, table, telling figures, texts, and what to distrust.")
+        for kind, media in FORMATS.items():
+            st.download_button(
+                LABELS[kind], partial(_made, runs, kind), f"{runs[0].record.comparison_id}.{kind}", media,
+                key=f"report-{kind}", on_click="ignore", icon=":material/download:", width="stretch",
+            )  # fmt: skip
+
+
+def _made(runs: Sequence[Run], kind: str) -> bytes:
+    labels = load_labels(runs_root(), runs[0].record.comparison_id)
+    return in_format(report(runs, labels), kind, image_writer())

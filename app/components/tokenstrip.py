@@ -1,0 +1,83 @@
+"""The linked view of one head, scrubber, slot grid and token text: one component, so hovering stays in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from app.components.binary_payload import UNPACK, packed
+from app.components.text_payload import SHELF, texts_for
+from app.figures.export_menu import Offer, titled
+from kvlab.analysis.lineage.fold import Lineage
+from kvlab.browser import read_static
+from kvlab.figures.base.palette import Theme
+from kvlab.report.views import history_data, history_of, state_looks
+
+READING = "Which token each slot holds at this step, and what became of the others."
+SCRIPTS = (
+    "charts.js",
+    "focus.js",
+    "blocks.js",
+    "tokenstrip-head.js",
+    "tokenstrip-pictures.js",
+    "tokenstrip-words.js",
+    "stepbar.js",
+    "tokenstrip.js",
+)
+
+_component = st.components.v2.component(
+    "kvlab_tokenstrip",
+    html=read_static("tokenstrip.html"),
+    css="\n".join(read_static(name) for name in ("stepbar.css", "tokenstrip.css")),
+    js="\n".join([UNPACK, SHELF, *(read_static(name) for name in SCRIPTS)]),
+)
+
+
+def tokenstrip(
+    lineage: Lineage,
+    texts: list[str],
+    *,
+    identity: str,
+    step: int,
+    selected: int | None,
+    masses: tuple[np.ndarray, np.ndarray] | None,
+    theme: Theme,
+    key: str,
+    on_step: Callable[[], None],
+    on_token: Callable[[], None],
+    why: str = "",
+    phases: list[str] | None = None,
+    title: str = "What the cache holds",
+    source: str = "",
+) -> Any:
+    """Mounts the view under its title with a menu.
+
+    The result's `step` is where the reader stopped and `token` the position just clicked.
+
+    `identity` names run, layer and head: while it stays the same the view keeps its place. `selected` is a position to
+    keep lit. `masses` are the true and the slot masses at `step`, shown for the word under the pointer. `why` is the
+    reason for a step nobody chose. `phases` says of each step what it is, where they are not the steps of a run.
+    """
+    make = partial(history_of, lineage, texts, step, selected, phases)
+    titled(Offer(title, make, READING, source, pictured=True, steps=len(lineage.steps)), key)
+    data = texts_for(key, texts) | history_data(lineage) | state_looks(theme) | _masses(masses, lineage.tokens)
+    data |= {
+        "identity": identity,
+        "step": step,
+        "selected": selected,
+        "why": why,
+        "phases": phases,
+        "massesStep": None if masses is None else step,
+    }
+    return _component(key=key, data=packed(data), on_step_change=on_step, on_token_change=on_token)
+
+
+def _masses(masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, np.ndarray]:
+    if masses is None:
+        return {}
+    true, slot = (mass[:tokens].astype(np.float16).view(np.uint16) for mass in masses)  # browsers know no float16
+    return {"trueMass": true, "slotMass": slot}

@@ -1,0 +1,19 @@
+"""One process that writes figures as images, shared by all sessions."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from kvlab.figures.base import export
+
+
+@st.cache_data(ttl=60, show_spinner=False)
+def browser() -> str | None:
+    """The Chromium that draws images, looked for again after a minute."""
+    return export.find_browser()
+
+
+@st.cache_resource(show_spinner=False, on_release=export.ImageWriter.close)
+def image_writer() -> export.ImageWriter:
+    """The one image writer of this server; its Chromium starts with the first image and stops with the server."""
+    return export.ImageWriter()

@@ -1,0 +1,73 @@
+"""Keys that work on the whole page: next and previous head, and the list of all keys."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import streamlit as st
+
+from app.navigation import context_bar
+from app.navigation.selection import place_of, recorded_layers
+from app.session.fragment import drawn_alone
+from app.session.url_state import go_to, turned_so_far
+from kvlab.browser import read_static
+from kvlab.trace.reader import Run
+
+KEY = "page-keys"
+HTML = """
+<div class="kv-keys">
+  <button class="open" title="Keyboard shortcuts of this page (?)">shortcuts ?</button>
+  <dialog aria-label="Keyboard shortcuts of this page">
+    <h4>Keyboard shortcuts</h4><dl></dl><button class="close">close</button>
+  </dialog>
+</div>
+"""
+Keys = tuple[tuple[str, str], ...]  # each with what it does
+STEP_KEYS: Keys = (
+    ("← →", "one step back or forward"),
+    ("Home, End", "first or last step"),
+    ("n", "next step in which a slot left"),
+    ("space", "play or pause"),
+)
+HEAD_KEYS = (("j or ]", "next head, then the next layer"), ("k or [", "previous head"))
+HELP_KEYS = (("?", "show or hide this list"),)
+
+_component = st.components.v2.component(
+    "kvlab_keys",
+    html=HTML,
+    css=read_static("keys.css"),
+    js=read_static("keys.js"),
+)
+
+
+def page_keys(run: Run | None = None, *, steps: bool = True, more: Keys = ()) -> None:
+    """A small button that lists the keys; with `run`, its heads are walked through by j and k."""
+    listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
+    data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
+    with context_bar.place(), st.container(key="context-keys", width="content"):
+        _component(key=KEY, data=data, on_turned_change=partial(_turned, run))
+    if run and _turn(run):  # the callback was stopped by the next request, and is not called again
+        st.rerun("fragment" if drawn_alone() else "app")
+
+
+def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> tuple[int, int]:
+    """The layer and head `by` places further, over all recorded layers and round at the ends."""
+    place = (layers.index(layer) * heads + head + by) % (len(layers) * heads)
+    return layers[place // heads], place % heads
+
+
+def _turned(run: Run | None) -> None:
+    if run:
+        _turn(run)
+
+
+def _turn(run: Run) -> bool:
+    """Go to where the keys have turned to since they were last asked; whether that is another place."""
+    turned = (st.session_state.get(KEY) or {}).get("turned")
+    layers = recorded_layers(run)
+    layer, head = place_of(run)
+    if turned is None or turned == turned_so_far() or layer not in layers:
+        return False
+    layer, head = next_head(layer, head, int(turned) - turned_so_far(), layers, run.record.model.num_key_value_heads)
+    go_to(int(turned), layer=layer, head=head)
+    return True

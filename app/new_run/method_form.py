@@ -1,0 +1,94 @@
+"""The form of one method, built from its JSON schema: a new method appears here by being registered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import streamlit as st
+
+from app.base.segmented import one_of
+from app.base.text import plain
+from kvlab.catalogue.methods import MethodEntry
+from kvlab.catalogue.parameters import DEFAULT, PRESET, Parameter, parameters
+
+LEFT_TO_METHOD = "left to the method"
+
+
+def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
+    """The preset and the hyper-parameters of one method, as typed; `kvlab.catalogue.parameters.changed` checks them.
+
+    `usual` is the preset that methods which have it start from.
+    """
+    with st.expander(plain(entry.title) or entry.name, key=f"form.{entry.name}", bind="query-params"):
+        source = f" [Paper]({entry.paper})" if entry.paper else ""
+        st.caption(plain(entry.summary) + source)
+        if entry.origin:
+            st.caption(plain(f"From the plug-in {entry.origin}."))
+        preset = _preset(entry, usual)
+        found = parameters(entry, preset)
+        if not found:
+            st.caption("Nothing to set.")
+        columns = st.columns(2)
+        values: dict[str, Any] = {PRESET: preset}
+        for number, parameter in enumerate(found):
+            with columns[number % 2]:
+                values[parameter.name] = _widget(entry.name, parameter, preset, entry.reasons.get(parameter.name, ""))
+        return values
+
+
+def _preset(entry: MethodEntry, usual: str) -> str:
+    """The named settings the form starts from; `usual` where the reader chose none and the method has it."""
+    if not entry.presets:
+        return DEFAULT
+    names = [DEFAULT, *entry.presets]
+    start = names.index(usual) if usual in names else 0
+    chosen = one_of("Settings", names, names[start], key=f"{entry.name}.{PRESET}.{usual}")
+    if chosen in entry.presets:
+        about = entry.presets[chosen]
+        st.caption(plain(f"{about.about[:1].upper()}{about.about[1:]}. {about.beyond}"))
+    return str(chosen)
+
+
+def _widget(method: str, parameter: Parameter, preset: str, reason: str) -> Any:
+    # Another preset makes another widget, which starts from that preset's value.
+    key = f"{method}.{parameter.name}" if preset == DEFAULT else f"{method}.{preset}.{parameter.name}"
+    label = plain(parameter.name.replace("_", " "))
+    if parameter.source:
+        said = plain(f"{parameter.default} by {parameter.source}")
+    else:
+        said = plain(f"Default {parameter.default}" + (f": {reason}" if reason else ""))
+    text = ". ".join(part for part in (_help(parameter), said) if part)
+    if parameter.optional and st.checkbox(
+        f"{label}: {LEFT_TO_METHOD}", parameter.default is None, key=f"{key}.none", bind="query-params"
+    ):
+        return None
+    if parameter.kind == "choice":
+        return st.selectbox(label, parameter.options, _index(parameter), help=text, key=key, bind="query-params")
+    if parameter.kind == "switch":
+        return st.toggle(label, bool(parameter.default), help=text, key=key, bind="query-params")
+    if parameter.kind in ("integer", "number"):
+        return _number(parameter, label, text, key)
+    default = parameter.default if parameter.kind == "text" else json.dumps(parameter.default)
+    return st.text_input(label, default or "", help=text, key=key, bind="query-params")
+
+
+def _number(parameter: Parameter, label: str, text: str, key: str) -> int | float:
+    cast = int if parameter.kind == "integer" else float
+    low = None if parameter.minimum is None else cast(parameter.minimum)
+    high = None if parameter.maximum is None else cast(parameter.maximum)
+    default = parameter.default if parameter.default is not None else (low or 0)
+    step, shape = (1, "%d") if cast is int else (0.05, "%g")
+    return st.number_input(  # type: ignore
+        label, low, high, cast(default), step, format=shape, help=text, key=key, bind="query-params"
+    )
+
+
+def _index(parameter: Parameter) -> int:
+    return parameter.options.index(parameter.default) if parameter.default in parameter.options else 0
+
+
+def _help(parameter: Parameter) -> str:
+    described = plain(parameter.description)
+    described = described[:1].upper() + described[1:]
+    return f"{described} ({parameter.limits})" if parameter.limits else described

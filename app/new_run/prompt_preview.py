@@ -1,0 +1,67 @@
+"""A prompt as HTML: token by token, or with the part that will be cut struck out. All text is escaped."""
+
+from __future__ import annotations
+
+import html
+from itertools import pairwise
+
+from kvlab.analysis.comparison.textdiff import Segment
+from kvlab.figures.base.palette import HUES
+from kvlab.forms.truncation import Cut
+from kvlab.report.views import Passages, Text, TokenClass
+
+AROUND = 400  # characters shown on each side of a cut
+TOKENS = (
+    TokenClass(name="a token", colour=HUES["blue"], cue="fill"),
+    TokenClass(name="the next one", colour=HUES["orange"], cue="under"),
+    TokenClass(name="of the chat template", colour=HUES["grey"], cue="dashed"),
+)
+STYLE = """<style>
+.kv-prompt { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6; font-size: 0.92rem; }
+.kv-prompt i { font-style: normal; border-radius: 2px; }
+.kv-prompt i:nth-child(odd) { background: rgba(0, 104, 168, 0.20); }
+.kv-prompt i:nth-child(even) { background: rgba(201, 119, 0, 0.20); border-bottom: 1px solid rgba(201, 119, 0, 0.8); }
+.kv-prompt i.around { font-style: italic; font-family: monospace; font-size: 0.82rem; opacity: 0.8; }
+.kv-prompt del { opacity: 0.55; background: rgba(200, 80, 10, 0.18); }
+</style>"""
+
+
+def tokens_as_html(text: str, spans: list[tuple[int, int]], own: tuple[int, int] | None = None) -> str:
+    """The text with every other token shaded and underlined; what belongs to no token stays plain.
+
+    `own` (start, stop) is where the prompt stands in the text: tokens that a chat template puts around it are marked.
+    """
+    first, last = own or (0, len(text))
+    parts, end = [], 0
+    for start, stop in spans:
+        tag = "<i>" if first <= start < last else '<i class="around" title="of the chat template">'
+        parts += [html.escape(text[end:start]), f"{tag}{html.escape(text[max(start, end) : stop])}</i>"]
+        end = max(end, stop)
+    tokens = "".join([*parts, html.escape(text[end:])])
+    return f'{STYLE}<div class="kv-prompt" data-testid="tokens">{tokens}</div>'
+
+
+def tokens_as_text(text: str, spans: list[tuple[int, int]], own: tuple[int, int] | None = None) -> Text:
+    """The same as a slide keeps it; characters between two tokens go with the one before them."""
+    first, last = own or (0, len(text))
+    starts = [0, *(start for start, _ in spans[1:]), len(text)]
+    codes = tuple(at % 2 if first <= start < last else 2 for at, (start, _) in enumerate(spans))
+    return Text(texts=tuple(text[start:stop] for start, stop in pairwise(starts)), codes=codes or (0,), classes=TOKENS)
+
+
+def cut_as_passages(cut: Cut) -> Passages:
+    """What is read around the cut, and the beginning and end of what is not."""
+    removed = cut.removed if len(cut.removed) <= 2 * AROUND else _middle_out(cut.removed)
+    parts = (Segment("same", cut.before[-AROUND:]), Segment("missing", removed), Segment("same", cut.after[:AROUND]))
+    return Passages(passages=(("", parts),))
+
+
+def cut_as_html(cut: Cut) -> str:
+    """The same on the page, what is not read struck out."""
+    ((_, (before, removed, after)),) = cut_as_passages(cut).passages
+    marked = f"{html.escape(before.text)}<del>{html.escape(removed.text)}</del>{html.escape(after.text)}"
+    return f'{STYLE}<div class="kv-prompt">{marked}</div>'
+
+
+def _middle_out(text: str) -> str:
+    return f"{text[:AROUND]} … {len(text) - 2 * AROUND:,} more characters … {text[-AROUND:]}"

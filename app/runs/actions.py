@@ -1,0 +1,187 @@
+"""What can be done with the chosen rows of the table of runs, and what lies in the bin."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app.base import permission
+from app.base.links import go
+from app.base.text import ago, plain, shorten
+from app.navigation.selection import runs_root
+from app.runs.table import PAGES
+from kvlab.common.errors import UserError
+from kvlab.figures.base.words import byte_size
+from kvlab.library import archive, side_by_side
+from kvlab.library import recycle_bin as rubbish
+from kvlab.trace.labels import change_labels, change_tags
+
+MOST_IMPORTED = 4 << 30  # bytes unpacked, through a browser
+LAST_DELETED, DONE = "runs_last_deleted", "runs_done"
+
+
+def actions(chosen: pd.DataFrame) -> None:
+    """Buttons for the chosen rows; without any, how to choose."""
+    if words := st.session_state.pop(DONE, ""):
+        st.success(plain(words))
+    if last := st.session_state.get(LAST_DELETED):
+        _offer_undo(last)
+    if chosen.empty:
+        st.caption("Choose rows at their left edge to open, compare, name, tag, export or delete them.")
+        return
+    with st.container(horizontal=True, vertical_alignment="bottom", key="runs-actions"):
+        st.markdown(f"**{len(chosen)} chosen**")
+        _compare(chosen)
+        _label(chosen)
+        _flip(chosen, "starred", "Star", "Take the star away", ":material/star:")
+        _flip(chosen, "archived", "Archive", "Take out of the archive", ":material/archive:")
+        _export(chosen)
+        into = "Into the bin; nothing is lost yet."
+        if permission.button("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=into):
+            _delete(chosen)
+
+
+def bin_and_import() -> None:
+    """What was deleted, and a way in for what was exported elsewhere."""
+    root = runs_root()
+    lying = rubbish.in_bin(root)
+    with st.container(horizontal=True):
+        label = f"Bin ({len(lying)}, {byte_size(sum(one.bytes for one in lying))})" if lying else "Bin is empty"
+        with st.popover(label, icon=":material/delete_sweep:", disabled=not lying, key="runs-bin"):
+            for one in lying[:50]:
+                with st.container(horizontal=True, vertical_alignment="center"):
+                    when = f"{ago(one.deleted)} · {byte_size(one.bytes)}"
+                    st.markdown(f"{plain(shorten(one.title, 60))}  \n:small[{plain(when)}]", width="stretch")
+                    if permission.button("Bring back", permission.why_not(), key=f"back-{one.key}"):
+                        _do(partial(rubbish.bring_back, root, one.key), f"{one.title} is back.")
+            label = f"Empty the bin: frees {byte_size(sum(one.bytes for one in lying))}"
+            if permission.button(label, permission.why_not(), key="runs-empty"):
+                _do(lambda: rubbish.empty(root), "The bin is empty.")
+        with st.popover("Import", **permission.dead(permission.why_not(), icon=":material/upload:", key="runs-import")):
+            given = {"type": ["zip"], "accept_multiple_files": True}
+            files = st.file_uploader(
+                "Files that kvlab exported (.kvlab.zip)",
+                **permission.dead(permission.why_not(), key="runs-file", **given),
+            )
+            if files and permission.button("Take in", permission.why_not(), type="primary", key="runs-take"):
+                _do(lambda: [archive.unpack(root, file, MOST_IMPORTED) for file in files], f"{len(files)} taken in.")
+
+
+def _compare(chosen: pd.DataFrame) -> None:
+    comparisons = [name for row in chosen.itertuples() if row.kind == "comparison" for name in row.members]
+    if len(chosen) == 1:
+        row = chosen.iloc[0]
+        page, name = PAGES[row["kind"]]
+        if st.button("Open", type="primary", icon=":material/open_in_new:", key="runs-open"):
+            go(page, **{name: row["id"]})
+    elif len(comparisons) == len(chosen) and len(comparisons) > 1:
+        help_text = "All runs over the same prompt and model, whoever made them, as one comparison on every page."
+        if st.button("Side by side", type="primary", icon=":material/compare:", key="runs-join", help=help_text):
+            try:
+                side_by_side.check(runs_root(), comparisons)
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            go("compare", comparison=side_by_side.name(comparisons))
+
+
+def _label(chosen: pd.DataFrame) -> None:
+    with st.popover("Name, tags, note", **permission.dead(_why_not(chosen), icon=":material/label:", key="runs-label")):
+        alone = len(chosen) == 1
+        first = chosen.iloc[0]
+        if alone:
+            name = st.text_input("Name", first["name"] or first["title"], key=f"runs-name-{first['id']}")
+            note = st.text_area("Note (Markdown)", first["note"], key=f"runs-note-{first['id']}")
+        tags = sorted({tag for words in chosen["tags"] for tag in words})
+        add = st.text_input("Add tags, with commas between them", key="runs-add-tags")
+        remove = st.multiselect("Remove tags", tags, key="runs-remove-tags")
+        if st.button("Save", type="primary", key="runs-save-labels"):
+            new = [tag.strip() for tag in add.split(",") if tag.strip()]
+
+            def save() -> None:
+                _each(chosen, lambda kind, name: change_tags(runs_root(), name, kind, add=new, remove=remove))
+                if alone:
+                    changes = {"note": note} | ({"name": name.strip()} if name.strip() != first["title"] else {})
+                    _each(chosen, lambda kind, name: change_labels(runs_root(), name, kind, **changes))
+
+            _do(save, "Saved.")
+
+
+def _flip(chosen: pd.DataFrame, field: str, label: str, back: str, icon: str) -> None:
+    on = not chosen[field].all()
+    if permission.button(label if on else back, _why_not(chosen), icon=icon, key=f"runs-{field}"):
+        change = {field: on}
+        _do(lambda: _each(chosen, lambda kind, name: change_labels(runs_root(), name, kind, **change)), "")
+
+
+def _export(chosen: pd.DataFrame) -> None:
+    if len(chosen) != 1:
+        return
+    row = chosen.iloc[0]
+    st.download_button(
+        "Export", lambda: _parcel(row), f"{row['id']}{archive.SUFFIX}", key="runs-export", on_click="ignore",
+        icon=":material/download:", help="One file that another kvlab takes in.",
+    )  # fmt: skip
+
+
+def _parcel(row: pd.Series) -> bytes:
+    folder = Path(tempfile.mkdtemp(prefix="kvlab-export-"))
+    try:
+        target = folder / "parcel.zip"
+        archive.pack(runs_root(), row["kind"], row["members"], row["title"], target)
+        return target.read_bytes()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _delete(chosen: pd.DataFrame) -> None:
+    root, gone = runs_root(), []
+    try:
+        for row in chosen.itertuples():
+            gone.append(rubbish.delete(root, row.kind, row.members, row.title))
+    except UserError as error:
+        st.error(plain(str(error)))
+    if gone:
+        st.session_state[LAST_DELETED] = [one.key for one in gone]
+        st.rerun()
+
+
+def _offer_undo(keys: list[str]) -> None:
+    root = runs_root()
+    lying = [one for one in rubbish.in_bin(root) if one.key in keys]
+    if not lying:
+        del st.session_state[LAST_DELETED]
+        return
+    with st.container(horizontal=True, vertical_alignment="center", border=True):
+        what = lying[0].title if len(lying) == 1 else f"{len(lying)} entries"
+        freed = byte_size(sum(one.bytes for one in lying))
+        st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {freed}."), width="stretch")
+        if st.button("Undo", icon=":material/undo:", key="runs-undo"):
+            _do(lambda: [rubbish.bring_back(root, one.key) for one in lying], f"{what} brought back.")
+
+
+def _why_not(chosen: pd.DataFrame) -> str:
+    return permission.why_not_change(chosen["owner"])
+
+
+def _each(chosen: pd.DataFrame, change: Callable[[Any, str], object]) -> None:
+    for row in chosen.itertuples():
+        for name in row.members:
+            change(row.kind, name)
+
+
+def _do(work: Callable[[], object], words: str) -> None:
+    try:
+        work()
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    st.session_state[DONE] = words
+    st.rerun()

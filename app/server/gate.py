@@ -1,0 +1,292 @@
+"""What every request passes before Streamlit sees it: who asks, from where, and the headers of every answer.
+
+The gate finds the name out (from a proxy's header, or from the cookie that a shared token gives) and hands it on in two
+headers of its own, which `server.trustedUserHeaders` puts into `st.user`; whatever a browser sends under those names is
+dropped. Requests nobody may make end here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import html
+import ipaddress
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import streamlit
+
+from app.server.oidc_cookie import claimed
+from kvlab.common.errors import UserError
+from kvlab.server import tokens
+from kvlab.server.settings import People, lab
+from kvlab.server.users import Person, Role
+
+NAME, ROLE = "x-kvlab-name", "x-kvlab-role"
+HEALTH, SIGN_IN, SIGN_OUT, UPLOAD = "/_stcore/health", "/lab/sign-in", "/lab/sign-out", "/_stcore/upload_file"
+FILES = ("/media/", UPLOAD)
+COOKIE = "kvlab_signed_in"
+LARGEST_FORM = 8192
+LONGEST_WAIT, MOST_WAITING = 8.0, 16  # seconds after a wrong token; tries of one address at once
+LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
+# Streamlit styles inline, compiles the readers of its tables, and loads the scripts of components from blobs; of inline
+# scripts it has one, which is named by its hash.
+POLICY = (
+    "default-src 'self'; script-src 'self' 'wasm-unsafe-eval' blob: {inline}; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; media-src 'self' data: blob:; connect-src 'self' data: blob:; "
+    "worker-src 'self' blob:; frame-src 'self' data: blob:; object-src 'none'; base-uri 'self'; form-action 'self'; "
+    "frame-ancestors 'self'"
+)
+
+
+def _hashes() -> str:
+    """The inline scripts of Streamlit's page, as the policy names them."""
+    page = Path(streamlit.__file__).with_name("static") / "index.html"
+    scripts = re.findall(r"<script>(.*?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+HEADERS = {
+    "content-security-policy": POLICY.format(inline=_hashes()),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "SAMEORIGIN",
+    "referrer-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cross-origin-opener-policy": "same-origin",
+}
+FORM = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>kvlab: sign in</title>
+<meta name="viewport" content="width=device-width"><style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 22rem; margin: 15vh auto; padding: 0 1rem; }}
+label, input, button {{ display: block; width: 100%; box-sizing: border-box; font: inherit; }}
+input, button {{ padding: .5rem; margin: .2rem 0 1rem; }} p {{ color: #a33; min-height: 1.5em; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #0e1117; color: #fafafa; }} p {{ color: #f99; }} }}
+</style></head><body><h1>kvlab</h1><form method="post" action="{action}">
+<label>Your name<input name="name" required maxlength="60" autocomplete="username" value="{name}"></label>
+<label>The lab's token<input name="token" type="password" required autocomplete="current-password"></label>
+<button>Sign in</button><p role="alert">{said}</p></form></body></html>"""
+
+
+@dataclass
+class Tries:
+    """Of one address: how many wrong tokens in a row, and who waits for an answer."""
+
+    wrong: int = 0
+    waiting: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Gate:
+    """ASGI middleware; `people` is None in a lab of one, and `local` says that it serves this machine alone."""
+
+    def __init__(self, app: Any, people: People | None, key: bytes = b"", local: bool = False) -> None:
+        self.app, self.people, self.key, self.local = app, people, key, local
+        self.proxies = [ipaddress.ip_network(one, strict=False) for one in people.proxy] if people else []
+        self.tries: defaultdict[str, Tries] = defaultdict(Tries)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        respond = Respond(scope, send)
+        if self.local and _host(scope) not in LOCAL_HOSTS:
+            # A page elsewhere may give its own name this machine's address, and would then count as this page.
+            await respond.refuse(421, "This dashboard answers to localhost alone: open it under that name.")
+        elif scope["path"] == HEALTH or self.people is None:
+            await self.app(_with(scope), receive, respond.with_headers)
+        elif self.people.way == "oidc":
+            await self._with_identity(scope, receive, respond)
+        elif self.people.way == "proxy":
+            await self._from_proxy(scope, receive, respond)
+        else:
+            await self._with_token(scope, receive, respond)
+
+    async def _from_proxy(self, scope: Any, receive: Any, respond: Respond) -> None:
+        assert self.people is not None
+        if not self._is_proxy(scope):
+            await respond.refuse(403, "This dashboard is reached through the lab's proxy alone.")
+            return
+        named = _all(scope, self.people.header)
+        name = named[0].strip() if len(named) == 1 else ""
+        if not name or len(name) > 200:
+            await respond.refuse(401, "The lab's proxy does not say who you are: sign in there.")
+            return
+        await self._let_in(self._person(name), scope, receive, respond)
+
+    async def _with_identity(self, scope: Any, receive: Any, respond: Respond) -> None:
+        """Pages ask for themselves who is signed in; of files behind them, and of uploads, Streamlit asks nobody."""
+        assert self.people is not None
+        if not scope["path"].startswith(FILES):
+            await self.app(_with(scope), receive, respond.with_headers)
+        elif name := claimed(_cookies(scope), self.people.claim):
+            await self._let_in(self._person(name), scope, receive, respond)
+        else:
+            await respond.refuse(401, "Sign in first.")
+
+    def _person(self, name: str) -> Person:
+        """The person of this name as the lab file has it now; nobody while there is a mistake in it."""
+        assert self.people is not None
+        try:
+            found = lab()
+        except UserError:
+            return Person("", Role.NOBODY)
+        return (found.people if found is not None else self.people).person(name)
+
+    async def _let_in(self, person: Person, scope: Any, receive: Any, respond: Respond) -> None:
+        if person.role < Role.LOOK:
+            await respond.refuse(403, "You are not on the list of this lab: ask its administrator.")
+        elif scope["path"].startswith(UPLOAD) and person.role < Role.RUN:
+            await respond.refuse(403, "You may look here and not upload.")
+        else:
+            await self.app(_with(scope, person), receive, respond.with_headers)
+
+    async def _with_token(self, scope: Any, receive: Any, respond: Respond) -> None:
+        if scope["type"] == "http" and scope["path"] == SIGN_IN and scope["method"] in ("GET", "POST"):
+            await self._sign_in(scope, receive, respond)
+        elif scope["path"] == SIGN_OUT and scope["type"] == "http":
+            await respond.go("/", f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax")
+        elif (person := tokens.unseal(_cookies(scope).get(COOKIE, ""), self.key)) is not None:
+            await self._let_in(person, scope, receive, respond)
+        elif scope["type"] == "http" and scope["method"] == "GET" and "text/html" in "".join(_all(scope, "accept")):
+            await respond.go(f"{SIGN_IN}?next={quote(_address(scope), safe='')}")
+        else:
+            await respond.refuse(401, "Sign in first.")
+
+    async def _sign_in(self, scope: Any, receive: Any, respond: Respond) -> None:
+        asked = parse_qs(scope["query_string"].decode("latin-1"))
+        after = _own_path(asked.get("next", ["/"])[0])
+        action = f"{SIGN_IN}?next={quote(after, safe='')}"
+        if scope["method"] == "GET":
+            await respond.page(200, FORM.format(action=action, name="", said=""))
+            return
+        said = parse_qs((await _body(receive)).decode("utf-8", "replace"))
+        typed, token = (said.get(name, [""])[0] for name in ("name", "token"))
+        try:
+            name = tokens.check_name(typed)
+            role = await self._role(token, _peer(scope))
+        except UserError as error:
+            shown = FORM.format(action=action, name=html.escape(typed[:60], quote=True), said=html.escape(str(error)))
+            await respond.page(403, shown)
+            return
+        secure = "; Secure" if scope.get("scheme") == "https" or "https" in _all(scope, "x-forwarded-proto") else ""
+        cookie = f"{COOKIE}={tokens.seal(Person(name, role), self.key)}; Path=/; HttpOnly; SameSite=Lax{secure}"
+        await respond.go(after, f"{cookie}; Max-Age={tokens.SECONDS_SIGNED_IN}")
+
+    async def _role(self, token: str, peer: str) -> Role:
+        """What the token opens; one try of an address at a time, and each wrong one makes the next wait longer."""
+        assert self.people is not None
+        tries = self.tries[peer]
+        if tries.waiting >= MOST_WAITING:
+            raise UserError("Too many tries at once: wait a minute.")
+        tries.waiting += 1
+        try:
+            async with tries.turn:
+                role = await asyncio.to_thread(tokens.role_of, token, self.people.tokens)
+                if role is not None:
+                    tries.wrong = 0
+                    return role
+                tries.wrong += 1
+                await asyncio.sleep(min(0.25 * 2 ** min(tries.wrong, 10), LONGEST_WAIT))
+        finally:
+            tries.waiting -= 1
+        raise UserError("This is not the lab's token.")
+
+    def _is_proxy(self, scope: Any) -> bool:
+        try:
+            peer = ipaddress.ip_address(_peer(scope).removeprefix("::ffff:"))
+        except ValueError:
+            return False
+        return any(peer in network for network in self.proxies)
+
+
+@dataclass
+class Respond:
+    """Answers of the gate's own, and the headers that every answer gets."""
+
+    scope: Any
+    send: Any
+
+    async def with_headers(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            own = dict(message.get("headers", ()))
+            missing = ((key.encode(), text.encode()) for key, text in HEADERS.items() if key.encode() not in own)
+            message = message | {"headers": [*message.get("headers", ()), *missing]}
+        await self.send(message)
+
+    async def refuse(self, status: int, sentence: str) -> None:
+        if self.scope["type"] == "websocket":
+            await self.send({"type": "websocket.close", "code": 1008})
+        else:
+            await self._answer(status, {"content-type": "text/plain; charset=utf-8"}, sentence + "\n")
+
+    async def page(self, status: int, text: str) -> None:
+        await self._answer(status, {"content-type": "text/html; charset=utf-8"}, text)
+
+    async def go(self, where: str, cookie: str = "") -> None:
+        await self._answer(303, {"location": where} | ({"set-cookie": cookie} if cookie else {}), "")
+
+    async def _answer(self, status: int, headers: dict[str, str], text: str) -> None:
+        pairs = [
+            (key.encode(), value.encode("latin-1")) for key, value in (headers | {"cache-control": "no-store"}).items()
+        ]
+        await self.with_headers({"type": "http.response.start", "status": status, "headers": pairs})
+        await self.send({"type": "http.response.body", "body": text.encode()})
+
+
+def _with(scope: Any, person: Person | None = None) -> Any:
+    """The request with the gate's own headers for this person, and without what the browser sent under their names."""
+    kept = [(key, value) for key, value in scope["headers"] if key.lower().decode("latin-1") not in (NAME, ROLE)]
+    if person is not None:
+        kept += [(NAME.encode(), quote(person.name).encode()), (ROLE.encode(), person.role.value.encode())]
+    return scope | {"headers": kept}
+
+
+def _all(scope: Any, name: str) -> list[str]:
+    """Every value of a header; ASGI gives names in small letters."""
+    return [value.decode("utf-8", "replace") for key, value in scope["headers"] if key == name.lower().encode()]
+
+
+def _host(scope: Any) -> str:
+    try:
+        return urlsplit(f"//{''.join(_all(scope, 'host'))}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _peer(scope: Any) -> str:
+    return scope["client"][0] if scope.get("client") else ""
+
+
+def _cookies(scope: Any) -> dict[str, str]:
+    try:
+        return {name: one.value for name, one in SimpleCookie("; ".join(_all(scope, "cookie"))).items()}
+    except CookieError:
+        return {}
+
+
+def _address(scope: Any) -> str:
+    query = scope["query_string"].decode("latin-1")
+    return quote(scope["path"]) + (f"?{query}" if query else "")
+
+
+def _own_path(address: str) -> str:
+    """The address if it lies on this server, else its first page: a sign-in never leads elsewhere."""
+    plain = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
+    return quote(address, safe="/?&=%+,:;@!$'()*~-._") if plain else "/"
+
+
+async def _body(receive: Any) -> bytes:
+    """What the form sends, as far as a form of this kind can be long."""
+    found = b""
+    while len(found) <= LARGEST_FORM:
+        message = await receive()
+        found += message.get("body", b"")
+        if not message.get("more_body"):
+            return found if len(found) <= LARGEST_FORM else b""
+    return b""

@@ -1,0 +1,241 @@
+"""The board: every method at every budget, whether it still got the answer, and what became of the fact behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.comparison.compare import at_same_bytes, headline, rivals_at_same_bytes
+from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
+from kvlab.analysis.comparison.labels import differing, parts
+from kvlab.analysis.comparison.verdict import KINDS, Verdict, answer_tokens, judge
+from kvlab.common.answer_match import find_answer
+from kvlab.common.errors import UserError
+from kvlab.trace.labels import Labels
+from kvlab.trace.reader import Run
+
+OWN_BUDGET = "its own budget"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a comparison is asked for; `facts` are assumed to be where the prompt holds the answer if none was given."""
+
+    answer: str
+    facts: tuple[tuple[int, int], ...]
+    assumed: bool
+    others: tuple[str, ...] = ()  # right as well
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """All that is right."""
+        return (self.answer, *self.others)
+
+    @property
+    def words(self) -> str:
+        """All that is right, as a sentence names it."""
+        return " or ".join(self.answers)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A comparison held against its answer.
+
+    Attributes:
+        wanted: the answer and its facts.
+        reference: the verdict on the full cache's own continuation.
+        answer: (first, last) token of the continuation that spell the answer; None where it does not hold it.
+        step: the step after which the fates are taken: what the query of the answer's last token could still look at.
+            The end of the prompt where the full cache does not answer.
+        positions: the prompt tokens of the facts.
+        problem: why the fact's tokens are not known, or "".
+    """
+
+    wanted: Wanted
+    reference: Verdict
+    answer: tuple[int, int] | None
+    step: int
+    positions: np.ndarray
+    problem: str = ""
+
+    @property
+    def moment(self) -> str:
+        """The step after which the fates are taken, in words."""
+        when = "at the end of the prompt" if self.answer is None else "when the answer was written"
+        return f"{when} (after step {self.step})"
+
+
+def wanted(runs: Sequence[Run], labels: Labels) -> Wanted | None:
+    """The answer and facts said later, else those recorded; None where there is no answer."""
+    record = runs[0].record
+    answer = labels.answer or record.answer
+    if answer is None:
+        return None
+    others = record.other_answers if answer == record.answer else ()
+    facts = labels.facts or record.facts
+    if facts:
+        return Wanted(answer, facts, False, others)
+    found = next(filter(None, (find_answer(record.prompt, one) for one in (answer, *others))), None)
+    return Wanted(answer, (found,) if found else (), True, others)
+
+
+def ask(runs: Sequence[Run], wanted: Wanted) -> Asked:
+    """The comparison held against what is wanted; all its runs were forced along the full cache's text."""
+    texts = reference_texts(runs)
+    spelled = filter(None, (answer_tokens(texts, one) for one in wanted.answers))
+    answer, positions, problem = next(spelled, None), np.zeros(0, np.int64), ""
+    try:
+        positions = fact_positions(runs[0].tokens, runs[0].record.prompt, wanted.facts)
+    except UserError as error:
+        problem = str(error)
+    step = max(answer[1] - 1, 0) if answer else 0
+    return Asked(wanted, judge_any(texts, wanted.answers, texts), answer, step, positions, problem)
+
+
+def judge_any(texts: Sequence[str], answers: Sequence[str], reference: Sequence[str] = ()) -> Verdict:
+    """The best verdict over several answers that are right, the first of equals."""
+    return min((judge(texts, one, reference) for one in answers), key=lambda verdict: KINDS.index(verdict.kind))
+
+
+def reference_texts(runs: Sequence[Run]) -> list[str]:
+    """The texts of the full cache's continuation, token by token; empty where no run recorded it."""
+    full = [run for run in runs if run.record.method == "full"]
+    for phase, among in (("forced", runs), ("free", full)):
+        for run in among:
+            if texts := phase_texts(run, phase):
+                return texts
+    return []
+
+
+def phase_texts(run: Run, phase: str) -> list[str]:
+    """The text that each token of `forced` or `free` added, in order; "" for special and end tokens."""
+    tokens = run.tokens[run.tokens["phase"] == phase].sort_values("position")
+    return tokens["text"].fillna("").mask(tokens["special"], "").tolist()
+
+
+def verdicts(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
+    """`headline` with a row a run, and the columns
+
+    row and column (its place on the board), verdict, at, wrote, wrong, expected (as `Verdict`), late
+    (right, but further on than in the full cache's), and kl_answer (mean KL over the answer's tokens, nats; none where
+    the full cache lacks it).
+    """
+    texts = reference_texts(runs)
+    judged = [judge_any(phase_texts(run, "free"), asked.wanted.answers, texts) for run in runs]
+    rows, columns = zip(*places(runs), strict=True)
+    return headline(runs).assign(
+        row=rows,
+        column=columns,
+        verdict=[one.kind for one in judged],
+        at=pd.array([one.at for one in judged], "Int32"),
+        late=[one.kind == "right" and asked.answer is not None and (one.at or 0) > asked.answer[0] for one in judged],
+        wrote=[one.wrote for one in judged],
+        wrong=[one.wrong for one in judged],
+        expected=[one.expected for one in judged],
+        kl_answer=[kl_on_answer(run, asked.answer) for run in runs],
+    )
+
+
+def kl_on_answer(run: Run, answer: tuple[int, int] | None) -> float | None:
+    """Mean KL from the full cache over the tokens of its continuation that spell the answer, nats a token."""
+    if answer is None:
+        return None
+    tokens = run.tokens
+    forced = tokens[tokens["phase"] == "forced"].sort_values("position")["kl"].to_numpy(np.float64)
+    here = forced[answer[0] : answer[1] + 1]
+    return float(here.mean()) if len(here) == answer[1] + 1 - answer[0] and np.isfinite(here).all() else None
+
+
+def places(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The row (method with its settings) and column (budget) of every run, the same place never twice."""
+    columns = [parts(run.record).budget or OWN_BUDGET for run in runs]
+    found: list[tuple[str, str]] = []
+    for row, column in zip(differing([run.record for run in runs], budget=False), columns, strict=True):
+        count = sum(there == column and (name == row or name.startswith(f"{row} #")) for name, there in found)
+        found.append((f"{row} #{count + 1}" if count else row, column))
+    return found
+
+
+def board(runs: Sequence[Run], asked: Asked, table: pd.DataFrame) -> pd.DataFrame:
+    """What the board shows: the columns of `table` (`verdicts`), and a row a compressed run and token of the fact.
+
+    The token's are position, text, moment (`Asked.moment`), and the shares of heads in which it is `kept`, `merged`,
+    `dropped` (all empty for a run without events, which has one row). Budgets come in rising order, methods as they
+    were made.
+    """
+    parts = []
+    for run, (_, line) in zip(runs, table.iterrows(), strict=True):
+        if run.record.method == "full":
+            continue
+        strip = fact_strip(run, asked)
+        parts.append(pd.DataFrame([line] * len(strip)).reset_index(drop=True).join(strip).assign(moment=asked.moment))
+    if not parts:
+        return table.head(0).assign(position=[], text=[], moment=[], **{fate: [] for fate in FATES})
+    return pd.concat(parts, ignore_index=True)
+
+
+def fact_strip(run: Run, asked: Asked) -> pd.DataFrame:
+    """Position, text and shares of each token of the fact in this run; one empty row where nothing is known of them."""
+    nothing = pd.DataFrame({"position": pd.array([None], "Int64"), "text": [""], **{fate: [np.nan] for fate in FATES}})
+    if run.record.level != "full" or not len(asked.positions) or run.record.status == "running":
+        return nothing
+    shares = token_shares(fact_fates(run, asked.positions, asked.step)).rename(columns={"token": "position"})
+    read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"]
+    texts = read.reindex(shares["position"]).fillna("").tolist()
+    return shares.assign(position=shares["position"].astype("Int64"), text=texts)[["position", "text", *FATES]]
+
+
+def readers(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
+    """`reading_heads` of the full cache's run; empty where it was not recorded or does not answer."""
+    full = next((run for run in runs if run.record.method == "full" and run.record.level == "full"), None)
+    if full is None or asked.answer is None or not len(asked.positions):
+        return pd.DataFrame(columns=["layer", "head", "mass"])
+    return reading_heads(full, asked.positions, asked.answer)
+
+
+def ranked(table: pd.DataFrame) -> tuple[list[tuple[str, list[pd.DataFrame]]], list[tuple[str, str]]]:
+    """The ranking, and (label, reason) of every run that it leaves out.
+
+    With verdicts (`verdicts`): each kind of answer, the best first, with its runs in groups of about the same bytes,
+    the closest to the full cache first. Without (`headline`): one entry named "" with the groups of rivals.
+    """
+    ranking: list[tuple[str, list[pd.DataFrame]]]
+    if "verdict" in table:
+        judged = [(kind, table[(table["method"] != "full") & (table["verdict"] == kind)]) for kind in KINDS[:3]]
+        ranking = [(kind, at_same_bytes(here)) for kind, here in judged if here["live_bytes"].notna().any()]
+    else:
+        groups = rivals_at_same_bytes(table)
+        ranking = [("", groups)] if groups else []
+    inside = {label for _, groups in ranking for group in groups for label in group["label"]}
+    left = [(line["label"], _why_left_out(line)) for _, line in table.iterrows() if line["label"] not in inside]
+    return ranking, left
+
+
+def _why_left_out(line: pd.Series) -> str:
+    if line["method"] == "full":
+        return "what the others are compared with"
+    unfinished = line["verdict"] == "unfinished" if "verdict" in line else pd.isna(line["mean_kl"])
+    if line["status"] != "complete" and unfinished:
+        return "not finished" if line["status"] == "running" else str(line["status"])
+    if pd.isna(line["live_bytes"]):
+        return "its bytes were not recorded"
+    if "verdict" in line:
+        return "its own text was not recorded"
+    if pd.isna(line["mean_kl"]):
+        return "its KL was not recorded"
+    return "no other run has about as many bytes"
+
+
+def telling_cell(cells: pd.DataFrame) -> str:
+    """The run to look into first: one that nearly got the answer, else one that did not, else the first."""
+    order = ["nearly", "wrong"]
+    found = [cells.loc[cells["verdict"] == kind, "run_id"] for kind in order]
+    return str(next((ids.iloc[0] for ids in found if len(ids)), cells["run_id"].iloc[0]))
+
+
+def right_ones(table: pd.DataFrame) -> pd.DataFrame:
+    """The compressed runs that got the answer, the fewest bytes first."""
+    return table[(table["method"] != "full") & (table["verdict"] == "right")].sort_values("live_bytes")

@@ -1,0 +1,233 @@
+"""Several runs over one prompt: which stays closest to the full cache, for how many bytes, at what speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.comparison.labels import distinct, parts
+from kvlab.analysis.comparison.memory import full_bytes_per_token, over_steps
+from kvlab.analysis.comparison.speed import Speed, speed_of
+from kvlab.requests.budget import BYTE_SHARE, BYTES, Budget
+from kvlab.trace.schema import RunRecord
+
+
+class RunLike(Protocol):
+    """What a comparison reads of a run."""
+
+    @property
+    def record(self) -> RunRecord: ...
+    @property
+    def tokens(self) -> pd.DataFrame: ...
+    @property
+    def memory(self) -> pd.DataFrame: ...
+    @property
+    def steps(self) -> pd.DataFrame: ...
+
+
+def unique_labels(runs: Sequence[RunLike]) -> list[str]:
+    """A name for each run, of what differs between them and nothing else (`kvlab.analysis.comparison.labels`)."""
+    return distinct([run.record for run in runs])
+
+
+def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
+    """One row a run: bytes after the last step with their share of the full cache's, speed, and closeness to it.
+
+    Nothing is rounded. `over_budget` is how far the live bytes lie above the budget's, and `speed_ratio_doubt` why the
+    ratio of the rates means little, where it does. The full cache's bytes and speed are those of the run of method
+    `full` where there is one; without it, bytes are computed from the model's shape and the speed ratio is empty. KL
+    in nats per token over the forced continuation: all is of one prompt (column prompts), and closeness a mean over
+    `mean_tokens` tokens of it.
+    """
+    full = next((run for run in runs if run.record.method == "full"), None)
+    speeds = [speed_of(run.record) for run in runs]
+    reference = next((speed for run, speed in zip(runs, speeds, strict=True) if run is full), None)
+    whole = None if full is None or full.memory.empty else over_steps(full.memory, full.record)
+    rows = [
+        _row(run, label, whole, speed, reference)
+        for run, label, speed in zip(runs, unique_labels(runs), speeds, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _row(
+    run: RunLike, label: str, whole: pd.DataFrame | None, speed: Speed, reference: Speed | None
+) -> dict[str, object]:
+    record = run.record
+    forced = run.tokens[run.tokens["phase"] == "forced"]
+    return {
+        "label": label,
+        "method": record.method,
+        "budget": Budget(record.budget).words,
+        **_bytes(run, whole),
+        "over_budget": over_budget(run),
+        "tokens_per_second": speed.rate,
+        **speed.columns(),
+        "speed_ratio": speed.ratio_to(reference),
+        "speed_ratio_doubt": speed.ratio_doubt(reference),
+        "prompt_seconds": record.seconds_prefill,
+        "rehearsal_seconds": record.seconds_rehearse,
+        "mean_kl": _mean(forced["kl"]),
+        "top1_agreement": _mean(forced["top1_agree"]),
+        "extra_nll": _mean(forced["logprob_full"] - forced["logprob"]),
+        "first_divergence": first_divergence(run.tokens),
+        "prompts": 1,
+        "mean_tokens": int(forced["kl"].notna().sum()),
+        "device": f"{record.device}, {record.model.dtype}",
+        "status": record.status,
+        "run_id": record.run_id,
+    }
+
+
+def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | None]:
+    """Bytes after the last step, and as shares of the full cache's: `there`, over its steps, or else computed."""
+    names = ("live_bytes", "allocated_bytes")
+    if run.memory.empty:
+        return dict.fromkeys((*names, "live_ratio", "allocated_ratio"))
+    last = over_steps(run.memory[run.memory["step"] == run.memory["step"].max()], run.record).iloc[-1]
+    whole = {name: float(last["full_bytes"]) for name in names}
+    if there is not None:
+        at_step = there[there["step"] <= last["step"]]
+        whole = {name: float(at_step[name].iloc[-1]) for name in names} if len(at_step) else whole
+    ratios = {
+        name.replace("bytes", "ratio"): float(last[name]) / whole[name] if whole[name] else None for name in names
+    }
+    return {name: float(last[name]) for name in names} | ratios
+
+
+def over_budget(run: RunLike) -> float | None:
+    """How far the live bytes after the last step lie above the budget's, as a share of them; 0.14 is 14 % above.
+
+    The budget's are the keys and values of that many tokens, without metadata, in every layer that is compressed. None
+    for a method that takes no budget, and where no bytes were recorded.
+    """
+    record, memory = run.record, run.memory
+    if memory.empty or not parts(record).budget:
+        return None
+    last = memory[(memory["step"] == memory["step"].max()) & ~memory["layer"].isin(record.sliding_layers)]
+    promised = _budget_bytes(record, len(last))
+    return float(last["live_bytes"].sum()) / promised - 1 if promised else None
+
+
+def _budget_bytes(record: RunRecord, layers: int) -> float:
+    budget, token = Budget(record.budget), layers * full_bytes_per_token(record)
+    if budget.unit == BYTES:
+        return budget.number
+    if budget.unit == BYTE_SHARE:
+        return budget.number * token * record.prompt_tokens
+    return float(budget.slots(record.prompt_tokens) * token)
+
+
+def beyond_budget(runs: Sequence[RunLike]) -> pd.DataFrame:
+    """One row a run that ends with more slots than it was allotted: label, slots and budget, means over heads.
+
+    So it is with methods that compress the prompt once: generated tokens come on top of the budget.
+    """
+    rows = []
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        last = run.steps[run.steps["step"] == run.steps["step"].max()]
+        slots, budget = last["live_slots"].mean(), last["budget_slots"].mean()
+        if len(last) and slots > budget + run.record.compress_every - 1:  # tokens that wait for a decision do not count
+            rows.append({"label": label, "slots": float(slots), "budget": float(budget)})
+    return pd.DataFrame(rows, columns=["label", "slots", "budget"])
+
+
+def _mean(values: pd.Series) -> float | None:
+    known = values.dropna()
+    return float(known.astype(float).mean()) if len(known) else None
+
+
+def first_divergence(tokens: pd.DataFrame) -> int | None:
+    """Where the run's own continuation first differs from the full cache's, counted from 1; None if never.
+
+    A continuation that merely stops earlier differs at its end.
+    """
+    own, full = (tokens.loc[tokens["phase"] == phase, "id"].to_numpy() for phase in ("free", "forced"))
+    if not len(own) or not len(full):
+        return None
+    common = min(len(own), len(full))
+    different = np.flatnonzero(own[:common] != full[:common])
+    if len(different):
+        return int(different[0]) + 1
+    return None if len(own) == len(full) else common + 1
+
+
+def has_kl(along: pd.DataFrame) -> bool:
+    """Whether rows of `along_text` hold any distance from the full cache."""
+    return not along.empty and bool(along.loc[along["method"] != "full", "kl"].notna().any())
+
+
+def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
+    """One row a run and token of the forced continuation: KL, agreement (also as a rolling mean), NLL of both, nats."""
+    tables = []
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")
+        agree = forced["top1_agree"].astype("float64")
+        part = pd.DataFrame(
+            {
+                "label": label,
+                "method": run.record.method,
+                "token": np.arange(1, len(forced) + 1),
+                "position": forced["position"].to_numpy(),
+                "text": forced["text"].to_numpy(),
+                "kl": forced["kl"].to_numpy(),
+                "agree": agree.to_numpy(),
+                "agreement": agree.rolling(window, min_periods=1).mean().to_numpy(),
+                "nll": -forced["logprob"].to_numpy(),
+                "nll_full": -forced["logprob_full"].to_numpy(),
+            }
+        )
+        tables.append(part.assign(extra_nll=lambda table: (table["nll"] - table["nll_full"]).cumsum()))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def has_memory(runs: Sequence[RunLike]) -> bool:
+    """Whether any run recorded what its cache holds."""
+    return any(not run.memory.empty for run in runs)
+
+
+def memory_over_steps(runs: Sequence[RunLike]) -> pd.DataFrame:
+    """Live, allocated, peak and full bytes of every run over the steps, with columns label and method."""
+    tables = [
+        over_steps(run.memory, run.record).assign(label=label, method=run.record.method)
+        for run, label in zip(runs, unique_labels(runs), strict=True)
+        if not run.memory.empty
+    ]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def slots_by_layer(runs: Sequence[RunLike]) -> pd.DataFrame:
+    """Live slots of every layer at the last step, mean over KV heads: columns label, method, layer, live_slots."""
+    tables = []
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        last = run.memory[run.memory["step"] == run.memory["step"].max()]
+        part = last[["layer", "live_slots", "logical_tokens"]].assign(label=label, method=run.record.method)
+        tables.append(part.assign(share=part["live_slots"] / part["logical_tokens"]))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def rivals_at_same_bytes(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """The compressed runs in groups of about the same live bytes, each with the closest to the full cache first.
+
+    Methods are only comparable at the same bytes: a run without rivals there is in none.
+    """
+    known = table[(table["method"] != "full") & table["mean_kl"].notna()]
+    return [part for part in at_same_bytes(known) if len(part) > 1]
+
+
+def at_same_bytes(table: pd.DataFrame, tolerance: float = 0.12) -> list[pd.DataFrame]:
+    """The runs with known bytes in groups, in the order of their bytes, each with the closest to the full cache first.
+
+    A group reaches `tolerance` above its smallest run.
+    """
+    known = table[table["live_bytes"].notna()]
+    known = known.astype({"live_bytes": float, "mean_kl": float}).sort_values("live_bytes")
+    group, floor, groups = 0, 0.0, []
+    for size in known["live_bytes"]:
+        if size > floor * (1 + tolerance):
+            group, floor = group + 1, size
+        groups.append(group)
+    return [part.sort_values("mean_kl").reset_index(drop=True) for _, part in known.groupby(groups)]

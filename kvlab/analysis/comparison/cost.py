@@ -1,0 +1,72 @@
+"""What recording costs in speed, and what of the bytes is live, empty, or needed only for a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.comparison.compare import unique_labels
+from kvlab.analysis.comparison.memory import full_bytes_per_token, over_steps
+from kvlab.analysis.comparison.speed import speed_of
+from kvlab.common.limits import BLOCK
+from kvlab.trace.reader import Run
+from kvlab.trace.schema import RunRecord
+
+
+def memory_stack(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
+    """`memory.over_steps` with its stack: live, slack (allocated beyond live), transient (peak beyond allocated).
+
+    `block` is what one block of slots a head takes, and `room` the part of the slack that is within it, layer by layer:
+    a table is given that much to grow. `padding` is the rest.
+    """
+    table = over_steps(memory, record)
+    parts = pd.DataFrame({"step": memory["step"], **_slack(memory)}).groupby("step").sum().reset_index(drop=True)
+    return table.assign(
+        live=table["live_bytes"], transient=table["peak_bytes"] - table["allocated_bytes"], **dict(parts.items())
+    )
+
+
+def _slack(memory: pd.DataFrame) -> dict[str, pd.Series]:
+    """Of each row (a step and layer) in bytes, as `memory_stack`; without counts of slots all slack is padding."""
+    slack = (memory["allocated_bytes"] - memory["live_bytes"]).clip(lower=0)
+    slots = memory["live_slots"] if "live_slots" in memory else pd.Series(0.0, memory.index)
+    block = (BLOCK * memory["live_bytes"] / slots.where(slots > 0)).fillna(0)
+    room = np.minimum(slack, block)
+    return {"slack": slack, "block": block, "room": room, "padding": slack - room}
+
+
+def layer_bytes(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFrame:
+    """Bytes of every layer after `step`: columns layer, live, full (computed) and those of the slack.
+
+    And of a layer whose slots are packed codes, scales and native, which is all else that is allocated; else NaN.
+    """
+    here = memory[memory["step"] == step]
+    table = {
+        "layer": here["layer"],
+        "live": here["live_bytes"],
+        **_slack(here),
+        "full": here["logical_tokens"] * full_bytes_per_token(record),
+    }
+    if "codes_bytes" in here:
+        codes, scales = (here[name].astype(float) for name in ("codes_bytes", "scales_bytes"))
+        table |= {"codes": codes, "scales": scales, "native": here["allocated_bytes"] - codes - scales}
+    return pd.DataFrame(table).reset_index(drop=True)
+
+
+def instrument_cost(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row a run, nothing rounded: its label, level, and decode rates with recording off and on.
+
+    `off` is the median of the bare readings, between `off_low` and `off_high`; `recorded` that of the recorded pass,
+    which is read once; `overhead` how many times longer a recorded step takes, and `doubt` why that means little, ""
+    where it can be told. NaN where a pass was not timed.
+    """
+    rows = []
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        bare, recorded = speed_of(run.record).launched, run.record.recorded_tokens_per_second
+        row = {"label": label, "level": run.record.level, "off": bare.rate, "recorded": recorded}
+        row |= {"off_low": min(bare.readings, default=None), "off_high": max(bare.readings, default=None)}
+        rows.append(row | {"overhead": bare.rate / recorded if bare.rate and recorded else None, "doubt": bare.doubt})
+    numbers = ("off", "off_low", "off_high", "recorded", "overhead")
+    return pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))

@@ -1,0 +1,139 @@
+"""Two runs over the same text: which tokens each of them still has, head by head, and where the outputs part."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.blocks import block_edges
+from kvlab.analysis.comparison.compare import first_divergence
+from kvlab.common.errors import UserError
+from kvlab.trace.reader import Run
+
+BOTH, ONLY_A, ONLY_B, NEITHER, UNREAD = range(5)
+NAMES = ("in both", "only in A", "only in B", "in neither", "not yet read")
+
+
+Gone: TypeAlias = np.ndarray  # see `gone_at`
+
+
+class Kept(NamedTuple):
+    """(layers, heads, tokens) bool: whether the token still has a slot named by it; and how many tokens were read."""
+
+    alive: np.ndarray
+    seen: int
+
+
+def gone_at(run: Run) -> Gone:
+    """(layers, heads, tokens) int: the step at which the token's own slot went, the type's largest where it stayed.
+
+    Tokens behind the last that went are left out.
+
+    Raises:
+        UserError: the run did not record its events.
+    """
+    if run.record.level != "full":
+        raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
+    model = run.record.model
+    events = run.select("events", columns=["step", "layer", "head", "source"])
+    steps, *places = (events[name].to_numpy() for name in ("step", "layer", "head", "source"))
+    kind = np.int16 if steps.max(initial=0) < np.iinfo(np.int16).max else np.int32
+    size = int(places[-1].max(initial=-1)) + 1
+    gone = np.full((model.num_hidden_layers, model.num_key_value_heads, size), np.iinfo(kind).max, kind)
+    np.minimum.at(gone.reshape(-1), np.ravel_multi_index(places, gone.shape), steps.astype(kind))
+    return gone
+
+
+def kept_at(run: Run, step: int, gone: Gone | None = None) -> Kept:
+    """Which tokens have a slot of their own name after `step`, for all layers and heads at once.
+
+    `gone` is what `gone_at` found of the run, for a caller that asks for many steps.
+
+    Raises:
+        UserError: the run did not record its events.
+    """
+    gone = gone_at(run) if gone is None else gone
+    seen = run.record.prompt_tokens + step
+    alive = np.ones((*gone.shape[:2], seen), bool)
+    alive[..., : gone.shape[2]] = gone[..., :seen] > step
+    return Kept(alive, seen)
+
+
+def tokens_read(run: Run) -> int:
+    """How many tokens the run had read after its last step."""
+    return int(run.select("steps", columns=["tokens_seen"])["tokens_seen"].max())
+
+
+def recorded_layers(*runs: Run) -> list[int]:
+    """Layers of which every one of these runs recorded something."""
+    skipped = {layer for run in runs for layer in run.record.sliding_layers}
+    return [layer for layer in range(runs[0].record.model.num_hidden_layers) if layer not in skipped]
+
+
+def jaccard(a: Kept, b: Kept, layers: list[int]) -> pd.DataFrame:
+    """One row a layer and head: tokens in both, only in A, only in B, and the Jaccard index of the two sets.
+
+    Two empty sets are the same set: their index is 1.
+    """
+    seen = min(a.seen, b.seen)
+    first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
+    both, only_a, only_b = _counts(first, second, 2)
+    layer, head = np.meshgrid(layers, np.arange(first.shape[1]), indexing="ij")
+    either = both + only_a + only_b
+    table = {
+        "layer": layer.ravel(),
+        "head": head.ravel(),
+        "both": both.ravel(),
+        "only_a": only_a.ravel(),
+        "only_b": only_b.ravel(),
+        "jaccard": np.where(either > 0, both / np.maximum(either, 1), 1.0).ravel(),
+    }
+    return pd.DataFrame(table)
+
+
+def classes(a: Kept, b: Kept, layer: int, head: int, tokens: int) -> np.ndarray:
+    """(tokens,) uint8 of one head: an index into `NAMES` for every token of the text."""
+    seen = min(a.seen, b.seen)
+    first, second = a.alive[layer, head, :seen], b.alive[layer, head, :seen]
+    found = np.full(tokens, UNREAD, np.uint8)
+    found[:seen] = np.select([first & second, first, second], [BOTH, ONLY_A, ONLY_B], NEITHER)
+    return found
+
+
+def along_positions(a: Kept, b: Kept, layers: list[int], blocks: int = 96) -> pd.DataFrame:
+    """Share of (layer, head, token) in each class along the text: columns position, then `NAMES` without the last."""
+    seen = min(a.seen, b.seen)
+    first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
+    edges = block_edges(0, seen, blocks)
+    both, only_a, only_b = _counts(first, second, (0, 1))
+    heads = first.shape[0] * first.shape[1]
+    parts = [both, only_a, only_b, heads - both - only_a - only_b]
+    counts = [np.add.reduceat(part / heads, edges[:-1]) / np.diff(edges) for part in parts]
+    return pd.DataFrame({"position": edges[:-1], **dict(zip(NAMES[:4], counts, strict=True))})
+
+
+def _counts(first: np.ndarray, second: np.ndarray, axis: int | tuple[int, int]) -> tuple[np.ndarray, ...]:
+    """How many are in both, only in the first and only in the second, over these axes."""
+    both, all_a, all_b = ((first & second).sum(axis), first.sum(axis), second.sum(axis))
+    return both, all_a - both, all_b - both
+
+
+def kl_of_both(a: Run, b: Run) -> pd.DataFrame:
+    """One row a token of the forced continuation: token (from 1), text, KL of A and of B from the full cache, nats."""
+    parts = []
+    for run in (a, b):
+        forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")
+        parts.append(forced[["text", "kl"]].reset_index(drop=True))
+    table = pd.DataFrame({"text": parts[0]["text"], "a": parts[0]["kl"], "b": parts[1]["kl"]})
+    return table.assign(token=np.arange(1, len(table) + 1))[["token", "text", "a", "b"]]
+
+
+def where_they_part(a: Run, b: Run) -> dict[str, int | None]:
+    """First token (from 1) of the own continuations that differs: `a` and `b` from the full cache, `each_other`."""
+    own = [run.tokens.loc[run.tokens["phase"] == "free", "id"].to_numpy() for run in (a, b)]
+    common = min(map(len, own))
+    different = np.flatnonzero(own[0][:common] != own[1][:common])
+    between = int(different[0]) + 1 if len(different) else None if len(own[0]) == len(own[1]) else common + 1
+    return {"a": first_divergence(a.tokens), "b": first_divergence(b.tokens), "each_other": between}

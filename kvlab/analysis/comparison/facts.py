@@ -1,0 +1,114 @@
+"""The tokens of a prompt's facts: which they are, what became of them in every head, and which head reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.attention.autopsy import FATES, events_of, followed
+from kvlab.common.errors import UserError
+from kvlab.requests.conversation import said_in
+from kvlab.trace.reader import Run
+
+
+def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Increasing positions of the prompt tokens that hold a character of a fact; `tokens` is the run's table.
+
+    A token that shares its character with the one before it has no text of its own; it goes with that one.
+
+    Raises:
+        UserError: the recorded tokens do not spell the prompt.
+    """
+    if not facts:
+        return np.zeros(0, np.int64)
+    read = tokens[tokens["phase"] == "prompt"]
+    texts = read["text"].fillna("").tolist()
+    moved = _moved(texts, prompt)
+    stops = np.cumsum([len(text) for text in texts])
+    starts = np.concatenate([[0], stops[:-1]])
+    inside = np.zeros(len(texts), bool)
+    parts = [
+        (max(start, first) + by, min(stop, last) + by)
+        for start, stop in facts
+        for first, last, by in moved
+        if start < last and stop > first
+    ]
+    for start, stop in parts:
+        inside |= (starts < stop) & (stops > start) & (stops > starts)
+        inside |= (starts == stops) & (starts > start) & (starts <= stop)
+    return read["position"].to_numpy(np.int64)[inside]
+
+
+def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
+    """(start, stop, by): the prompt's characters from start to stop stand in what was read, `by` further on."""
+    read = "".join(texts)
+    # What stands before the prompt are special tokens such as BOS; a chat template stands around it and may strip it.
+    if read.endswith(prompt):
+        return [(0, len(prompt), len(read) - len(prompt))]
+    stripped = len(prompt) - len(prompt.lstrip())
+    if (place := read.find(prompt.strip())) >= 0:
+        return [(0, len(prompt), place - stripped)]
+    found, end, begins = [], 0, _begins(texts)
+    for start, stop in said_in(prompt):  # the turns of a conversation, each where the template puts it
+        place = read.find(prompt[start:stop], end)
+        while place >= 0 and place not in begins:  # a short turn may stand inside of the template's own words
+            place = read.find(prompt[start:stop], place + 1)
+        if place < 0:
+            raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are not known.")
+        end = place + stop - start
+        found.append((start, stop, place - start))
+    return found
+
+
+def _begins(texts: Sequence[str]) -> set[int]:
+    """The places where a token's text begins, white space before it left out."""
+    ends = [0, *accumulate(len(text) for text in texts)]
+    return {end + len(text) - len(text.lstrip()) for end, text in zip(ends, texts, strict=False)}
+
+
+def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:
+    """One row a layer, head and token of `positions`: its fate after `step`, as `Links.fates` defines it.
+
+    Raises:
+        UserError: the run did not record its events.
+    """
+    events = events_of(run)
+    links, layer, head, token = followed(run, events[events["step"] <= step], np.asarray(positions))
+    return pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": links.fates(layer, head, token)})
+
+
+def token_shares(fates: pd.DataFrame) -> pd.DataFrame:
+    """One row a token of `fact_fates`: share of the heads of all layers in each of `FATES`."""
+    return _shares(fates, ["token"])
+
+
+def head_shares(fates: pd.DataFrame) -> pd.DataFrame:
+    """One row a layer and head of `fact_fates`: share of the fact's tokens in each of `FATES`."""
+    return _shares(fates, ["layer", "head"])
+
+
+def reading_heads(run: Run, positions: np.ndarray, rows: tuple[int, int]) -> pd.DataFrame:
+    """One row a layer and head: `mass`, the attention that the answer's queries pay the fact, most first.
+
+    `rows` are the first and last token of the answer, counted in the continuation: row r of the recorded attention is
+    the query that predicts token r. The mean over them, of the sum over `positions`. Empty where nothing was recorded.
+    """
+    found = []
+    for layer in range(run.record.model.num_hidden_layers):
+        for head in range(run.record.model.num_key_value_heads):
+            try:
+                mass = run.attention(layer, head)[0][rows[0] : rows[1] + 1, positions]
+            except UserError:
+                break
+            if len(mass):
+                found.append((layer, head, float(mass.astype(np.float32).sum(1).mean())))
+    table = pd.DataFrame(found, columns=["layer", "head", "mass"])
+    return table.sort_values("mass", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _shares(fates: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    shares = fates.groupby(by)["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
+    return shares.reindex(columns=list(FATES), fill_value=0.0).reset_index()

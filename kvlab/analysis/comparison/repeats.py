@@ -1,0 +1,188 @@
+"""A batch: over many prompts, how often each method at each budget still answers, and how close it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.comparison.board import Wanted, ask, fact_strip, places, verdicts, wanted
+from kvlab.analysis.comparison.compare import at_same_bytes, headline
+from kvlab.analysis.comparison.facts import FATES
+from kvlab.analysis.comparison.verdict import KINDS
+from kvlab.common.errors import UserError
+from kvlab.common.intervals import Interval, mean_intervals, share_interval
+from kvlab.trace.labels import Labels
+from kvlab.trace.reader import Run
+
+MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "live_ratio", "over_budget")
+LEVEL = 0.05  # of the sign test, shared among the rivals of one group: as likely as a 95 % interval to mislead
+CELL = ["row", "column"]
+NOT_ASKED = "not asked"  # the verdict on a run of a prompt without an answer
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a batch came to.
+
+    Attributes:
+        prompts: one row a run of every repeat that was begun, the full cache's too: `judged`.
+        cells: one row a method and budget: see `cells`.
+        count: how many repeats were asked for.
+    """
+
+    prompts: pd.DataFrame
+    cells: pd.DataFrame
+    count: int
+
+    @property
+    def references(self) -> pd.DataFrame:
+        """One row a repeat: number, and the verdict on the full cache's own continuation."""
+        return self.prompts.drop_duplicates("number")[["number", "reference"]]
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether any of its prompts has an answer."""
+        return bool(self.prompts["reference"].ne(NOT_ASKED).any())
+
+
+def judged(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFrame:
+    """One row a run of one repeat: `board.verdicts`, and what names the repeat.
+
+    The columns number, of, name, depth, wording (from 1), draw (none where no needle was planted), answer,
+    comparison_id, reference, the verdict on the full cache, and kept, merged and dropped: the share of the fact's
+    tokens in all heads, none where it was not recorded. Verdicts on a prompt without an answer are `NOT_ASKED`.
+
+    Raises:
+        UserError: the runs are no repeat of a batch.
+    """
+    record = runs[0].record
+    if record.repeat is None:
+        raise UserError(f"The comparison {record.comparison_id} is no repeat of a batch.")
+    planting, asked_for = record.repeat.planting, wanted(runs, labels or Labels())
+    table = _not_asked(runs) if asked_for is None else _asked(runs, asked_for)
+    return table.assign(
+        number=record.repeat.number,
+        of=record.repeat.of,
+        name=record.repeat.words,
+        depth=planting.depth if planting else None,
+        wording=planting.wording + 1 if planting else None,
+        draw=planting.draw if planting else None,
+        comparison_id=record.comparison_id,
+    )
+
+
+def _asked(runs: Sequence[Run], asked_for: Wanted) -> pd.DataFrame:
+    asked = ask(runs, asked_for)
+    fates = pd.DataFrame([fact_strip(run, asked)[list(FATES)].mean() for run in runs])
+    own = {fate: fates[fate].to_numpy() for fate in FATES}
+    return verdicts(runs, asked).assign(answer=asked_for.answer, reference=asked.reference.kind, **own)
+
+
+def _not_asked(runs: Sequence[Run]) -> pd.DataFrame:
+    table, (rows, columns) = headline(runs), zip(*places(runs), strict=True)
+    ended = table["mean_kl"].notna() | (table["method"] == "full")
+    return table.assign(
+        row=rows, column=columns, verdict=[NOT_ASKED if known else "unfinished" for known in ended], wrote="", wrong="",
+        expected="", kl_answer=None, answer=None, reference=NOT_ASKED, **dict.fromkeys(FATES),
+    )  # fmt: skip
+
+
+def batch_of(tables: Sequence[pd.DataFrame]) -> Batch:
+    """The batch whose repeats are `tables` (`judged`); raises ValueError where there is none."""
+    if not tables:
+        raise ValueError("a batch has at least one repeat")
+    prompts = pd.concat(tables, ignore_index=True)
+    return Batch(prompts, cells(prompts), int(prompts["of"].iloc[0]))
+
+
+def cells(prompts: pd.DataFrame) -> pd.DataFrame:
+    """One row a compressed method and budget, over the repeats whose text is there.
+
+    Columns: label, row, column, ended (prompts), n (of these with an answer), the counts right, nearly, wrong, share
+    (right of n) with `_low` and `_high` (Wilson, 95 %), and with the same the means over prompts of `MEASURES` (None
+    where nothing was measured). kept, merged and dropped are means over the `traced` prompts whose fact was followed.
+    """
+    compressed = prompts[prompts["method"] != "full"]
+    return pd.DataFrame([_cell(group) for _, group in compressed.groupby(CELL, sort=False)])
+
+
+def _cell(group: pd.DataFrame) -> dict[str, object]:
+    ended = group[group["verdict"] != "unfinished"]
+    first, counts = group.iloc[0], ended["verdict"].value_counts()
+    told = {kind: int(counts.get(kind, 0)) for kind in KINDS[:3]}
+    judged_ones = sum(told.values())
+    share = share_interval(told["right"], judged_ones) if judged_ones else None
+    ended = ended.assign(**{name: None for name in MEASURES if name not in ended})
+    table = np.column_stack([pd.to_numeric(ended[name]).to_numpy(np.float64, na_value=np.nan) for name in MEASURES])
+    means = mean_intervals(table) if len(ended) else [None] * len(MEASURES)
+    line = {name: first[name] for name in ("label", "method", *CELL)} | {"ended": len(ended), "n": judged_ones} | told
+    for name, found in (("share", share), *zip(MEASURES, means, strict=True)):
+        line |= _bounds(name, found)
+    return line | ended[list(FATES)].astype(float).mean().to_dict() | {"traced": int(ended[FATES[0]].notna().sum())}
+
+
+def _bounds(name: str, found: Interval | None) -> dict[str, object]:
+    mean, low, high = (found.mean, found.low, found.high) if found else (None, None, None)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
+def ranked(table: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str, str]]]:
+    """The cells in groups of about the same live bytes; (label, reason) of each left out.
+
+    Most often right goes first; where nothing was asked, the closest to the full cache.
+    """
+    asked = table["n"].gt(0).any()
+    known = table[(table["n"] > 0 if asked else table["ended"] > 0) & table["live_bytes"].notna()]
+    order = {"share": False, "mean_kl": True} if asked else {"mean_kl": True}
+    groups = [
+        group.sort_values(list(order), ascending=list(order.values()), kind="stable").reset_index(drop=True)
+        for group in at_same_bytes(known)
+    ]
+    inside = {label for group in groups for label in group["label"]}
+    left = [(row.label, _why_left_out(row)) for row in table.itertuples() if row.label not in inside]
+    return groups, left
+
+
+def _why_left_out(row: Any) -> str:
+    if row.ended == 0:
+        return "no repeat has ended"
+    return "its bytes were not recorded" if pd.isna(row.live_bytes) else "no prompt with an answer has ended"
+
+
+def told_apart(batch: Batch, group: pd.DataFrame) -> pd.DataFrame:
+    """The first of a group of `ranked` against each other, over the prompts that both have.
+
+    Columns: label, n, first (prompts that only the first gets right, or on which it is closer where nothing was asked),
+    other (the same of the other), p (sign test, exact, two-sided) and apart: whether p is below `LEVEL` over the number
+    of rivals.
+    """
+    verdict, distance = batch.prompts["verdict"], pd.to_numeric(batch.prompts["mean_kl"]).astype(float)
+    right = verdict.eq("right").astype(float).where(verdict.isin(KINDS[:3]))
+    scored = batch.prompts.assign(score=right if batch.is_asked else -distance).drop_duplicates(["number", *CELL])
+    table = scored.set_index(["number", *CELL])["score"].unstack(CELL)
+    best = tuple(group.iloc[0][CELL])
+    lines = []
+    for _, row in group.iloc[1:].iterrows():
+        first, other = table[best], table[tuple(row[CELL])]
+        ahead, behind = int((first > other).sum()), int((other > first).sum())
+        p = sign_test(ahead, behind)
+        count = int((first.notna() & other.notna()).sum())
+        lines.append((row["label"], count, ahead, behind, p, p < LEVEL / (len(group) - 1)))
+    return pd.DataFrame(lines, columns=["label", "n", "first", "other", "p", "apart"])
+
+
+def sign_test(ahead: int, behind: int) -> float:
+    """How likely a split at least as uneven is where either is as likely (exact, two-sided; McNemar)."""
+    count, least = ahead + behind, min(ahead, behind)
+    return min(1.0, 2 * sum(comb(count, k) for k in range(least + 1)) / 2**count) if count else 1.0
+
+
+def single_prompts(batch: Batch, row: str, column: str) -> pd.DataFrame:
+    """The rows of `Batch.prompts` behind one cell, by number."""
+    here = (batch.prompts["row"] == row) & (batch.prompts["column"] == column)
+    return batch.prompts[here].sort_values("number").reset_index(drop=True)

@@ -1,0 +1,174 @@
+"""What a rescue found, as a sentence and as frames. Torch-free."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.comparison.facts import fact_fates
+from kvlab.common.errors import UserError
+from kvlab.requests.restore import head_words, spans
+from kvlab.trace.reader import Run
+from kvlab.trace.restore_results import Found, Rescue
+
+LEAST_MASS = 2e-3  # of a token's attention in any series, for it to be shown
+SEARCHES = {
+    "tokens": "the fact's tokens, kept in every head",
+    "more tokens": "tokens the answer looked at, kept in every head",
+    "reading heads": "these tokens, in as few heads as do",
+    "heads": "the full cache of some heads",
+    "evict": "merges undone: what is merged is evicted instead",
+    "apart": "merges undone: what the prompt's decision merges keeps its own slots",
+}
+
+
+def restoring(rescue: Rescue) -> list[Found]:
+    """What restores the answer, the fewest slots first."""
+    return sorted((found for found in rescue.found if found.restores), key=lambda found: (found.slots, found.search))
+
+
+def cheapest(rescue: Rescue) -> Found | None:
+    """The return that costs the fewest slots; None where nothing restores the answer."""
+    return next(iter(restoring(rescue)), None)
+
+
+def found_table(rescue: Rescue) -> pd.DataFrame:
+    """One row a search: search (of `SEARCHES`), what, outcome (a sentence), restores, slots, tried, mean_kl, text."""
+    rows = [
+        {
+            "search": found.search,
+            "what": SEARCHES.get(found.search, found.search),
+            "outcome": outcome(found),
+            "restores": found.restores,
+            "slots": found.slots,
+            "tried": found.tried,
+            "mean_kl": float(np.mean(found.kl)) if found.kl else np.nan,
+            "text": found.text,
+        }
+        for found in rescue.found
+    ]
+    columns = ["search", "what", "outcome", "restores", "slots", "tried", "mean_kl", "text"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def outcome(found: Found) -> str:
+    """What was found, in words."""
+    if not found.restores:
+        return "not even all of it restores the answer" if found.complete else "no set tried restores the answer"
+    unsure = "" if found.complete else " (its reruns ended before the smallest was sure)"
+    return f"{found.returned.words.removeprefix('+ ')} {'restore' if many(found) else 'restores'} the answer{unsure}"
+
+
+def many(found: Found) -> bool:
+    """Whether what is given back is spoken of in the plural."""
+    back = found.returned
+    return len(back.tokens) > 1 or (back.kind == "apart")
+
+
+def sentence(rescue: Rescue, run: Run) -> str:
+    """Why the run fails, and the cheapest that restores its answer."""
+    best = cheapest(rescue)
+    if best is None:
+        return f"{rescue.label} fails, and nothing that was tried in {rescue.reruns} reruns restores “{rescue.answer}”."
+    return f"{rescue.label} fails {_why(rescue, best, run)} the answer, costing {slot_words(best.slots)}."
+
+
+def slot_words(slots: int) -> str:
+    """`1 slot`, `96 slots`."""
+    return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
+
+
+def _why(rescue: Rescue, best: Found, run: Run) -> str:
+    """The reason, and what is done about it."""
+    back = best.returned
+    if back.kind == "tokens":
+        count, where = len(back.tokens), "every head"
+        if back.heads is not None:
+            where = f"{len(back.heads)} head{'s' if len(back.heads) != 1 else ''}"
+        these = "this token" if count == 1 else f"these {count} tokens"
+        return f"because {culprit(rescue, best, run)}; keeping {these} in {where} restores"
+    where = "every head" if back.heads is None else head_words(back.heads)
+    if back.kind == "heads":
+        return f"by what {where} lost; the full cache there restores"
+    how = "evicting what it merges" if back.kind == "evict" else "keeping what it merges in slots of its own"
+    return f"by merging; {how} in {where} restores"
+
+
+def culprit(rescue: Rescue, best: Found, run: Run) -> str:
+    """Which head did what to which of the tokens, and when."""
+    tokens, heads = best.returned.tokens, best.returned.heads
+    reader = rescue.reader
+    layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
+    words = quoted(run, tokens)
+    try:
+        fates = fates_of(run, tokens, layer, head)
+    except UserError:
+        return f"layer {layer} head {head} lost {words}"
+    for step, when in ((0, "at the prompt's end"), (1, "while decoding")):
+        for fate, did in (("dropped", "dropped"), ("merged", "merged away")):
+            gone = tuple(fates.loc[(fates["fate"] == fate) & (fates["step"] == step), "token"])
+            if gone:
+                return f"layer {layer} head {head} {did} {quoted(run, gone)} {when}"
+    return f"{words} left all but a few heads"
+
+
+def fates_of(run: Run, tokens: tuple[int, ...], layer: int, head: int) -> pd.DataFrame:
+    """Columns token, fate, step (0 at the prompt's end, 1 later) of one head. Raises UserError without events."""
+    parts = []
+    for step, at in ((0, 0), (1, run.record.max_new_tokens)):
+        fates = fact_fates(run, np.array(sorted(tokens)), at)
+        parts.append(fates[(fates["layer"] == layer) & (fates["head"] == head)].assign(step=step))
+    return pd.concat(parts, ignore_index=True)[["token", "fate", "step"]]
+
+
+def quoted(run: Run, tokens: tuple[int, ...]) -> str:
+    """The text of some prompt tokens, neighbours joined: “48” and “13”."""
+    read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
+    groups = [part.split("-") for part in spans(tokens).split(", ")]
+    words = ["".join(read.loc[int(group[0]) : int(group[-1])]).strip() for group in groups]
+    named = [f"“{word}”" for word in words[:3]]
+    more = [f"{len(words) - 3} more"] if len(words) > 3 else []
+    *first, last = [*named, *more]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def kl_along(rescue: Rescue, found: Found | None) -> pd.DataFrame:
+    """Columns series (`as it ran`, and what was given back), token (of the full cache's continuation), text, kl."""
+    series = {"as it ran": rescue.kl_before} | ({} if found is None else {found.returned.words: found.kl})
+    parts = [
+        pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(rescue.reference[: len(kl)]), "kl": kl})
+        for name, kl in series.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def looks(rescue: Rescue, found: Found | None, run: Run) -> pd.DataFrame:
+    """Columns series, token, text, mass: the reading head's attention from the answer's queries.
+
+    Of the tokens that the full cache looks at most, and of the fact's; those that get next to nothing are left out.
+    """
+    read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
+    series = {"full cache": rescue.attention_full, "as it ran": rescue.attention_before}
+    series |= {} if found is None else {found.returned.words: found.attention}
+    texts = [read.get(token, "") for token in rescue.tokens]
+    parts = [
+        pd.DataFrame({"series": name, "token": rescue.tokens, "text": texts, "mass": mass})
+        for name, mass in series.items()
+        if mass
+    ]
+    if not parts:
+        return pd.DataFrame(columns=["series", "token", "text", "mass"])
+    table = pd.concat(parts, ignore_index=True)
+    return table[table.groupby("token")["mass"].transform("max") >= LEAST_MASS].reset_index(drop=True)
+
+
+def seconds_ahead(run: Run, most_reruns: int) -> float | None:
+    """About how long a search takes at most, from what the run itself took; None where it was not timed.
+
+    Four texts and two readings of the prompt beside the reruns; loading the model is not in it.
+    """
+    record = run.record
+    if record.seconds_prefill is None or not record.decode_tokens_per_second:
+        return None
+    text = record.max_new_tokens / record.decode_tokens_per_second
+    return 2 * record.seconds_prefill + (most_reruns + 4) * text

@@ -1,0 +1,123 @@
+"""How fast a run decoded, from its readings, and what can be said of it in words."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from kvlab.common.formatting import in_range, range_words, telling_digits
+from kvlab.trace.schema import RunRecord
+
+SCATTERED = 0.3  # of the median: where readings lie further apart, something else kept the machine busy
+REFERENCE = "full: kvlab"  # the full cache of every comparison, as a benchmark names it
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Readings of one way (eager or captured), and the eager ones, which every run has."""
+
+    way: str
+    readings: tuple[float, ...]
+    eager: tuple[float, ...]
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens a second, the median of the readings, unrounded."""
+        return statistics.median(self.readings) if self.readings else None
+
+    @property
+    def scattered(self) -> bool:
+        """Whether the readings lie so far apart that the machine was busy with something else."""
+        return _scatter(self.readings) > SCATTERED
+
+    @property
+    def doubt(self) -> str:
+        """Why the rate says little, in words; "" where it can be told."""
+        return _doubt(self.readings)
+
+    @property
+    def launched(self) -> Speed:
+        """The same run by its eager readings, whose steps are launched one by one as those of a recorded pass are."""
+        return Speed("eager", self.eager, self.eager)
+
+    def ratio_to(self, full: Speed | None) -> float | None:
+        """How many times as fast as `full`, by readings of the same way; None where there are none."""
+        mine, its = self._beside(full)
+        return statistics.median(mine) / statistics.median(its) if mine and its else None
+
+    def ratio_doubt(self, full: Speed | None) -> str:
+        """Why the ratio to `full` says little, in words; "" where it can be told."""
+        if full is None:
+            return "no full cache beside it"
+        if full is self:
+            return ""
+        mine, its = self._beside(full)
+        return _doubt(mine) or (f"{found} of the full cache" if (found := _doubt(its)) else "")
+
+    def columns(self) -> dict[str, object]:
+        """way; the readings' count, low and high, unrounded; readings and speed, both in words."""
+        if not self.readings:
+            return {"way": None, "reading_count": 0, "reading_low": None, "reading_high": None,
+                    "readings": "none", "speed": NOTHING}  # fmt: skip
+        low, high, count = min(self.readings), max(self.readings), len(self.readings)
+        middle, *bounds = in_range(statistics.median(self.readings), low, high, self._show)
+        span = f"{count} in turns, {' to '.join(bounds)}" if count > 1 else f"one, {middle}"
+        busy = f", {self.doubt}" if self.scattered else ""
+        return {
+            "way": self.way,
+            "reading_count": count,
+            "reading_low": low,
+            "reading_high": high,
+            "readings": f"{span}, {self.way}{busy}",
+            "speed": self.words,
+        }
+
+    @property
+    def words(self) -> str:
+        """The rate with the range of its readings; a dash and the reason where the readings say little."""
+        if self.rate is None:
+            return NOTHING
+        if len(self.readings) == 1:
+            return f"{NOTHING} ({self.doubt}: {self._show(self.rate)}, {self.way})"
+        low, high = min(self.readings), max(self.readings)
+        if self.scattered:
+            _, least, most = in_range(self.rate, low, high, self._show)
+            return f"{NOTHING} ({self.doubt}: {least} to {most}, {self.way})"
+        return range_words(self.rate, low, high, self._show, self.way)
+
+    def _beside(self, full: Speed | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The readings of both that were taken in the same way."""
+        if full is None:
+            return (), ()
+        return (self.readings, full.readings) if self.way == full.way else (self.eager, full.eager)
+
+    def _show(self, rate: float) -> str:
+        """So many digits that the median is not printed as a reading that it is not."""
+        digits = telling_digits([*self.readings, statistics.median(self.readings)])
+        return f"{float(f'{rate:.{digits}g}'):.10g}"
+
+
+def speed_of(record: RunRecord) -> Speed:
+    """By captured steps where there are any, else by eager ones, that of the run's own continuation among them."""
+    own = () if record.decode_tokens_per_second is None else (record.decode_tokens_per_second,)
+    eager = (*own, *(reading.rate for reading in record.speed_readings if reading.way == "eager"))
+    captured = tuple(reading.rate for reading in record.speed_readings if reading.way == "captured")
+    return Speed("captured", captured, eager) if captured else Speed("eager", eager, eager)
+
+
+def ratio_words(ratio: float | None, doubt: str) -> str:
+    """A ratio to the full cache's rate as `1.13 x`, or a dash with the reason."""
+    if doubt:
+        return f"{NOTHING} ({doubt})"
+    return NOTHING if ratio is None else f"{ratio:.3g} x"
+
+
+def _doubt(readings: tuple[float, ...]) -> str:
+    if len(readings) > 1:
+        return "busy machine" if _scatter(readings) > SCATTERED else ""
+    return "one reading" if readings else "no reading"
+
+
+def _scatter(readings: tuple[float, ...]) -> float:
+    return (max(readings) - min(readings)) / statistics.median(readings) if len(readings) > 1 else 0.0

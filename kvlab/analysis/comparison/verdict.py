@@ -1,0 +1,130 @@
+"""Whether a continuation holds the expected answer: right, nearly (with its first wrong token), or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import Literal
+
+import numpy as np
+
+from kvlab.common.answer_match import Folded, find_answer, fold, starts_word
+
+Kind = Literal["right", "nearly", "wrong", "unfinished"]
+KINDS: tuple[Kind, ...] = ("right", "nearly", "wrong", "unfinished")  # best first
+NO_REFERENCE = "the full cache does not answer either: rankings say how alike the caches are, not which is right"
+MOST_CHARACTERS = 40  # of what was written in the answer's place
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a continuation made of the answer.
+
+    Attributes:
+        kind: `right`: the text holds the answer (`kvlab.common.answer_match`), wherever. `nearly`: at least half of the
+            answer's letters, from the first on, stand at one place. `wrong`: neither. `unfinished`: there is no text.
+        at: index of the generated token the answer begins in; None where it is wrong.
+        wrote: the words in the answer's place. Where the answer is wrong: the words from where the text departs from
+            the full cache's, after "…", or those it begins with.
+        wrong: the first wrong token, "" where the text ends too early (or nothing is wrong).
+        expected: the token that should have stood there, "" where the answer was already whole.
+    """
+
+    kind: Kind
+    at: int | None = None
+    wrote: str = ""
+    wrong: str = ""
+    expected: str = ""
+
+
+def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> Verdict:
+    """The verdict on a continuation given as the texts of its tokens; `reference` are those of the full cache's.
+
+    "Right" is what `kvlab eval` counts as found (whole_match_all).
+    """
+    text = "".join(texts)
+    if not texts:
+        return Verdict("unfinished")
+    found = find_answer(text, answer)
+    if found is not None:
+        return Verdict("right", token_at(texts, found[0]), " ".join(text[slice(*found)].split()))
+    letters, wanted = _letters(text), _letters(answer).text
+    start, shared = _best_place(letters, wanted)
+    if 2 * shared < len(wanted) or not wanted:
+        return _wrong(texts, reference)
+    places = letters.sources
+    end = places[start + shared] if start + shared < len(places) else len(text)
+    wrong = texts[token_at(texts, end)] if end < len(text) else ""
+    expected = _expected(reference, answer, shared)
+    return Verdict("nearly", token_at(texts, places[start]), _words(text[places[start] :]), wrong, expected)
+
+
+def answer_tokens(texts: Sequence[str], answer: str) -> tuple[int, int] | None:
+    """(first, last) index of the tokens that spell the answer where it first stands in them; None where it does not."""
+    found = find_answer("".join(texts), answer)
+    return None if found is None else (token_at(texts, found[0]), token_at(texts, found[1] - 1))
+
+
+def token_at(texts: Sequence[str], character: int) -> int:
+    """The index of the token that holds this character of the joined texts."""
+    return int(np.searchsorted(list(accumulate(len(text) for text in texts)), character, side="right"))
+
+
+def _wrong(texts: Sequence[str], reference: Sequence[str]) -> Verdict:
+    """A text without the answer: named is the first token that is not the full cache's."""
+    pairs = zip(texts, reference, strict=False)
+    wrong, expected = next(((own, right) for own, right in pairs if own != right), ("", ""))
+    return Verdict("wrong", None, _departing_words("".join(texts), "".join(reference)), wrong, expected)
+
+
+def _departing_words(text: str, reference: str) -> str:
+    """The words from the first one that differs from the reference's, after "…"; else those the text begins with."""
+    shared = _common_length(text, reference)
+    start = max((place + 1 for place, character in enumerate(text[:shared]) if character.isspace()), default=0)
+    if shared == len(text) or not text[:start].strip() or not text[start:].strip():
+        return _words(text)
+    return f"… {_words(text[start:])}"
+
+
+def _expected(reference: Sequence[str], answer: str, shared: int) -> str:
+    """The full cache's token at the answer's letter number `shared`; without one, the answer's own word there."""
+    letters = _letters(answer)
+    if shared >= len(letters.text):
+        return ""
+    text = "".join(reference)
+    found = find_answer(text, answer)
+    if found is None:
+        return (answer[letters.sources[shared] :].split() or [""])[0]
+    inside = _letters(text[slice(*found)]).sources
+    return reference[token_at(reference, found[0] + inside[min(shared, len(inside) - 1)])]
+
+
+def _letters(text: str) -> Folded:
+    """The folded text with each run of white space as one space."""
+    folded = fold(text)
+    spaces = [character.isspace() for character in folded.text]
+    kept = [i for i, space in enumerate(spaces) if not space or (i and not spaces[i - 1])]
+    joined = "".join(" " if spaces[i] else folded.text[i] for i in kept)
+    return Folded(joined, [folded.sources[i] for i in kept])
+
+
+def _best_place(letters: Folded, wanted: str) -> tuple[int, int]:
+    """The start of a word from which most letters of `wanted` follow, the first of equals, and how many do."""
+    best = (0, 0)
+    for start in range(len(letters.text)):
+        if starts_word(letters, start):
+            shared = _common_length(letters.text[start : start + len(wanted)], wanted)
+            best = max(best, (start, shared), key=lambda place: place[1])
+    return best
+
+
+def _common_length(text: str, other: str) -> int:
+    """The number of characters that two texts have in common from their start."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
+
+
+def _words(text: str) -> str:
+    """The first line that says something, cut to a length that fits a cell."""
+    line = next((" ".join(line.split()) for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= MOST_CHARACTERS else line[: MOST_CHARACTERS - 1] + "…"

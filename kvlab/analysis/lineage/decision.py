@@ -1,0 +1,162 @@
+"""How a prompt was compressed in one head: who stayed, who nearly did, and what a chosen token would have taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.lineage import Lineage
+from kvlab.analysis.lineage.fold import NEVER
+from kvlab.common.errors import UserError
+from kvlab.trace.reader import Run
+
+NEAR = 10  # tokens named as nearly kept
+FRAMES = 24
+FATES = ("kept", "merged", "dropped")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Where the budget fell. `line` is the highest score among tokens that left by their score, NaN where none did.
+
+    `placed`: tokens that stayed with a lower score, for their place at the start or the end; `odd`: tokens elsewhere
+    on the wrong side of the line, so that the score alone does not say who stays.
+    """
+
+    budget: int
+    line: float
+    placed: int
+    odd: int
+
+    @property
+    def by_score(self) -> bool:
+        """Whether score and place together say who stayed."""
+        return self.odd == 0
+
+
+def decision(run: Run, layer: int, head: int, lineage: Lineage) -> pd.DataFrame:
+    """One row a token that the decision was about: token, text, score, kept, fate (of `FATES`), rank, placed.
+
+    `rank` counts from the highest score, 1 first, later tokens before earlier ones of the same score. `placed`: it
+    stayed with a lower score than one that left.
+
+    Raises:
+        UserError: the decision was not recorded.
+    """
+    table = by_rank(run, layer, head)
+    owner = lineage.owners(decided_at(lineage))[table["token"]]
+    table["fate"] = np.where(table["kept"], FATES[0], np.where(owner >= 0, FATES[1], FATES[2]))
+    texts = run.tokens.query("phase != 'free'").set_index("position")["text"]
+    return table.assign(text=texts.reindex(table["token"]).fillna("").to_numpy())
+
+
+def decisions(run: Run) -> dict[tuple[int, int], pd.DataFrame]:
+    """`by_rank` of every layer and head whose decision was recorded."""
+    model, found = run.record.model, {}
+    for layer in run.record.recording.of_layers(range(model.num_hidden_layers)):
+        for head in run.record.recording.of_heads(model.num_key_value_heads):
+            try:
+                found[layer, head] = by_rank(run, layer, head)
+            except UserError:
+                break
+    return found
+
+
+def by_rank(run: Run, layer: int, head: int) -> pd.DataFrame:
+    """`decision` without texts and fates. Raises as it does."""
+    score, kept = run.decision(layer, head)
+    tokens = np.flatnonzero(~np.isnan(score))
+    score, kept = score[tokens], kept[tokens] > 0
+    order = np.lexsort((-tokens, -score))
+    rank = np.empty(len(tokens), np.int64)
+    rank[order] = np.arange(1, len(tokens) + 1)
+    best_lost = rank[~kept].min(initial=len(tokens) + 1)
+    placed = kept & (rank > best_lost)
+    return pd.DataFrame({"token": tokens, "score": score, "kept": kept, "rank": rank, "placed": placed})
+
+
+def decided_at(lineage: Lineage) -> int:
+    """The step of the prompt's decision: 0, or for a method that waits, 1 where that is the first with a departure.
+
+    A head that keeps the whole prompt was decided about after the prompt, whatever was read since.
+    """
+    return 0 if (lineage.leave == 0).any() or not (lineage.leave == 1).any() else 1
+
+
+def line_of(table: pd.DataFrame) -> Line:
+    """Where the budget fell in `decision`'s table.
+
+    Sinks and recent tokens stay for their place: those are the runs of kept tokens that begin and end the prompt.
+    """
+    kept = table["kept"].to_numpy()
+    lost = table.loc[~table["kept"], "score"]
+    placed, edge = table["placed"].to_numpy(), _edges(kept)
+    odd = int((placed & ~edge).sum())
+    return Line(int(kept.sum()), float(lost.max()) if len(lost) else np.nan, int(placed.sum()), odd)
+
+
+def _edges(kept: np.ndarray) -> np.ndarray:
+    """The kept tokens at the beginning and at the end that no lost one lies between."""
+    gaps = np.flatnonzero(~kept)
+    edge = kept.copy()
+    if len(gaps):
+        edge[gaps[0] : gaps[-1] + 1] = False
+    return edge
+
+
+def nearly_kept(table: pd.DataFrame, count: int = NEAR) -> pd.DataFrame:
+    """The tokens that left with the highest scores, best first."""
+    return table[~table["kept"]].sort_values("rank").head(count)
+
+
+def budget_for(table: pd.DataFrame, tokens: Sequence[int]) -> int | None:
+    """Slots this head would have needed to keep all of `tokens`, had it kept the same ones for their place.
+
+    The slots it has and one for each token that left with a score as high as the lowest of theirs; None where the
+    score alone does not say who stays, or the decision was not about one of them.
+    """
+    chosen = table[table["token"].isin(tokens)]
+    if len(chosen) < len(set(tokens)) or not line_of(table).by_score:
+        return None
+    lost = table[~table["kept"]]
+    lowest = chosen.loc[~chosen["kept"], "rank"].max()
+    return int(table["kept"].sum()) + (0 if np.isnan(lowest) else int((lost["rank"] <= lowest).sum()))
+
+
+def budgets_by_head(tables: Mapping[tuple[int, int], pd.DataFrame], tokens: Sequence[int]) -> pd.DataFrame:
+    """One row a layer and head of `tables` (`decision`): slots it had, and those it `needed` for all of `tokens`."""
+    rows = [
+        {"layer": layer, "head": head, "slots": int(table["kept"].sum()), "needed": budget_for(table, tokens)}
+        for (layer, head), table in tables.items()
+    ]
+    return pd.DataFrame(rows, columns=["layer", "head", "slots", "needed"]).astype({"needed": "Int64"})
+
+
+def played(lineage: Lineage, table: pd.DataFrame, frames: int = FRAMES) -> Lineage:
+    """The decision as a history of `frames` steps: what left, the lowest score first, in equal portions.
+
+    Step 0 is the prompt as it was read. What left later than the decision is still there.
+    """
+    step = decided_at(lineage)
+    tokens = int(lineage.seen[lineage.steps == step][0])
+    left = table.loc[~table["kept"]].sort_values("rank", ascending=False)["token"].to_numpy()
+    portion = 1 + np.arange(len(left)) * frames // max(len(left), 1)
+    leave, parent, kind = np.full(tokens, NEVER), np.full(tokens, -1), np.zeros(tokens, np.uint8)
+    leave[left] = portion
+    parent[left], kind[left] = lineage.parent[left], lineage.kind[left]
+    absorb = np.full(tokens, NEVER)
+    merged = left[parent[left] >= 0]
+    np.minimum.at(absorb, parent[merged], leave[merged])
+    roots = np.arange(tokens)
+    for _ in range(tokens.bit_length()):
+        further = np.where(parent[roots] >= 0, parent[roots], roots)
+        if np.array_equal(further, roots):
+            break
+        roots = further
+    steps = np.arange(frames + 1 if len(left) else 1)
+    death = np.where((parent[roots] < 0) & (leave[roots] != NEVER), leave[roots], NEVER)
+    birth = np.zeros(tokens, np.int64)
+    return Lineage(steps, np.full(len(steps), tokens), birth, leave, kind, parent, absorb, death)

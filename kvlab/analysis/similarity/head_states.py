@@ -1,0 +1,83 @@
+"""The recorded vectors of a head by kind, and which heads to read where a run has too many."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvlab.analysis.similarity.rotary import unrotated
+from kvlab.common.errors import UserError
+from kvlab.trace.reader import Run
+from kvlab.trace.schema import ModelShape
+
+KEYS, BEFORE, VALUES = "keys as cached", "keys before rotation", "values"
+KINDS = (KEYS, BEFORE, VALUES)
+# Unit vectors looked at for one figure: as many as a page can wait for.
+MOST_VECTORS = 400_000
+
+
+def head_states(run: Run, layer: int, head: int, tokens: int | None = None) -> dict[str, np.ndarray]:
+    """Unit vectors (tokens, head_dim) by kind, of the first `tokens` or all of them.
+
+    `BEFORE` is missing where the run did not record its frequencies; in a layer that does not rotate it is the keys.
+
+    Raises:
+        UserError: the run has no such layer or head, or did not record its keys.
+    """
+    keys, model = run.keys(layer, head)[0][:tokens], run.record.model
+    return {KEYS: keys, **_before(keys, layer, model), VALUES: run.values(layer, head)[0][:tokens]}
+
+
+def _before(keys: np.ndarray, layer: int, model: ModelShape) -> dict[str, np.ndarray]:
+    frequencies = model.rotary_inverse_frequencies
+    if frequencies is None:
+        return {}
+    if layer in model.unrotated_layers:
+        return {BEFORE: keys}
+    return {BEFORE: unrotated(keys, frequencies, model.rotary_interleaved, model.rotary_scaling)}
+
+
+def recorded_layers(run: Run) -> list[int]:
+    """The layers that keep a compressed cache: a layer that slides over its own window records nothing."""
+    return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
+
+
+def spread_heads(
+    run: Run, most_layers: int = 64, vectors: int = MOST_VECTORS, tokens: int | None = None
+) -> list[tuple[int, int]]:
+    """(layer, KV head) pairs, evenly spread, whose first `tokens` (or all) together are about `vectors` at most."""
+    length, layers = run.record.prompt_tokens, run.record.recorded_states.of_layers(recorded_layers(run))
+    most = max(1, vectors // max(1, length if tokens is None else min(length, tokens)))
+    layers = _spread(layers, min(most_layers, most))
+    recorded = run.record.recording.of_heads(run.record.model.num_key_value_heads)
+    heads = _spread(recorded, max(1, most // max(1, len(layers))))
+    return [(layer, head) for layer in layers for head in heads]
+
+
+def heads_with_states(run: Run) -> int:
+    """How many heads recorded their vectors."""
+    layers = run.record.recorded_states.of_layers(recorded_layers(run))
+    return len(layers) * len(run.record.recording.of_heads(run.record.model.num_key_value_heads))
+
+
+def readable_heads(run: Run, heads: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of `heads` whose keys were recorded: a run that was cancelled may lack some.
+
+    Raises:
+        UserError: none of them were, or their files are damaged; it says why.
+    """
+    there, reason = set(), None
+    for layer, head in dict(heads).items():
+        try:
+            run.keys(layer, head)  # all heads of a layer lie in one file
+            there.add(layer)
+        except UserError as error:
+            reason = reason or error
+    if reason is not None and not there:
+        raise reason
+    return [(layer, head) for layer, head in heads if layer in there]
+
+
+def _spread(values: list[int], most: int) -> list[int]:
+    if len(values) <= most:
+        return values
+    return [values[place] for place in np.linspace(0, len(values) - 1, most).round().astype(int)]

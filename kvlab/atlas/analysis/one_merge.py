@@ -1,0 +1,148 @@
+"""One merge looked at closely: its candidates, its parts and the slot they became, and what the slot gets later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.lineage import fold
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.atlas.analysis.attention_rows import read_rows
+from kvlab.atlas.analysis.predictors import ALPHA, EMA, WINDOW, Predictors
+from kvlab.trace.reader import Run
+
+MOST_PARTS = 8
+LEAST_MASS = 1e-4  # of a head's attention; what a merge does to less than this says nothing of the method
+REST = -1
+
+
+@dataclass(frozen=True)
+class OneMerge:
+    """All that went into one slot in one step: `events` are the rows of its sources, heaviest first."""
+
+    layer: int
+    head: int
+    step: int
+    target: int
+    events: pd.DataFrame
+
+    @property
+    def source(self) -> int:
+        """The heaviest token that was merged in."""
+        return int(self.events["source"].iloc[0])
+
+    @property
+    def tokens(self) -> set[int]:
+        """Its target and its sources."""
+        return {self.target, *self.events["source"].tolist()}
+
+    @property
+    def mass_before(self) -> float:
+        """Attention of target and sources before, at this step's last query."""
+        return float(self.events["mass_source"].sum() + self.events["mass_target"].iloc[0])
+
+    @property
+    def mass_after(self) -> float:
+        """Attention of the merged slot, same query."""
+        return float(self.events["mass_after"].iloc[0])
+
+
+def find_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
+    """The merge of one head to look at: at `step` or else the next step with one, around `token` where it took part,
+    else the one with the most attention before it; None where the head merged nothing."""
+    merges = _merges(run, layer, head)
+    if merges.empty:
+        return None
+    steps = np.sort(merges["step"].unique())
+    chosen = int(steps[min(int(np.searchsorted(steps, step)), len(steps) - 1)])
+    here = merges[merges["step"] == chosen]
+    around = here[(here["source"] == token) | (here["target"] == token)]
+    groups = here.groupby("target")
+    mass = groups["mass_source"].sum() + groups["mass_target"].first()
+    target = int(around["target"].iloc[0]) if len(around) else int(mass.index[mass.argmax()])
+    rows = here[here["target"] == target].sort_values("mass_source", ascending=False, kind="stable")
+    return OneMerge(layer, head, chosen, target, rows.reset_index(drop=True))
+
+
+def _merges(run: Run, layer: int, head: int) -> pd.DataFrame:
+    events = run.select("events", layer, head)
+    return events[(events["target"] >= 0) & events["mass_after"].notna()]
+
+
+def attended_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
+    """`find_merge`; where that has less than `LEAST_MASS` of the attention, the head's merge with most, at any step.
+
+    A merge around `token` is the one that was requested, however little attention it has.
+    """
+    found = find_merge(run, layer, head, step, token)
+    if found is None or found.mass_before >= LEAST_MASS or token in found.tokens:
+        return found
+    merges = _merges(run, layer, head)
+    groups = merges.groupby(["step", "target"])
+    mass = groups["mass_source"].sum() + groups["mass_target"].first()
+    best, _ = mass.index[mass.argmax()]
+    return find_merge(run, layer, head, int(best))
+
+
+def candidates(run: Run, merge: OneMerge) -> pd.DataFrame:
+    """The slots that stay, by cosine of their key with that of the heaviest source: columns position, similarity,
+    chosen. Keys are the tokens' own; a slot that had merged before has moved from its own since."""
+    unit = run.keys(merge.layer, merge.head)[0].astype(np.float32)
+    lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
+    staying = np.flatnonzero(lineage.alive(merge.step))
+    staying = staying[staying < len(unit)]
+    return pd.DataFrame(
+        {
+            "position": staying,
+            "similarity": unit[staying] @ unit[merge.source],
+            "chosen": staying == merge.target,
+        }
+    )
+
+
+def parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
+    """The merge in rows: target, at most `MOST_PARTS` sources, the rest together, and the merged slot.
+
+    Columns token, text, role, votes, mass (at the step's last query), ema_before and ema_after that query: KeepKV's
+    average of each token's attention, from the rows of `model` (its probe, or its steps); the merged slot's is the sum
+    of its parts', which is how the method carries it on.
+    """
+    rows = read_rows(model, merge.layer, merge.head)
+    options = run.record.hyper_parameters if run.record.method == "keepkv" else {}
+    alpha, window = (float(str(options.get(name, own))) for name, own in (("alpha", ALPHA), ("window", WINDOW)))
+    running, before = Predictors(rows.mass.shape[1], max(rows.first + 1 - int(window), 0), alpha, int(window)), None
+    for row in range(min(rows.first + merge.step + 1, len(rows.mass))):
+        before = running.predict()[EMA] if running.rows else np.full(rows.mass.shape[1], np.nan)
+        running.add(rows.mass[row].astype(np.float64), rows.seen[row])
+    after = running.predict()[EMA]
+    first, texts = merge.events.iloc[0], token_texts(run.tokens, rows.mass.shape[1])
+    table = [(merge.target, "target", first["votes_target"], first["mass_target"])]
+    table += [(e.source, "source", e.votes_source, e.mass_source) for e in merge.events[:MOST_PARTS].itertuples()]
+    frame = pd.DataFrame(table, columns=["token", "role", "votes", "mass"])
+    frame = frame.assign(ema_before=before[frame["token"]], ema_after=after[frame["token"]])  # type: ignore[index]
+    rest, tokens = merge.events[MOST_PARTS:], merge.events["source"][MOST_PARTS:].to_numpy()
+    if len(rest):
+        sums = {"votes": rest["votes_source"].sum(), "mass": rest["mass_source"].sum()}
+        averages = {"ema_before": before[tokens].sum(), "ema_after": after[tokens].sum()}  # type: ignore[index]
+        frame.loc[len(frame)] = {"token": REST, "role": "rest", **sums, **averages}
+    merged = {"votes": first["votes_after"], "mass": merge.mass_after}
+    sums = frame[["ema_before", "ema_after"]].sum(min_count=1).to_dict()
+    frame.loc[len(frame)] = {"token": merge.target, "role": "merged slot", **merged, **sums}
+    return frame.assign(text=[texts[token] if token >= 0 else f"{len(rest)} more" for token in frame["token"]])
+
+
+def influence_over_steps(run: Run, merge: OneMerge) -> pd.DataFrame:
+    """From the merge on, while the slot lives: columns step, votes, true_mass (full cache, all its tokens), mass."""
+    true, slot = (rows.astype(np.float64) for rows in run.attention(merge.layer, merge.head, thinned=True))
+    lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
+    table = []
+    every = run.attention_every
+    for step in lineage.steps[(lineage.steps >= merge.step) & (lineage.steps % every == 0)]:
+        row = int(step) // every
+        if row >= len(true) or lineage.leave[merge.target] <= step:
+            break
+        members = np.flatnonzero(lineage.owners(int(step)) == merge.target)
+        table.append((int(step), len(members), true[row, members].sum(), slot[row, merge.target]))
+    return pd.DataFrame(table, columns=["step", "votes", "true_mass", "mass"])

@@ -1,0 +1,159 @@
+"""How concentrated attention is, which tokens come back, how it varies along the text, and how well it is predicted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import QUIET, finish, log_axis
+from kvlab.figures.base.words import drawn_of, number, percent, plural, visible
+
+MAX_POINTS = 1500
+LOOKS = (("blue", "solid", "circle"), ("orange", "dash", "diamond"), ("green", "dot", "square"),
+         ("grey", "dashdot", "x"))  # fmt: skip
+
+
+def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, theme: Theme = "light") -> go.Figure:
+    """Mass held by the most attended tokens against their share of all, from `concentration_of_heads`."""
+    spread = frame.groupby("share")["mass"].quantile([0.1, 0.5, 0.9]).unstack()
+    own = frame[(frame["layer"] == layer) & (frame["head"] == head)]
+    band = mix(pick(HUES["blue"], theme), SURFACES[theme], 0.75)
+    figure = go.Figure()
+    edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    figure.add_scatter(x=spread.index, y=spread[0.9], showlegend=False, **edge)
+    figure.add_scatter(x=spread.index, y=spread[0.1], name="8 in 10 heads", fill="tonexty", fillcolor=band, **edge)
+    for x, y, name, (hue, dash, _) in (
+        (spread.index, spread[0.5], "median head", LOOKS[0]),
+        (own["share"], own["mass"], f"layer {layer}, head {head}", LOOKS[1]),
+        ([0, 1], [0, 1], "all tokens alike", LOOKS[3]),
+    ):
+        figure.add_scatter(
+            x=x, y=y, name=name, mode="lines", line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
+            hovertemplate=f"{name}: the top %{{x:.0%}} of the tokens hold %{{y:.1%}}<extra></extra>",
+        )  # fmt: skip
+    figure.add_vline(x=top, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
+    finish(figure, title="Attention held by the most attended tokens", x="share of the tokens kept",
+           y="share of attention they hold", theme=theme, height=400)  # fmt: skip
+    return figure.update_xaxes(tickformat=".0%", range=[0, 1]).update_yaxes(tickformat=".0%", range=[0, 1.02])
+
+
+def read_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float) -> str:
+    """The chosen head and the extremes at the share kept, in words."""
+    at = frame[np.isclose(frame["share"], top)].set_index(["layer", "head"])["mass"]
+    area = frame.groupby(["layer", "head"])[["share", "mass"]].apply(lambda t: np.trapezoid(t["mass"], t["share"]))
+    own = f"; layer {layer}, head {head}: {percent(at[layer, head])}" if (layer, head) in at.index else ""
+    return (
+        f"The top {percent(top)} of the tokens hold {percent(at.median())} of the attention in the median of "
+        f"{plural(len(at), 'head')}, "
+        f"{percent(at.min())} in the flattest and {percent(at.max())} in the sharpest{own}. "
+        f"Mean area under the curve {number(area.mean())} (0.5 if all tokens were alike)."
+    )
+
+
+def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light") -> go.Figure:
+    """Share of to-be-evicted prompt tokens among the most attended, by step, mean over heads; dashed: ever so far."""
+    figure = go.Figure()
+    for (kind, group), (hue, _, marker) in zip(frame.groupby("kind", sort=False), LOOKS, strict=False):
+        means = group.groupby("step")[["share", "ever"]].mean()
+        colour = pick(HUES[hue], theme)
+        for column, dash, what in (("share", "solid", "at this step"), ("ever", "dash", "at any step so far")):
+            figure.add_scatter(
+                x=means.index, y=means[column], name=f"{kind}, {what}", mode="lines+markers",
+                line={"color": colour, "dash": dash, "width": 1.8},
+                marker={"symbol": marker, "size": 6, "color": colour, "maxdisplayed": 8},
+                hovertemplate=f"{kind}<br>step %{{x}}: %{{y:.1%}} {what}<extra></extra>",
+            )  # fmt: skip
+    line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
+    figure.add_hline(y=top, line=line, annotation_text="chance", annotation_position="top left")
+    finish(figure, title=f"Evicted prompt tokens that return to the top {percent(top)}", x="decode step",
+           y="share of the evicted tokens", theme=theme, height=440)  # fmt: skip
+    figure.update_layout(margin={"t": 128}, legend={"entrywidth": 0.47, "entrywidthmode": "fraction"})
+    return figure.update_yaxes(tickformat=".0%", rangemode="tozero")
+
+
+def read_returning_over_steps(frame: pd.DataFrame) -> str:
+    """Mean and final shares of each ranking, in words."""
+    parts = []
+    for kind, group in frame.groupby("kind", sort=False):
+        last = group[group["step"] == group["step"].max()]["ever"].mean()
+        mean, mass = group["share"].mean(), group["mass"].mean()
+        parts.append(
+            f"{kind}: {percent(mean)} at a step, {percent(last)} at least once by the end, {percent(mass)} of attention"
+        )
+    heads = len(frame[["layer", "head"]].drop_duplicates())
+    return f"Mean of {plural(heads, 'head')}. " + "; ".join(parts) + "."
+
+
+def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Share of the to-be-evicted tokens that return at least once, by layer and KV head; columns layer, head, ever."""
+    table = frame.pivot(index="layer", columns="head", values="ever")
+    return map_of_heads(
+        100 * table, "Evicted tokens that return at least once, by head", theme, bar="returned (%)",
+        hover=": %{z:.1f} % return", high=100, colours=LOSS[theme],
+    )  # fmt: skip
+
+
+def read_returning_by_head(frame: pd.DataFrame) -> str:
+    """The heads where most and least return."""
+    low, high = frame.loc[frame["ever"].idxmin()], frame.loc[frame["ever"].idxmax()]
+    return (
+        f"From {percent(low['ever'])} (layer {int(low['layer'])}, head {int(low['head'])}) to {percent(high['ever'])} "
+        f"(layer {int(high['layer'])}, head {int(high['head'])}) of the to-be-evicted tokens return."
+    )
+
+
+def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:
+    """Variance of each token's attention over all decode steps, and inside windows of them, from `variances`."""
+    shown = frame.nlargest(MAX_POINTS, "mean").sort_values("token")
+    figure = go.Figure()
+    for column, name, (hue, _, marker) in (
+        ("variance", "over all steps", LOOKS[0]),
+        ("window_variance", "inside a sliding window (mean)", LOOKS[1]),
+    ):
+        figure.add_scatter(
+            x=shown["token"], y=shown[column].where(shown[column] > 0), name=name, mode="markers",
+            marker={"symbol": marker, "size": 5, "color": pick(HUES[hue], theme), "opacity": 0.65},
+            customdata=[visible(texts[token]) if token < len(texts) else "" for token in shown["token"]],
+            hovertemplate=f"token %{{x}} %{{customdata}}: variance {name} %{{y:.3g}}<extra></extra>",
+        )  # fmt: skip
+    finish(figure, title="Variance of each token's attention while decoding", x="position of the token",
+           y="variance (log)", theme=theme, height=400)  # fmt: skip
+    return figure.update_yaxes(**log_axis(shown[["variance", "window_variance"]].stack()))
+
+
+def read_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -> str:
+    """How much smaller the windows' variance is, and what no locality would give."""
+    smaller = float((frame["window_variance"] < frame["variance"]).mean())
+    return (
+        f"Inside a window the variance is {number(ratio)} times that over all steps (attention-weighted; "
+        f"{number(shuffled)} with the steps in random order), and smaller for {percent(smaller)} of the tokens."
+        f"{drawn_of(MAX_POINTS, len(frame), 'token', 'the most attended')}"
+    )
+
+
+def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.Figure:
+    """Relative error of each predictor of the next row, mean over heads, from `prediction_errors_of_heads`."""
+    medians = frame[frame["kind"] == kind].groupby(["predictor", "step"], sort=False)["error"].median()
+    figure = go.Figure()
+    for name, (hue, dash, marker) in zip(medians.index.get_level_values(0).unique(), LOOKS, strict=False):
+        line, colour = medians[name], pick(HUES[hue], theme)
+        figure.add_scatter(
+            x=line.index, y=line, name=str(name), mode="lines+markers",
+            line={"color": colour, "dash": dash, "width": 1.8},
+            marker={"symbol": marker, "size": 6, "color": colour, "maxdisplayed": 10},
+            hovertemplate=f"{name}<br>step %{{x}}: relative error %{{y:.3g}}<extra></extra>",
+        )  # fmt: skip
+    what = "attention" if kind == "mass" else "exp score"
+    finish(figure, title=f"Error of predicting the next step's {what}", x="decode step",
+           y="relative error (median over heads, log)", theme=theme, height=400)  # fmt: skip
+    return figure.update_yaxes(**log_axis(medians))
+
+
+def read_error_by_step(frame: pd.DataFrame, kind: str) -> str:
+    """The predictors from best to worst."""
+    medians = frame[frame["kind"] == kind].groupby("predictor", sort=False)["error"].median().sort_values()
+    shown = ", ".join(f"{name} {number(error)}" for name, error in medians.items())
+    return f"Median relative error over heads and steps, best first: {shown}."

@@ -1,0 +1,212 @@
+"""KVMerger explained on a dozen tokens of a real run: three ways to compress them, and merging stage by stage."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, key_error, quantized, represented
+from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import GRID, INK, QUIET, colour_bar, finish
+from kvlab.figures.base.words import number, percent, token_labels
+
+KEPT = 3  # the paper's schematic keeps three states
+STAGES = ("1 similarity", "2 sets", "3 pivots", "4 weights", "5 merged")
+SAYS = (
+    "cosine of every two keys",
+    "consecutive keys alike enough become a set, from the last token back",
+    "the most attended token of each set is its pivot",
+    "nearer keys weigh more: a Gaussian of their distance to the pivot",
+    "one slot a set: the weighted mean of its keys and values",
+)
+
+
+def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
+    """The keys of a window as cached, quantised to 2 bits, evicted down to three, and merged: token x coordinate."""
+    panels = {
+        "as cached": walk.keys,
+        "quantised to 2 bits": quantized(walk.keys),
+        f"evicted: {KEPT} kept": evicted(walk),
+        f"merged: {_slots(walk)} slots": walk.merged,
+    }
+    labels = token_labels(walk.tokens["position"], texts)
+    figure = make_subplots(1, 4, shared_yaxes=True, column_titles=list(panels), horizontal_spacing=0.02)
+    for column, (name, keys) in enumerate(panels.items(), start=1):
+        figure.add_heatmap(
+            z=keys.astype(np.float32),
+            y=labels,
+            coloraxis="coloraxis",
+            hovertemplate=f"{name}<br>%{{y}}<br>coordinate %{{x}}: %{{z:.2f}}<extra></extra>",
+            row=1,
+            col=column,
+        )
+    limit = float(np.quantile(np.abs(walk.keys), 0.98))
+    title = "Three ways to make the keys of a few tokens smaller"
+    finish(figure, title=title, x="key coordinate", y="", theme=theme, height=430, legend=False)
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_xaxes(showgrid=False)
+    figure.update_coloraxes(
+        cmin=-limit, cmax=limit, colorscale=DIVERGING[theme], colorbar=colour_bar("key value", theme)
+    )
+    figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
+    return figure.update_layout(plot_bgcolor=mix(SURFACES[theme], GRID[theme], 0.5), margin={"t": 76})
+
+
+def evicted(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
+    """(tokens, head_dim) keys of the `kept` most attended tokens, NaN elsewhere."""
+    gone = walk.tokens["attention"].rank(method="first", ascending=False).to_numpy() > kept
+    return np.where(gone[:, None], np.nan, walk.keys)
+
+
+def read_three_ways(walk: Walkthrough) -> str:
+    """What each way keeps and how far its keys are off, in words."""
+    attention = walk.tokens["attention"]
+    total = float(attention.sum())
+    had = f"had {percent(float(attention.nlargest(KEPT).sum()) / total)} of" if total else "like the others had none of"
+    rounded, merged = key_error(walk.keys, quantized(walk.keys)), key_error(walk.keys, represented(walk))
+    return (
+        f"Of {len(attention)} tokens, quantising keeps all, with keys {percent(rounded)} off on average; evicting "
+        f"keeps {KEPT}, which {had} the window's attention; merging leaves {_slots(walk)} slots that "
+        f"stand for all, with keys {percent(merged)} off."
+    )
+
+
+def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
+    """The five stages of merging as frames under a slider; what stands there first is the last stage."""
+    labels = token_labels(walk.tokens["position"], texts)
+    figure = make_subplots(1, 2, shared_yaxes=True, column_widths=[0.52, 0.48], horizontal_spacing=0.03)
+    stages = [_stage(walk, labels, stage, theme) for stage in range(len(STAGES))]
+    for column, trace in zip((1, 1, 2), stages[-1], strict=True):
+        figure.add_trace(trace, 1, column)
+    finish(figure, title="Merging, stage by stage", x="", y="", theme=theme, height=600, legend=False)
+    ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
+    figure.update_xaxes(**ticks, tickangle=-45, constrain="domain", constraintoward="right", col=1)
+    figure.update_xaxes(visible=False, range=[0, 1.45], col=2)
+    figure.update_yaxes(**ticks, range=[len(labels) - 0.5, -0.5]).update_yaxes(
+        scaleanchor="x", constrain="domain", col=1
+    )
+    figure.add_annotation(_says(len(STAGES) - 1, theme))
+    figure.frames = [
+        go.Frame(data=traces, traces=[0, 1, 2], name=name, layout={"annotations": [_says(stage, theme)]})
+        for stage, (name, traces) in enumerate(zip(STAGES, stages, strict=True))
+    ]
+    return figure.update_layout(sliders=[_slider(theme)], margin={"t": 84, "r": 24})
+
+
+def read_merging_pipeline(walk: Walkthrough) -> str:
+    """How many sets and what the heaviest pivot keeps, in words."""
+    sets = walk.tokens.groupby("set")
+    larger = sets.filter(lambda group: len(group) > 1)
+    pivots = larger[larger["pivot"] == larger["position"]]["weight"]
+    return (
+        f"At a threshold of {number(walk.threshold)}, {len(walk.tokens)} tokens make {sets.ngroups} sets, "
+        f"{larger['set'].nunique()} of them of more than one token; a pivot's share of the new key is "
+        f"{percent(float(pivots.min()))} to {percent(float(pivots.max()))}."
+    )
+
+
+def _slots(walk: Walkthrough) -> int:
+    return int(walk.tokens["set"].nunique())
+
+
+def _stage(walk: Walkthrough, labels: list[str], stage: int, theme: Theme) -> list[dict]:
+    heat = {
+        "type": "heatmap",
+        "z": walk.similarity.astype(np.float32),
+        "zmin": -1,
+        "zmax": 1,
+        "colorscale": DIVERGING[theme],
+        "showscale": False,
+        "customdata": [[f"{row}<br>{column}" for column in labels] for row in labels],
+        "hovertemplate": "%{customdata}<br>cosine %{z:.3f}<extra></extra>",
+    }
+    return [heat, _outlines(walk, stage, theme), _bars(walk, stage, theme)]
+
+
+def _outlines(walk: Walkthrough, stage: int, theme: Theme) -> dict:
+    """A square on the map for each set of more than one token, from the second stage on."""
+    place = walk.tokens["position"].to_numpy() - walk.tokens["position"].iloc[0]
+    corners_x: list[float | None] = []
+    corners_y: list[float | None] = []
+    for _, members in walk.tokens.groupby("set"):
+        first, last = place[members.index[0]] - 0.5, place[members.index[-1]] + 0.5
+        if stage and len(members) > 1:
+            corners_x += [first, last, last, first, first, None]
+            corners_y += [first, first, last, last, first, None]
+    line = {"color": pick(STATE_COLOURS["pivot"], theme), "width": 2.5}
+    return {
+        "type": "scatter",
+        "x": corners_x or [None],
+        "y": corners_y or [None],
+        "mode": "lines",
+        "line": line,
+        "hoverinfo": "skip",
+    }
+
+
+def _bars(walk: Walkthrough, stage: int, theme: Theme) -> dict:
+    """Beside each token: nothing, its attention, its weight, or the slot it names."""
+    tokens = walk.tokens
+    is_pivot = tokens["pivot"] == tokens["position"]
+    size = tokens.groupby("set")["position"].transform("size")
+    attention = tokens["attention"] / tokens["attention"].max()
+    share = tokens["attention"] / tokens["attention"].sum()
+    slots = (size / size.max()).where(is_pivot, 0)
+    lengths = (0 * attention, 0 * attention, attention, tokens["weight"], slots)[stage]
+    nothing = [""] * len(tokens)
+    words = (
+        nothing,
+        [f"in a set of {count}" if count > 1 else "alone" for count in size],
+        [
+            f"{percent(value)} of attention" + (", pivot" if own else "")
+            for value, own in zip(share, is_pivot, strict=True)
+        ],
+        [f"weight {number(value, 2)}" for value in tokens["weight"]],
+        [
+            f"slot of {count}" if own and count > 1 else "its own slot" if own else ""
+            for count, own in zip(size, is_pivot, strict=True)
+        ],
+    )[stage]
+    own, other = pick(STATE_COLOURS["pivot"], theme), pick(STATE_COLOURS["absorbed"], theme)
+    colours = [own if pivot and stage > 1 else other for pivot in is_pivot]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": list(range(len(tokens))),
+        "x": lengths.round(4).tolist(),
+        "text": words,
+        "textposition": "outside",
+        "cliponaxis": False,
+        "marker": {"color": colours},
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def _says(stage: int, theme: Theme) -> dict:
+    return {
+        "text": f"{STAGES[stage]}: {SAYS[stage]}",
+        "x": 0,
+        "xref": "paper",
+        "y": 1.01,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "xanchor": "left",
+        "showarrow": False,
+        "font": {"size": 13, "color": QUIET[theme]},
+    }
+
+
+def _slider(theme: Theme) -> dict:
+    quick = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
+    return {
+        "active": len(STAGES) - 1,
+        "steps": [{"label": name, "method": "animate", "args": [[name], quick]} for name in STAGES],
+        "x": 0,
+        "len": 0.97,
+        "y": 0,
+        "yanchor": "top",
+        "pad": {"t": 96, "b": 8},
+        "currentvalue": {"visible": False},
+        "font": {"size": 12, "color": INK[theme]},
+        "bordercolor": GRID[theme],
+    }

@@ -1,0 +1,241 @@
+"""One merge before and after, and what merging does to attention under one rule and another."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.atlas.analysis.one_merge import LEAST_MASS
+from kvlab.figures.base.lines import Line, add_lines
+from kvlab.figures.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
+from kvlab.figures.base.template import QUIET, finish
+from kvlab.figures.base.words import lost, number, percent, plural, token_label, visible
+
+RECEIVED = (
+    Line("true_mass", "full cache, all its tokens", "ink", "solid", "circle"),
+    Line("mass", "the merged slot", "purple", "dash", "diamond"),
+)
+RULES = {
+    "exact": "exact at this query",
+    "grouped": "at this query, query heads share the slot",
+    "predicted": "at predicted scores, exact for no query",
+    "votes": "votes alone",
+    "convex": "convex, no votes",
+    "other": "another mass rule",
+}
+
+
+def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
+    """What becomes of the attention to tokens without a slot of their own, from `sag_by_rule.where_attention_goes`."""
+    figure = go.Figure()
+    for column, name, key, pattern in (
+        ("merged", "merged slots get", "merged", ""),
+        ("sag", "lost by sag (left: too much)", "sag", "x"),
+        ("regret", "lost by eviction", "regret", "/"),
+    ):
+        colour = pick(MASS_COLOURS[key], theme)
+        figure.add_bar(
+            y=frame["label"], x=frame[column], name=name, orientation="h",
+            marker={"color": colour, "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
+            customdata=frame[["kept", "output_error", "votes"]].to_numpy(),
+            hovertemplate=f"%{{y}}: {name} %{{x:.3%}}<br>tokens with their own slot %{{customdata[0]:.2%}}, output "
+            "off by %{customdata[1]:.2%}, largest votes %{customdata[2]:.4g}<extra></extra>",
+        )  # fmt: skip
+    for row in frame.itertuples():
+        figure.add_annotation(
+            x=1, xref="paper", y=row.label, text=f" output off by {percent(row.output_error)}", showarrow=False,
+            xanchor="left", font={"size": 11, "color": QUIET[theme]},
+        )  # fmt: skip
+    finish(figure, title=f"Attention to tokens that lost their own slot ({place})",
+           x="share of the full cache's attention", y="", theme=theme, height=140 + 38 * len(frame))  # fmt: skip
+    figure.update_layout(barmode="relative", bargap=0.3, margin={"r": 160})
+    return figure.update_yaxes(autorange="reversed").update_xaxes(tickformat=".3~p")
+
+
+def read_where_attention_goes(frame: pd.DataFrame) -> str:
+    """The run that loses least and the one that loses most."""
+    lost = frame.set_index("label")[["sag", "regret"]].sum(axis=1)
+    full = frame[frame["method"] != "full"].set_index("label")
+    lost = lost[full.index]
+    return (
+        f"At step {int(frame['step'].iloc[0])} this head loses least under {lost.abs().idxmin()} "
+        f"({percent(lost[lost.abs().idxmin()])} of its attention, output off by "
+        f"{percent(full['output_error'][lost.abs().idxmin()])}) and most under {lost.idxmax()} ({percent(lost.max())}, "
+        f"output off by {percent(full['output_error'][lost.idxmax()])})."
+    )
+
+
+def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """For each run one slot: what the merged slot gets of the attention its parts had together, at the same query."""
+    names = [
+        f"{row.label.replace(' (', '<br>(')}<br>step {row.step}, slot {row.slot},<br>{number(row.votes)} votes"
+        for row in frame.itertuples()
+    ]
+    own, absorbed, pivot = (
+        pick(pair, theme) for pair in (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
+    )
+    whole = frame["own"] + frame["sources"]
+    whole = whole.where(whole > 0)
+    figure = go.Figure()
+    for column, name, colour, pattern, group in (
+        ("own", "the slot before", own, "", "before"),
+        ("sources", "what was merged into it", absorbed, "/", "before"),
+        ("after", "the merged slot after", pivot, "", "after"),
+    ):
+        figure.add_bar(
+            x=names, y=frame[column] / whole, name=name, offsetgroup=group,
+            base=frame["own"] / whole if column == "sources" else None,
+            customdata=frame[[column, "perturbation"]].to_numpy(),
+            marker={"color": colour, "pattern": _hatch(pattern, colour, theme), "line": {"width": 0}},
+            hovertemplate=f"%{{x}}<br>{name}: %{{customdata[0]:.3g}} of the attention<br>output of the head changed by "
+            "%{customdata[1]:.2%} in this step<extra></extra>",
+        )  # fmt: skip
+    finish(figure, title="One slot before and after its merge", x="one merge of each run",
+           y="attention (parts = 100 %)", theme=theme, height=430)  # fmt: skip
+    figure.update_xaxes(tickangle=0, tickfont={"size": 11})
+    return figure.update_layout(barmode="group", bargap=0.35).update_yaxes(tickformat=".0%")
+
+
+def _hatch(shape: str, colour: str, theme: Theme) -> dict[str, object]:
+    """A pattern on a ground half as strong as itself, so that a muted colour still stands out from the page."""
+    ground = mix(colour, SURFACES[theme], 0.55)
+    return {"shape": shape, "size": 5, "fgcolor": colour, "bgcolor": ground} if shape else {"shape": ""}
+
+
+def read_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
+    """What each run's slot lost or gained; `step` is the one in view, of which another step's merge is not."""
+    changes = [
+        f"{row.label} {lost(row.lost) if math.isfinite(row.lost) else 'not defined, as its parts have no attention'}"
+        for row in frame.itertuples()
+    ]
+    told = "Attention of the merged slot against the sum of its parts: " + ", ".join(changes) + "."
+    elsewhere = [f"{row.label} of step {row.step}" for row in frame.itertuples() if row.step != step]
+    if elsewhere:
+        told += f" Step {step} has no merge with {percent(LEAST_MASS)} of the head's attention in it for these, so "
+        told += f"the merge shown is another step's: {', '.join(elsewhere)}."
+    light = frame[frame["own"] + frame["sources"] < LEAST_MASS]
+    if len(light):
+        told += f" Parts with next to no attention: {', '.join(light['label'])}; the change of so little says nothing."
+    return told
+
+
+def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Share of attention that merging loses (left of 0: gained): 5 % to 95 % of each run's merges, of `sag_of_runs`."""
+    figure = go.Figure()
+    for row in frame.itertuples():
+        style = method_style(row.method, theme)
+        figure.add_box(
+            y=[f"{row.label}<br>{RULES[row.rule]}"], q1=[row.q25], median=[row.q50], q3=[row.q75],
+            lowerfence=[row.q05], upperfence=[row.q95], orientation="h", name=row.label, showlegend=False,
+            line={"color": style.colour, "width": 1.6}, fillcolor=mix(style.colour, SURFACES[theme], 0.7),
+        )  # fmt: skip
+        figure.add_scatter(
+            x=[row.total], y=[f"{row.label}<br>{RULES[row.rule]}"], mode="markers", showlegend=False,
+            marker={"symbol": style.marker, "size": 10, "color": pick(HUES["ink"], theme)},
+            hovertemplate=f"{row.label}: all merges together lose %{{x:+.1%}}<extra></extra>",
+        )  # fmt: skip
+    figure.add_vline(x=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
+    finish(figure, title="What merging does to attention: the merged slot against its parts",
+           x="sag: share of the parts' attention lost (right of 0) or gained (left)<br>(box: quartiles, 5 to 95 %; "
+           "marker: all)", y="", theme=theme,
+           height=150 + 46 * len(frame), legend=False)  # fmt: skip
+    return figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
+
+
+def read_change_by_rule(frame: pd.DataFrame) -> str:
+    """Total change of each run's merges."""
+    shown = [
+        f"{row.label} {lost(row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
+        for row in frame.itertuples()
+    ]
+    return "Attention of merged slots against the sum of their parts, all together: " + ", ".join(shown) + "."
+
+
+def candidate_similarity(
+    frame: pd.DataFrame, source: int, texts: list[str], threshold: float | None, theme: Theme = "light"
+) -> go.Figure:
+    """Cosine of the evicted token's key with every slot that stays, from `analysis.one_merge.candidates`."""
+    figure = go.Figure()
+    for chosen, name, hue, marker, size in (
+        (False, "slots that stay", "blue", "circle", 6),
+        (True, "chosen", "red", "star", 15),
+    ):
+        some = frame[frame["chosen"] == chosen]
+        figure.add_scatter(
+            x=some["position"], y=some["similarity"], name=name, mode="markers",
+            marker={"symbol": marker, "size": size, "color": pick(HUES[hue], theme)},
+            customdata=[visible(texts[position]) for position in some["position"]],
+            hovertemplate="slot %{x} %{customdata}: cosine %{y:.3f}<extra></extra>",
+        )  # fmt: skip
+    if threshold is not None:
+        line = {"color": QUIET[theme], "dash": "dash", "width": 1.4}
+        figure.add_hline(y=threshold, line=line, annotation_text=f"threshold {threshold:g}",
+                         annotation_position="bottom left")  # fmt: skip
+    figure.add_vline(x=source, line={"color": pick(HUES["red"], theme), "dash": "dot", "width": 1.2})
+    title = f"1. Token {token_label(source, texts[source])} has to go: its most similar slot"
+    return finish(figure, title=title, x="position of the slot (dotted: the token itself)", y="cosine of keys",
+                  theme=theme)  # fmt: skip
+
+
+def read_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | None) -> str:
+    """The chosen candidate, and how many would have done."""
+    chosen = frame[frame["chosen"]]
+    own = f"slot {int(chosen['position'].iloc[0])} at {number(chosen['similarity'].iloc[0])}" if len(chosen) else "none"
+    most = number(frame["similarity"].max())
+    enough = "" if threshold is None else f"; {int((frame['similarity'] >= threshold).sum())} reach {threshold:g}"
+    return f"Of {plural(len(frame), 'slot')} that stay the most similar has cosine {most}{enough}; chosen: {own}."
+
+
+def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Votes, averages and attention of a merge's parts and of the merged slot, from `analysis.one_merge.parts`."""
+    names = [
+        f"{row.role}<br>{visible(row.text, 10) if row.token < 0 else token_label(row.token, row.text, 10)}<br>"
+        f"{number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
+        for row in frame.itertuples()
+    ]
+    figure = go.Figure()
+    for column, name, hue, pattern in (
+        ("ema_before", "EMA before this query", "grey", "/"),
+        ("ema_after", "EMA with this query", "sky", "."),
+        ("mass", "attention of this query", "blue", ""),
+    ):
+        figure.add_bar(
+            x=names, y=frame[column], name=name,
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
+            hovertemplate=f"%{{x}}<br>{name}: %{{y:.4g}}<extra></extra>",
+        )  # fmt: skip
+    finish(figure, title="2. Scores are averaged, votes added, and the slot takes its parts' place", x="",
+           y="attention", theme=theme, height=420)  # fmt: skip
+    return (
+        figure.update_layout(barmode="group", bargap=0.25)
+        .update_xaxes(tickfont={"size": 11})
+        .update_yaxes(exponentformat="power")
+    )
+
+
+def read_parts_of_merge(frame: pd.DataFrame) -> str:
+    """Sums before against the slot after."""
+    before, after = frame[frame["role"] != "merged slot"], frame[frame["role"] == "merged slot"].iloc[0]
+    return (
+        f"{number(before['votes'].sum())} votes come together in one slot of {number(after['votes'])}. Its parts had "
+        f"{number(before['mass'].sum())} of this query's attention, the slot gets {number(after['mass'])}; the average "
+        f"predicts {number(after['ema_after'])}."
+    )
+
+
+def influence_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """What the slot gets at each step, beside what the full cache gives to its tokens."""
+    hover = "step %{x}, %{customdata} tokens: %{y:.4f} {name}"
+    figure = add_lines(go.Figure(), frame["step"], frame, RECEIVED, theme, hover, customdata=frame["votes"])
+    return finish(figure, title="3. What the slot receives from then on", x="step", y="attention", theme=theme)
+
+
+def read_influence_over_steps(frame: pd.DataFrame) -> str:
+    """Mean of both and their correlation."""
+    means = frame[["true_mass", "mass"]].mean()
+    return (
+        f"Over {plural(len(frame), 'step')} the slot gets {number(means['mass'])} of the attention on average, where "
+        f"the full cache gives its tokens {number(means['true_mass'])}."
+    )

@@ -1,0 +1,98 @@
+"""Budgets over layers and heads: bars with their straight line, and the three axes of compression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, Theme, pick
+from kvlab.figures.base.template import CLEAR, finish
+from kvlab.figures.base.words import number, percent
+
+
+def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") -> go.Figure:
+    """Slots a head holds in each layer, sinks marked, with the budget asked for; `analysis.pyramid.layer_budgets`."""
+    kept, sink = pick(STATE_COLOURS["kept"], theme), pick(STATE_COLOURS["sink"], theme)
+    figure = go.Figure()
+    figure.add_bar(
+        x=frame["layer"], y=np.minimum(frame["live"], sinks), name=f"sinks ({sinks} first tokens)",
+        marker={"color": sink, "pattern": {"shape": "x"}},
+        hovertemplate="layer %{x}: %{y:.3g} sinks<extra></extra>",
+    )  # fmt: skip
+    figure.add_bar(
+        x=frame["layer"], y=(frame["live"] - sinks).clip(lower=0), name="other slots in use", marker={"color": kept},
+        hovertemplate="layer %{x}: %{y:.4g} other slots<extra></extra>",
+    )  # fmt: skip
+    ink = pick(HUES["ink"], theme)
+    figure.add_scatter(
+        x=frame["layer"], y=frame["asked"], name="budget asked for", mode="markers",
+        marker={"symbol": "line-ew", "size": 30, "line": {"width": 3, "color": ink}},
+        hovertemplate="layer %{x}: %{y:.4g} slots asked for<extra></extra>",
+    )  # fmt: skip
+    figure.add_scatter(
+        x=frame["layer"], y=frame["line"], name="straight line through the budgets", mode="lines",
+        line={"color": pick(HUES["red"], theme), "dash": "dash", "width": 1.6}, hoverinfo="skip",
+    )  # fmt: skip
+    finish(figure, title="Slots of each layer", x="layer", y="slots (mean over KV heads)", theme=theme)
+    return figure.update_layout(barmode="stack", bargap=0.35).update_xaxes(dtick=1 if len(frame) <= 24 else None)
+
+
+def read_budgets_by_layer(frame: pd.DataFrame) -> str:
+    """First and last layer in words, and how full the budgets are."""
+    first, last = frame.iloc[0], frame.iloc[-1]
+    times = f", {number(first['asked'] / last['asked'])} to 1" if last["asked"] else ""
+    return (
+        f"Layer {first['layer']:.0f} was allotted {first['asked']:,.0f} slots and layer {last['layer']:.0f} "
+        f"{last['asked']:,.0f}{times}; "
+        f"{percent(frame['live'].sum() / frame['asked'].sum())} of all budgets is in use."
+    )
+
+
+def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Slots by layer and KV head as colour, their means as bars beside; `frame` as `memory.budgets_by_layer` gives it.
+
+    The colour is the axis of sequence length: how much of the text a head keeps.
+    """
+    table = frame.pivot(index="layer", columns="head", values="live_slots")
+    figure = make_subplots(
+        2, 2, column_widths=[0.72, 0.28], row_heights=[0.3, 0.7], horizontal_spacing=0.03, vertical_spacing=0.05,
+        shared_xaxes="columns", shared_yaxes="rows",
+    )  # fmt: skip
+    layers, heads = [f"layer {name}" for name in table.index], [f"head {name}" for name in table.columns]
+    heat = go.Heatmap(
+        z=table.to_numpy(np.float32), x=heads, y=layers, xgap=2, ygap=2, colorscale=SEQUENTIAL[theme], zmin=0,
+        zmax=float(table.to_numpy().max()), showscale=False, hovertemplate="%{y}, %{x}: %{z:,} slots<extra></extra>",
+    )  # fmt: skip
+    figure.add_trace(heat, row=2, col=1)
+    if table.size <= 300:
+        figure.add_trace(words_on_cells(heat, table.round().astype(int).astype(str).to_numpy(), 12), row=2, col=1)
+    blue, green = pick(HUES["blue"], theme), pick(HUES["green"], theme)
+    figure.add_bar(
+        x=heads, y=table.mean(), marker={"color": green, "pattern": {"shape": "/"}}, name="heads", row=1, col=1,
+        hovertemplate="%{x}: %{y:.4g} slots on average<extra></extra>",
+    )  # fmt: skip
+    figure.add_bar(
+        x=table.mean(axis=1), y=layers, orientation="h", marker={"color": blue}, name="layers", row=2, col=2,
+        hovertemplate="%{y}: %{x:.4g} slots on average<extra></extra>",
+    )  # fmt: skip
+    finish(figure, title="The three axes of compression", x="", y="", theme=theme, legend=False,
+           height=280 + 26 * min(len(layers), 24))  # fmt: skip
+    figure.update_yaxes(autorange="reversed", title_text="layers", row=2, col=1)
+    figure.update_xaxes(title_text="KV heads", row=2, col=1).update_xaxes(title_text="slots of a layer", row=2, col=2)
+    figure.update_yaxes(title_text="slots of a head", row=1, col=1)
+    return figure.update_layout(plot_bgcolor=CLEAR)
+
+
+def read_three_axes(frame: pd.DataFrame) -> str:
+    """How much of each axis is left."""
+    layers = frame.groupby("layer")["live_slots"].mean()
+    low, high = int(frame["live_slots"].min()), int(frame["live_slots"].max())
+    read, share = f"Of {frame['tokens_seen'].max():,} tokens", percent(frame["share"].mean())
+    if low == high:
+        return f"{read} every head keeps {low:,} slots ({share})."
+    least = layers.min()
+    differ = f"layers differ by {number(layers.max() / least)} to 1" if least else "one layer keeps none"
+    return f"{read} a head keeps {low:,} to {high:,} slots ({share} on average); {differ}."

@@ -1,0 +1,105 @@
+"""A cache split into residual, context and proximity slots: its contents over a few steps, and its regions over all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.atlas.analysis.regions import REGIONS
+from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, pick
+from kvlab.figures.base.template import CLEAR, finish
+from kvlab.figures.base.words import drawn_of, percent, plural, token_label
+
+COLOURS = {
+    "residual": STATE_COLOURS["pivot"],
+    "context": STATE_COLOURS["kept"],
+    "proximity": STATE_COLOURS["recent"],
+}
+MEANINGS = {
+    "residual": "R: residual slot (number: tokens it stands for)",
+    "context": "C: context slot",
+    "proximity": "P: proximity slot (recent)",
+}
+
+
+def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:
+    """Slots down, steps across, from `analysis.regions.slots_by_step`; letters name the region beside its colour."""
+    steps, positions = frame["step"].unique(), np.sort(frame["position"].unique())
+    codes, words = (np.full((len(positions), len(steps)), blank, object) for blank in (np.nan, ""))
+    rows, columns = np.searchsorted(positions, frame["position"]), np.searchsorted(steps, frame["step"])
+    codes[rows, columns] = frame["region"].map(REGIONS.index)
+    words[rows, columns] = [_word(row.region, row.votes) for row in frame.itertuples()]
+    tokens = frame.drop_duplicates("step")["tokens"]
+    labels = [token_label(position, texts[position], 14) for position in positions]
+    across = [f"step {step}<br>{count:,} tokens" for step, count in zip(steps, tokens, strict=True)]
+    heat = go.Heatmap(
+        z=codes.astype(np.float32), x=across, y=labels, xgap=3, ygap=2, zmin=-0.5, zmax=2.5, showscale=False,
+        colorscale=_scale(theme), text=words,
+        hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
+    )  # fmt: skip
+    figure = go.Figure([heat, *_legend(theme), words_on_cells(heat, words)])
+    finish(figure, title="Contents of the cache", x="step", y="slot (position, token)", theme=theme,
+           height=170 + 20 * len(positions))  # fmt: skip
+    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, dtick=1)
+    return figure.update_xaxes(side="bottom", type="category", showgrid=False)
+
+
+def read_cache_contents(frame: pd.DataFrame) -> str:
+    """How many tokens the residual slots stand for at the last step, and how many slots are shown."""
+    last = frame[frame["step"] == frame["step"].max()]
+    residual = last[last["region"] == "residual"]
+    held = f"{plural(len(residual), 'residual slot')} {'stands' if len(residual) == 1 else 'stand'} for "
+    drawn, every = frame["position"].nunique(), int(frame["slots"].iloc[0])
+    return (
+        f"At step {last['step'].iloc[0]}, {held}{plural(residual['votes'].sum(), 'token')}"
+        f"{' of those shown' if drawn < every else ''}.{drawn_of(drawn, every, 'slot', 'those that move first')}"
+    )
+
+
+def regions_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Slots in each region over all steps, stacked, from `analysis.regions.regions_over_steps`, and the tokens read."""
+    figure = go.Figure()
+    patterns = {"residual": "x", "context": "", "proximity": "/"}
+    for region in REGIONS:
+        colour = pick(COLOURS[region], theme)
+        fill = {"shape": patterns[region], "size": 6, "fgcolor": CLEAR, "bgcolor": colour}
+        figure.add_scatter(
+            x=frame["step"], y=frame[region], name=region, stackgroup="slots", mode="lines",
+            line={"width": 0.5, "color": colour}, fillcolor=colour, fillpattern=fill if patterns[region] else None,
+            hovertemplate=f"step %{{x}}: %{{y:,}} {region} slots<extra></extra>",
+        )  # fmt: skip
+    figure.add_scatter(
+        x=frame["step"], y=frame["tokens"], name="tokens read", mode="lines",
+        line={"color": pick(HUES["ink"], theme), "dash": "dot", "width": 1.6},
+        hovertemplate="step %{x}: %{y:,} tokens<extra></extra>",
+    )  # fmt: skip
+    return finish(figure, title="Regions of the cache", x="step", y="slots, tokens", theme=theme)
+
+
+def read_regions_over_steps(frame: pd.DataFrame) -> str:
+    """The last step's split."""
+    last = frame.iloc[-1]
+    parts = ", ".join(f"{last[region]:,.0f} {region}" for region in REGIONS)
+    return f"After step {last['step']:.0f}: {parts}; {percent(last['slots'] / last['tokens'])} of the tokens read."
+
+
+def _word(region: str, votes: int) -> str:
+    return f"R ×{votes}" if region == "residual" else region[0].upper()
+
+
+def _scale(theme: Theme) -> list[tuple[float, str]]:
+    colours = [pick(COLOURS[region], theme) for region in REGIONS]
+    return [(edge / 3, colour) for index, colour in enumerate(colours) for edge in (index, index + 1)]
+
+
+def _legend(theme: Theme) -> list[go.Scatter]:
+    """Points at no place, for the legend only: a heat map has none of its own."""
+    return [
+        go.Scatter(
+            x=[None], y=[None], mode="markers", name=MEANINGS[region], hoverinfo="skip",
+            marker={"size": 11, "symbol": "square", "color": pick(COLOURS[region], theme)},
+        )
+        for region in REGIONS
+    ]  # fmt: skip

@@ -1,0 +1,145 @@
+"""Pack a filled folder of runs as the results that come with kvlab (`kvlab.atlas.shipped_exhibits`)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import pandas as pd
+
+from kvlab.atlas.claims import EVIDENCE as ALL_EVIDENCE
+from kvlab.atlas.evidence import Evidence, named_rows
+from kvlab.atlas.exhibit import RECORDED, Choice, Needs
+from kvlab.atlas.registry import EXHIBITS, find
+from kvlab.atlas.shipped_exhibits import card_row, rows_of
+from kvlab.common.errors import UserError
+from kvlab.evaluate.results.rows import newest
+from kvlab.figures.base.palette import Theme
+from kvlab.results.shipped import CARDS, DRAWN, EVIDENCE, MADE
+from kvlab.results.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
+from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.reader import Run, open_run
+
+ROWS_TOGETHER = 8  # of figures: a page reads those of one exhibit alone
+LARGEST = 15_000_000
+THEMES: tuple[Theme, ...] = ("light", "dark")
+LEFT_OUT = ["prediction", "answer"]  # of an evaluation's rows: nothing is drawn from them
+
+
+def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
+    """Write everything the atlas draws from, with the words for the machine it was measured on; returns its bytes.
+
+    Raises:
+        UserError: the folder holds no recorded comparison, or what is packed would be too large.
+    """
+    every = list(recorded(runs))
+    if not every:
+        raise UserError(f"{runs} holds no recorded comparison: fill it with kvlab atlas fill --out {runs} first.")
+    shutil.rmtree(to, ignore_errors=True)
+    (to / EVIDENCE).mkdir(parents=True)
+    newest = Sources(runs, every[0][0], every[0])
+    _tables(newest, to)
+    for evidence in ALL_EVIDENCE:
+        if found := [rows for group in every for rows in _shown(group, evidence)]:
+            rows = pd.concat(found, ignore_index=True)
+            rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
+    for name, rows in zip((DRAWN, CARDS), _drawings(newest), strict=True):
+        rows.to_parquet(to / name, compression="zstd", compression_level=12, row_group_size=ROWS_TOGETHER)
+    record = every[0][0].record
+    made = {
+        "versions": record.versions, "model": record.model.name, "digest": _digest(newest), "device": record.device,
+        "machine": machine, "created": record.created, "texts": len(every),
+    }  # fmt: skip
+    (to / MADE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    size = sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
+    if size > LARGEST:
+        raise UserError(f"{to} takes {size / 1e6:.1f} MB of at most {LARGEST / 1e6:.0f}: record fewer texts.")
+    return size
+
+
+def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
+    """Put the rows and cards of some exhibits of evaluations into what `pack` wrote; returns all its bytes.
+
+    Raises:
+        UserError: an exhibit needs more than evaluations, or nothing was measured for it.
+    """
+    fresh, cards = Sources(runs), []
+    for exhibit in (find(*key.split("/")) for key in keys):
+        if exhibit.source != "eval":
+            raise UserError(f"{exhibit.key} is drawn from more than evaluations: pack all of them, without --only.")
+        for theme in THEMES:
+            drawn = exhibit.draw(fresh, Choice(), theme)
+            if isinstance(drawn, Needs):
+                raise UserError(f"Nothing was measured for {exhibit.key}: kvlab atlas fill --out {runs} --only it.")
+            cards.append(card_row(exhibit, drawn, theme))
+    for name, group in fresh.evaluations.groupby("name"):
+        file = to / EVAL_FOLDER / str(name) / "part-000000.parquet"
+        rows = newest(pd.concat([pd.read_parquet(file), _kept(group)], ignore_index=True))
+        rows.to_parquet(file, compression="zstd", index=False)
+    known = pd.read_parquet(to / CARDS)
+    cards_now = pd.concat([known[~known["exhibit"].isin(keys)], pd.DataFrame(cards)], ignore_index=True)
+    cards_now.to_parquet(to / CARDS, compression="zstd", compression_level=12)
+    return sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
+
+
+def recorded(runs: Path) -> Iterator[list[Run]]:
+    """The runs of every complete comparison that was recorded in full, the oldest first."""
+    for entry in reversed(list_comparisons(runs)):
+        if entry.status == "complete" and all(run.level == "full" for run in entry.runs):
+            yield [open_run(runs / run.run_id) for run in entry.runs]
+
+
+def _shown(group: list[Run], evidence: Evidence) -> list[pd.DataFrame]:
+    """The rows of one prompt: of every run of the methods, or, where any shows it, of the first that does.
+
+    A comparison's probe lies in one of its runs alone.
+    """
+    methods = evidence.methods
+    mine = [run for run in group if run.record.method in methods]
+    runs = mine if methods else sorted(group, key=lambda run: run.record.method != "full")
+    found = (rows for run in runs if len(rows := named_rows(run, evidence)))
+    return list(found if methods else islice(found, 1))
+
+
+def _tables(sources: Sources, to: Path) -> None:
+    for folder, rows in ((EVAL_FOLDER, sources.evaluations), (BENCH_FOLDER, sources.benchmarks)):
+        for name, group in rows.groupby("name") if len(rows) else ():
+            file = to / folder / (f"{name}/part-000000.parquet" if folder == EVAL_FOLDER else f"{name}.parquet")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            _kept(group).to_parquet(file, compression="zstd", index=False)
+
+
+def _kept(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.drop(columns=["name", *[column for column in LEFT_OUT if column in rows]])
+
+
+def _drawings(sources: Sources) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The figures of recorded runs, and the cards of all exhibits; a calculator needs none."""
+    figures: list[dict[str, str]] = []
+    cards = []
+    for exhibit in EXHIBITS:
+        for theme in THEMES if exhibit.source != "calculator" else ():
+            drawn = exhibit.draw(sources, Choice(), theme)
+            if isinstance(drawn, Needs):
+                continue
+            cards.append(card_row(exhibit, drawn, theme))
+            if exhibit.source in RECORDED:
+                figures += rows_of(exhibit, drawn, theme)
+    # The largest lie first and so in one group: exhibits that show the same maps take their room once.
+    return pd.DataFrame(sorted(figures, key=_room(figures))), pd.DataFrame(cards)
+
+
+def _room(figures: Sequence[dict[str, str]]) -> Callable[[dict[str, str]], int]:
+    """Sorts figures by the largest of their exhibit, which leaves the figures of an exhibit in their order."""
+    largest: dict[str, int] = {}
+    for row in figures:
+        largest[row["exhibit"]] = max(largest.get(row["exhibit"], 0), len(row["frame"]))
+    return lambda row: -largest[row["exhibit"]]
+
+
+def _digest(sources: Sources) -> str:
+    rows = sources.evaluations
+    return str(rows["model_digest"].iloc[0]) if len(rows) else ""

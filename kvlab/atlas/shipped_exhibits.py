@@ -1,0 +1,128 @@
+"""What is shown of an exhibit where the reader has nothing, or less than comes with kvlab (`shipped_folder`)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from io import StringIO
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
+from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.thumbnail import thumbnail
+from kvlab.results.shipped import Shipped, ShippedCard, claim_of
+from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Claim
+
+MODEL = "mini"
+
+
+def drawn(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """The exhibit as it ships; what evaluations and benchmarks draw is drawn anew from their rows."""
+    if exhibit.source not in RECORDED:
+        return exhibit.draw(Sources(sources.root, shipped=ships), Choice(), theme)
+    return tuple(map(_read, ships.drawings(exhibit.key, theme))) or Needs("It is not among what ships.", "")
+
+
+def merged(
+    exhibit: Exhibit, own: tuple[Drawn, ...] | Needs, theirs: Shipped | None, sources: Sources, theme: Theme
+) -> tuple[Drawn, ...] | Needs:
+    """What is shown of an exhibit: the reader's own data, and what ships where that is nothing or decides less.
+
+    What ships is of `mini` and says nothing of another model in view.
+    """
+    if theirs is None or sources.model not in ("", MODEL) or exhibit.source == "calculator":
+        return own
+    if isinstance(own, tuple):
+        left = list(theirs.claims(exhibit.key, theme))
+        return tuple(replace(one, claim=_decided(one.claim, left, theirs)) for one in own)
+    found = drawn(theirs, exhibit, sources, theme)
+    if isinstance(found, Needs):
+        return own
+    return tuple(replace(one, origin=f"{theirs.words} · {one.origin}") for one in found)
+
+
+def card_of(exhibit: Exhibit, theirs: Shipped | None, sources: Sources, theme: Theme) -> ShippedCard | None:
+    """The card of an exhibit that the reader has nothing of; None where what ships says nothing of the model."""
+    if theirs is None or sources.model not in ("", MODEL):
+        return None
+    return theirs.cards.get((exhibit.key, theme))
+
+
+def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
+    """The reader's claim, or the shipped one where the reader's rests on fewer prompts and is left open.
+
+    Of several shipped claims in the same words the first that is `left` belongs to it, and is taken off.
+    """
+    other = next((claim for claim in left if own and claim.paper == own.paper), None)
+    if other is not None:
+        left.remove(other)
+    if own is None or other is None or own.verdict != OPEN or other.verdict == OPEN:
+        return own
+    if own.basis.prompts >= other.basis.prompts > 0:
+        return own
+    few = f"Own data ({own.basis.words}) is not enough to say" if own.basis.words else "Own data says nothing of it"
+    mine = f"{few}; judged on what is {ships.words}. "
+    return replace(other, finding=mine + other.finding, settle=own.settle)
+
+
+def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[dict[str, str]]:
+    """What `drawn` reads back."""
+    return [
+        {
+            "exhibit": exhibit.key,
+            "name": one.name,
+            "theme": theme,
+            "figure": one.figure.to_json(),
+            "frame": one.frame.to_json(orient="table", index=False, double_precision=15),  # shares may be tiny
+            "reading": one.reading,
+            "origin": one.origin,
+            "claim": "" if one.claim is None else json.dumps(vars_of(one.claim)),
+        }
+        for one in figures
+    ]
+
+
+def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[str, str]:
+    """What `Shipped.cards` reads back."""
+    claims = [vars_of(one.claim) for one in figures if one.claim is not None]
+    return {
+        "exhibit": exhibit.key,
+        "theme": theme,
+        "picture": thumbnail(figures[0].figure, theme),
+        "origin": figures[0].origin,
+        "claims": json.dumps(claims),
+    }
+
+
+def _read(row: dict[str, str]) -> Drawn:
+    figure = go.Figure(_decoded(json.loads(row["figure"])), skip_invalid=True)
+    frame = pd.read_json(StringIO(row["frame"]), orient="table", precise_float=True)
+    claim = claim_of(json.loads(row["claim"])) if row["claim"] else None
+    return Drawn(row["name"], figure, frame, row["reading"], row["origin"], claim)
+
+
+def _decoded(value: object) -> object:
+    """Plotly's packed arrays as arrays again."""
+    if isinstance(value, list):
+        return [_decoded(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if {"bdata", "dtype"} <= set(value):
+        flat = np.frombuffer(base64.b64decode(value["bdata"]), dtype=value["dtype"])
+        shape = [int(size) for size in str(value.get("shape", len(flat))).split(",")]
+        return flat.reshape(shape)
+    return {name: _decoded(one) for name, one in value.items()}
+
+
+def vars_of(claim: Claim) -> dict[str, object]:
+    """A claim as JSON takes it; `settle` is left out, as its folder is not the reader's."""
+    parts = {name: None if one is None else vars(one) for name, one in (
+        ("basis", claim.basis), ("interval", claim.interval), ("threshold", claim.threshold),
+    )}  # fmt: skip
+    return vars(claim) | parts | {"settle": ""}

@@ -1,0 +1,249 @@
+"""What one pass of one layer attended to, as scorers may ask for it: streamed over row blocks, always float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.attention_pass import Pass
+from kvlab.attention.output_projection import output_weight
+from kvlab.attention.queries import position_factor, project_queries
+from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_logits
+from kvlab.common.errors import UserError
+from kvlab.methods.core.view import Slots
+
+KEY_BLOCK = 4096
+
+
+@dataclass
+class PassSeen(Pass):
+    """Implements `kvlab.methods.core.view.Seen` for a pass."""
+
+    def column_mass(self, rows: int | None = None, row_weight: Tensor | None = None) -> Tensor:
+        """(B, H, S): attention from the last `rows` queries (default all), weighted by `row_weight` ([B,] rows).
+
+        The mean over the group, a tile of queries and slots at a time.
+        """
+        if self.num_new == 1 and row_weight is None:
+            return self.last_mass()
+        first = self._first_of(rows)
+        weight = None if row_weight is None else row_weight.reshape(-1, row_weight.shape[-1])[:, first - self.num_new :]
+        real = self._real_from(first)
+        if real is not None:
+            weight = real if weight is None else weight * real
+        if self.has_state:
+            return self._column_mass_beside_state(first, weight)
+        return self._tiles().column_sums(first, weight, self._normalizers)
+
+    def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
+        """(B, H, S): the most attention a slot gets from any query of the group among the last `rows` (default all).
+
+        With `slots`, of the first ones only; what the others have is not worked out.
+        """
+        first = self._first_of(rows)
+        real = self._real_from(first)
+        if self.has_state:
+            most = torch.zeros(*self.key.shape[:3], device=self.key.device)
+            for mass in self._blocks_beside_state(first, real):
+                most = torch.maximum(most, mass.amax((2, 3)))
+            return most
+        return self._tiles().column_max(first, real, self._normalizers, slots)
+
+    def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
+        """(B, H, S): root of the mean square of what a slot gets from the group's last `rows` real queries.
+
+        `slots` as in `column_max`.
+        """
+        first = self._first_of(rows)
+        real = self._real_from(first)
+        if self.has_state:
+            squares = torch.zeros(*self.key.shape[:3], device=self.key.device)
+            for mass in self._blocks_beside_state(first, real):
+                squares += mass.square().mean(2).sum(2)
+        else:
+            squares = self._tiles().column_sums(first, real, self._normalizers, True, slots)
+        count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]
+        return (squares / count).sqrt()
+
+    def _first_of(self, rows: int | None) -> int:
+        return self.num_new - min(rows or self.num_new, self.num_new)
+
+    def _real_from(self, first: int) -> Tensor | None:
+        """(B, q - first) float32: 1 for real queries; None where all are."""
+        return None if self.row_valid is None else self.row_valid[:, first:].float()
+
+    def _column_mass_beside_state(self, start: int, weight: Tensor | None) -> Tensor:
+        """The same from row `start` on with what the state takes left out; `weight` ([B or 1], q - start)."""
+        total = torch.zeros(*self.key.shape[:3], device=self.key.device)
+        for mass in self._blocks_beside_state(start, weight):
+            total += mass.mean(2).sum(2)
+        return total
+
+    def _blocks_beside_state(self, start: int, weight: Tensor | None) -> Iterator[Tensor]:
+        """Attention (B, H, G, r, S) times `weight` of each block of rows from `start` on."""
+        for first in range(start, self.num_new, ROW_BLOCK):
+            last = min(first + ROW_BLOCK, self.num_new)
+            mass = self.share(first, last).slots
+            yield mass if weight is None else mass * weight[:, None, None, first - start : last - start, None]
+
+    def last_logits(self, rows: int = 1) -> Tensor:
+        """(B, H, G, rows, S): logits of the last `rows` queries without log mass, -inf where a row cannot look."""
+        first = self.num_new - min(rows, self.num_new)
+        logits = self._last_logits if rows == 1 else None
+        if logits is None:
+            logits = self._logits(first, self.num_new)
+        if self.bias is not None:
+            logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, :, None], float("-inf"))
+        return logits
+
+    def project_queries(self, hidden_states: Tensor, position: Tensor | None = None) -> Tensor:
+        """(B, Hq, n, d): what this layer's query projection makes of `hidden_states` (B, n, hidden), not rotated.
+
+        With the factor of models that have one for queries at `position` (B,).
+        """
+        if self.module is None:
+            raise UserError("This method makes queries with a model's own projection, so it only runs inside a model.")
+        query = project_queries(self.module, hidden_states)
+        factor = None if position is None else position_factor(self.module, position)
+        return query if factor is None else query * factor[:, None, None, None].to(query.dtype)
+
+    def recalled_queries(self, rows: int) -> tuple[Tensor, Tensor]:
+        """The `rows` newest queries (B, Hq, r, d), and where they were asked (B, r): negative before the text."""
+        assert self.recalled is not None, "kept where a pipeline says by `recalled` how many"
+        query, asked = self.recalled
+        return query[:, :, -rows:], asked[:, -rows:]
+
+    def recalled_logits(self, position: Tensor, rows: int) -> Tensor:
+        """(B, H, G, r, S): their logits, -inf where a query came before the slot at `position` (B, H, S)."""
+        query, asked = self.recalled_queries(rows)
+        logits, asked = self.logits_of(query), asked[:, None, None, :, None]
+        return logits.masked_fill((position[:, :, None, None] > asked) | (asked < 0), float("-inf"))
+
+    def recalled_mass(self, position: Tensor, rows: int) -> Tensor:
+        """(B, H, G, r, S): the attention they give now; rows before the text are 0."""
+        return probabilities(self.recalled_logits(position, rows), self.bias, self.sinks).nan_to_num(0.0)
+
+    def output_weight(self) -> Tensor:
+        """(B or 1, Hq, d, hidden): the part of the output projection that each query head's output goes through."""
+        if self.module is None:
+            raise UserError("This method weighs values by a model's output projection, so it only runs inside a model.")
+        if self.members is None:
+            return output_weight(self.module, self.query.shape[1])[None]
+        members, total = self.members()
+        group = self.query.shape[1] // members.shape[1]
+        of_groups = output_weight(self.module, total * group).unflatten(0, (total, group))
+        return of_groups[members].flatten(1, 2)
+
+    def logits_of(self, query: Tensor) -> Tensor:
+        """(B, H, G, n, S): logits of any queries (B, Hq, n, d) at any slot, log mass not added, -inf if invalid.
+
+        No query counts as one of the sequence's own, so there is no causal order, and all ask from where the last one
+        does: with ALiBi a query further on gets the same attention. Keys are taken in blocks.
+        """
+        blocks = [
+            slot_logits(query, key, first=0, rows=1, scaling=self.scaling, softcap=self.softcap)
+            for key in self.key.split(KEY_BLOCK, dim=2)
+        ]
+        logits = torch.cat(blocks, -1)
+        if self.alibi is not None:
+            logits = logits + self.alibi.of_last(self.alibi.slots).rows(0, 1) * self.scaling
+        hidden = None if self.bias is None else torch.isneginf(self.bias)[:, :, :, None]
+        return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
+
+    def of_keys(self, key: Tensor) -> PassSeen:
+        """The same pass over other keys (B, H, S, d) in the slots' places."""
+        return replace(self, key=key, _last_logits=None, _last_mass=None)
+
+    def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
+        """(B, H, G, 1, S): logits of the last query at other keys (B, H, S, d) that stand at `position` (B, H, S).
+
+        Keys are taken in blocks.
+        """
+        query, blocks = self.query[:, :, -1:], []
+        for part, place in zip(key.split(KEY_BLOCK, 2), position.split(KEY_BLOCK, 2), strict=True):
+            alibi = None if self.alibi is None else self.alibi.of_last(place)
+            blocks.append(
+                slot_logits(query, part, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
+            )
+        return torch.cat(blocks, -1) if blocks[1:] else blocks[0]
+
+    def logits_at_slots(self, slots: Slots) -> Tensor:
+        """(B, H, G, 1, S): logits of the last query at any table of these heads, log mass not added."""
+        return self.logits_at(slots.keys, slots.position)
+
+    def kept_logits(self, slots: int) -> Tensor | None:
+        """(B, H, G, 1, S): logits of a single query at this pass's `slots`, if attention left them; else None."""
+        kept = self._last_logits
+        return kept if kept is not None and kept.shape[-1] == slots and self.alibi is None else None
+
+    def kept_mass(self, slots: int) -> Tensor | None:
+        """(B, H, S): attention of a single query to this pass's `slots`, if attention left it; else None.
+
+        A query that also attends to a state leaves only a part.
+        """
+        if self.num_new > 1 or self.has_state:
+            return None
+        kept = self._last_mass
+        return kept if kept is not None and kept.shape[-1] == slots else None
+
+    def place_bias(self, index: Tensor, rows: int = 1) -> Tensor | None:
+        """(B, H, G * rows, E): what ALiBi adds to the last queries' logits at slots `index` (B, H, E), else None."""
+        if self.alibi is None:
+            return None
+        there = replace(self.alibi, slots=self.alibi.slots.gather(2, index))
+        return there.rows(self.num_new - rows, self.num_new).flatten(2, 3) * self.scaling
+
+    @property
+    def moves_logits(self) -> bool:
+        """Whether a slot's place changes its logits by itself."""
+        return self.alibi is not None
+
+    def up_to(self, tokens: int) -> PassSeen:
+        """The pass as if the text had ended after so many tokens, nothing dropped so far; log mass is left out."""
+        states, rows = self.hidden_states, self.num_new - (self.key.shape[2] - tokens)
+        return replace(
+            self,
+            query=self.query[:, :, :rows],
+            key=self.key[:, :, :tokens],
+            hidden_states=None if states is None else states[:, :rows],
+            bias=None,
+            alibi=None if self.alibi is None else self.alibi.up_to(tokens, rows),
+            _last_logits=None,
+            _last_mass=None,
+        )
+
+    def newest(self, rows: int) -> PassSeen:
+        """The pass of its last `rows` queries alone, without the memory of the others."""
+        if rows >= self.num_new:
+            return replace(self)
+        alibi, valid = self.alibi, self.row_valid
+        return replace(
+            self,
+            query=self.query[:, :, -rows:].clone(),
+            row_valid=None if valid is None else valid[:, -rows:],
+            alibi=None if alibi is None else replace(alibi, queries=alibi.queries[:, :, -rows:]),
+        )
+
+    def last_mass(self) -> Tensor:
+        """(B, H, S): attention of the last query, mean over the group."""
+        if self._last_mass is None:
+            self._last_mass = self._mass(self.num_new - 1, self.num_new)[:, :, :, 0].mean(2)
+        return self._last_mass
+
+    def of_slots(self) -> PassSeen:
+        """The same pass without the state beside the slots, so that masses sum to 1 over the slots."""
+        return replace(self, low_rank=None, _last_mass=None) if self.has_state else self
+
+    def rows_seen(self, rows: int | None = None) -> Tensor:
+        """(B or 1, 1, S): how many of the last `rows` real queries could look at each slot."""
+        rows = min(rows or self.num_new, self.num_new)
+        real = (
+            torch.ones(1, rows, device=self.key.device) if self.row_valid is None else self.row_valid[:, -rows:].float()
+        )
+        columns = torch.arange(self.key.shape[2], device=self.key.device)
+        first_row = (columns - (self.key.shape[2] - rows)).clamp_min(0)
+        from_row_on = real.flip(-1).cumsum(-1).flip(-1)  # (B, rows): real rows at or after each row
+        return from_row_on[:, first_row][:, None]

@@ -1,0 +1,134 @@
+"""The attention and mask functions that kvlab registers with transformers.
+
+A compressed layer needs no mask from transformers: it builds causality, slot validity and log mass itself, because its
+slots are not positions. All it needs is the 2-D padding mask, so that is what the mask function passes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+from transformers.utils.import_utils import is_tracing
+
+from kvlab.attention.alibi import Alibi
+from kvlab.attention.layer_handoff import AttentionCall, take
+from kvlab.attention.row_mask import RowMask, dense_blocks
+from kvlab.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
+from kvlab.common.errors import UserError
+
+ATTENTION_NAME = "kvlab_slots"
+CAST_MASKS = ("mpt",)  # families whose model calls a method of the mask that it gets
+
+
+def register_attention() -> str:
+    """Register both functions (again does no harm) and return the name to load a model with."""
+    AttentionInterface.register(ATTENTION_NAME, kvlab_attention)
+    AttentionMaskInterface.register(ATTENTION_NAME, kvlab_mask)
+    return ATTENTION_NAME
+
+
+def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
+    """The 2-D padding mask (B, tokens seen) or None for full-attention layers; for sliding ones a boolean 4-D mask,
+    which is made in blocks where it has more rows than one.
+
+    A prompt's mask that hides nothing is None too: attention without a bias is the fused one.
+    """
+    local, rows = geometry.get("local_size") is not None, geometry.get("q_length")
+    if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
+        return RowMask(geometry)
+    if local or geometry.get("use_vmap"):
+        return sdpa_mask(**geometry)  # type: ignore[arg-type]
+    mask = geometry.get("attention_mask")
+    wanted = rows == 1 or getattr(geometry.get("config"), "model_type", None) in CAST_MASKS
+    return mask if isinstance(mask, Tensor) and (wanted or _hides(mask)) else None
+
+
+def _hides(padding: Tensor) -> bool:
+    """Whether a mask has padding; where that can't be asked without breaking a graph, it may have."""
+    return is_tracing(padding) or not bool(padding.all())
+
+
+def kvlab_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | RowMask | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    slopes: Tensor | None = None,
+    **kwargs: object,
+) -> tuple[Tensor, None]:
+    """Attention output (B, q, Hq, d) and None: through the compressed layer the keys came from, else plain attention.
+
+    `slopes` (Hq,) come from kvlab's attention modules of models with ALiBi; `s_aux` (Hq,) are the logits of learned
+    attention sinks (gpt-oss). Raises UserError where the model asks for something that would make the numbers wrong
+    (custom 4-D masks over compressed slots).
+    """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = take(key)
+    if layer is not None:
+        if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
+            raise UserError("Custom 4-D attention masks do not fit compressed slots; pass a 2-D padding mask instead.")
+        call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux)
+        output = layer.attend(query, key, value, call)
+    elif isinstance(attention_mask, RowMask):
+        output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)
+    elif attention_mask is None or attention_mask.dim() == 2:
+        bias, alibi = _plain_bias(attention_mask, key), _plain_alibi(slopes, attention_mask, query, key)
+        sinks = None if s_aux is None else s_aux.expand(len(key), -1).unflatten(1, (key.shape[1], -1))
+        output, _ = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
+    else:
+        output = _masked(query, key, value, dense_blocks(attention_mask), scaling, softcap, s_aux)
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _plain_bias(padding: Tensor | None, key: Tensor) -> Tensor | None:
+    if padding is None:
+        return None
+    hidden = torch.zeros(padding.shape, device=key.device).masked_fill(~padding.bool(), NEVER)
+    return hidden[:, None, None, -key.shape[2] :].expand(-1, key.shape[1], -1, -1)
+
+
+def _plain_alibi(slopes: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Alibi | None:
+    """With every token in its own place: positions count what is not padding."""
+    if slopes is None:
+        return None
+    (batch, heads, tokens), rows = key.shape[:3], query.shape[2]
+    real = torch.ones(batch, tokens, dtype=torch.int64, device=key.device) if padding is None else padding[:, -tokens:]
+    position = (real.long().cumsum(-1) - 1)[:, None].expand(-1, heads, -1)
+    return Alibi(slopes.expand(batch, -1).unflatten(1, (heads, -1)), position, position[:, :, -rows:])
+
+
+def _masked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    blocks: Iterable[tuple[slice, slice, Tensor]],
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
+    """Attention under boolean masks of blocks of rows: the sliding layers of a model, which keep their own cache.
+
+    Memory is O(block x columns), and time O(q x window) where a block comes with the columns it can see.
+    """
+    outputs = []
+    for rows, columns, mask in blocks:
+        asked = query[:, :, rows]
+        keys, values = (repeat_heads(states[:, :, columns], query) for states in (key, value))
+        if softcap is None and sinks is None:
+            outputs.append(scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling))
+            continue
+        logits = (asked.float() * scaling) @ keys.float().transpose(-1, -2)
+        if softcap is not None:
+            logits = logits.div_(softcap).tanh_().mul_(softcap)
+        mass = softmax_beside(logits.masked_fill_(~mask, NEVER), None if sinks is None else sinks[None, :, None])
+        outputs.append((mass @ values.float()).to(query.dtype))
+    return torch.cat(outputs, dim=2)

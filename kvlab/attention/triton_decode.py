@@ -1,0 +1,146 @@
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+"""One query of every head over its slots on a GPU: output, slot probabilities and logits from one pass over the keys.
+
+Split-K: each program takes a stretch of one head's slots and keeps a running log-sum-exp; a second kernel puts the
+stretches together (flash decoding). Sums are float32 whatever the table's type; offsets have 64 bits, since a cache may
+pass 2^31 numbers. Importing this module needs the package `triton` (extra `kernels`).
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kvlab.attention.triton_tile_size import launch_shape, padded, shared_memory
+
+MOST_SPLITS = 64
+# Of the kernel that puts stretches together: with four, the assembler spills for one query head of width 64 on sm_80.
+TOGETHER_WARPS = 8
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # its matrix product does not know bfloat16
+
+
+def ragged_attention(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(output (B, H, G, d), probabilities (B, H, G, S), logits (B, H, G, S)); the last two float32, log mass not added.
+
+    `query` (B, H, G, d); `keys`, `values` (B, H, S, d), any strides but the last; `bias` None or (B, H, S) float32:
+    log mass, -inf for a slot that must not be seen. A head whose slots are all invalid gets zeros. Raises UserError
+    where the device's shared memory is too small.
+    """
+    batch, heads, group, dim = query.shape
+    slots, rows = keys.shape[2], batch * heads
+    block, stages, warps = launch_shape(dim, keys.dtype, shared_memory(query.device), group)
+    splits = max(1, min(MOST_SPLITS, triton.cdiv(slots, block)))
+    stretch = triton.cdiv(triton.cdiv(slots, splits), block) * block
+    splits = triton.cdiv(slots, stretch)
+    query = query.contiguous()
+    room = query.new_empty(0, dtype=torch.float32)
+    logits, mass = room.new_empty(2, batch, heads, group, slots).unbind(0)
+    parts = room.new_empty(rows, splits, group, dim)
+    tops, sums = room.new_empty(2, rows, splits, group).unbind(0)
+    output = torch.empty_like(query)
+    shape = {"heads": heads, "group": group, "slots": slots, "dim": dim}
+    blocks = {"BLOCK_G": padded(group), "BLOCK_S": block, "BLOCK_D": padded(dim)}
+    seen = bias if bias is not None else logits  # never read where there is no bias
+    _stretch[(rows, splits)](
+        query, keys, values, seen, logits, parts, tops, sums, scaling, stretch, splits, **shape,
+        key_b=keys.stride(0), key_h=keys.stride(1), key_s=keys.stride(2),
+        value_b=values.stride(0), value_h=values.stride(1), value_s=values.stride(2),
+        bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
+        HAS_BIAS=bias is not None, WIDEN=INTERPRETED, **blocks,
+        num_stages=stages, num_warps=warps,
+    )  # fmt: skip
+    _together[(rows, splits)](
+        seen, logits, mass, parts, tops, sums, output, stretch, splits, **shape,
+        bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
+        BLOCK_P=triton.next_power_of_2(splits), HAS_BIAS=bias is not None, **blocks,
+        num_warps=TOGETHER_WARPS,
+    )  # fmt: skip
+    return output, mass, logits
+
+
+@triton.jit
+def _stretch(
+    query, keys, values, bias, logits, parts, tops, sums, scaling, stretch, splits, heads, group, slots, dim,
+    key_b, key_h, key_s, value_b, value_h, value_s, bias_b, bias_h, bias_s,
+    HAS_BIAS: tl.constexpr, WIDEN: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """One head's slots from `split * stretch` on: logits, and the stretch's own output, maximum and sum."""
+    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, h = row // heads, row % heads
+    g, d = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D)
+    wide = (g[:, None] < group) & (d[None, :] < dim)
+    asked = tl.load(query + (row * group + g[:, None]) * dim + d[None, :], mask=wide, other=0.0)
+    top = tl.full([BLOCK_G], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_G], tl.float32)
+    mixed = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
+    first = split * stretch
+    for start in range(first, tl.minimum(first + stretch, slots), BLOCK_S):
+        s = start + tl.arange(0, BLOCK_S)
+        there, place = s < slots, s.to(tl.int64)
+        both = there[:, None] & (d[None, :] < dim)
+        at_key = keys + b * key_b + h * key_h + place[:, None] * key_s + d[None, :]
+        at_value = values + b * value_b + h * value_h + place[:, None] * value_s + d[None, :]
+        key, value = tl.load(at_key, mask=both, other=0.0), tl.load(at_value, mask=both, other=0.0)
+        if WIDEN:
+            asked, key, value = asked.to(tl.float32), key.to(tl.float32), value.to(tl.float32)
+        raw = tl.dot(asked, tl.trans(key), input_precision="ieee") * scaling
+        kept = (g[:, None] < group) & there[None, :]
+        tl.store(logits + (row * group + g[:, None]) * slots + place[None, :], raw, mask=kept)
+        if HAS_BIAS:
+            raw += tl.load(bias + b * bias_b + h * bias_h + place * bias_s, mask=there, other=float("-inf"))[None, :]
+        raw = tl.where(there[None, :], raw, float("-inf"))
+        newer = tl.maximum(top, tl.max(raw, 1))
+        safe = tl.where(newer == float("-inf"), 0.0, newer)
+        weight = tl.exp(raw - safe[:, None])
+        fade = tl.exp(top - safe)
+        total = total * fade + tl.sum(weight, 1)
+        mixed = mixed * fade[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+        top = newer
+    out = (row * splits + split) * group + g
+    tl.store(parts + out[:, None] * dim + d[None, :], mixed, mask=wide)
+    tl.store(tops + out, top, mask=g < group)
+    tl.store(sums + out, total, mask=g < group)
+
+
+@triton.jit
+def _together(
+    bias, logits, mass, parts, tops, sums, output, stretch, splits, heads, group, slots, dim,
+    bias_b, bias_h, bias_s, BLOCK_P: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The probabilities of one stretch; the program of the first stretch also writes the head's output."""
+    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    b, h = row // heads, row % heads
+    g, d, p = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_P)
+    stat = (row * splits + p[:, None]) * group + g[None, :]
+    known = (p[:, None] < splits) & (g[None, :] < group)
+    highest = tl.load(tops + stat, mask=known, other=float("-inf"))
+    top = tl.max(highest, 0)
+    safe = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.sum(tl.load(sums + stat, mask=known, other=0.0) * tl.exp(highest - safe[None, :]), 0)
+    share = 1.0 / tl.where(total > 0, total, 1.0)
+    first = split * stretch
+    for start in range(first, tl.minimum(first + stretch, slots), BLOCK_S):
+        s = start + tl.arange(0, BLOCK_S)
+        there, place = s < slots, s.to(tl.int64)
+        at, kept = (row * group + g[:, None]) * slots + place[None, :], (g[:, None] < group) & there[None, :]
+        raw = tl.load(logits + at, mask=kept, other=float("-inf"))
+        if HAS_BIAS:
+            raw += tl.load(bias + b * bias_b + h * bias_h + place * bias_s, mask=there, other=float("-inf"))[None, :]
+        tl.store(mass + at, tl.exp(raw - safe[:, None]) * share[:, None], mask=kept)
+    if split == 0:
+        mixed = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
+        wide = (g[:, None] < group) & (d[None, :] < dim)
+        for part in range(splits):
+            out = (row * splits + part) * group + g
+            fade = tl.exp(tl.load(tops + out, mask=g < group, other=float("-inf")) - safe)
+            mixed += fade[:, None] * tl.load(parts + out[:, None] * dim + d[None, :], mask=wide, other=0.0)
+        place = (row * group + g[:, None]) * dim + d[None, :]
+        tl.store(output + place, (mixed * share[:, None]).to(output.dtype.element_ty), mask=wide)

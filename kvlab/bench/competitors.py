@@ -1,0 +1,203 @@
+"""Who races: one way of decoding over one cache; a method on kvlab's own is the first."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from kvlab.attention import ATTENTION_NAME
+from kvlab.bench.cache_bytes import live_bytes
+from kvlab.bench.device_memory import check_room, give_back
+from kvlab.bench.fill import fill, random_token
+from kvlab.bench.models import BenchModel
+from kvlab.bench.race import Skipped
+from kvlab.bench.request import BenchRequest
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.chunked_prefill import chunk_sizes
+from kvlab.common.errors import UserError
+from kvlab.engine.cuda_graphs import CapturedDecoder
+from kvlab.methods import make_method
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import MethodChoice
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a cache holds before the first timed step: `prompt` tokens a row, then `generated` ones.
+
+    `asked` is the prompt before it was shortened.
+    """
+
+    batch: int
+    prompt: int
+    generated: int = 0
+    asked: int = 0
+
+    @property
+    def context(self) -> int:
+        """Tokens of a row."""
+        return self.prompt + self.generated
+
+
+class Contender(ABC):
+    """One way of decoding. `prepare` fills a cache, `step` makes one token a row, `release` lets the cache go."""
+
+    attention = ATTENTION_NAME
+    warmup = 0  # steps it needs before the first honest one, beyond what is asked for
+    is_baseline = True
+
+    def __init__(self, model: BenchModel, load: Load, request: BenchRequest) -> None:
+        self.model, self.load, self.request = model, load, request
+        self.cache: Any = None
+        self.token: Tensor | None = None
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Its name in rows and tables."""
+
+    @abstractmethod
+    def make_cache(self) -> Cache:
+        """An empty cache."""
+
+    @property
+    def expected_bytes(self) -> int:
+        """Memory it takes at most, so that none is asked for that is not there."""
+        return self.model.token_bytes * self.load.batch * (self.load.context + self.request.timed_steps)
+
+    @property
+    def remark(self) -> str:
+        """How it decoded, for the note of its row."""
+        return ""
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of cache that a step has to read."""
+        return live_bytes(self.cache, self.load.context)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """What has to hold while it works; not part of any timing."""
+        with self.model.attention(self.attention), torch.inference_mode():
+            yield
+
+    def prepare(self) -> None:
+        """Fill a new cache and draw the first token."""
+        check_room(self.expected_bytes, self.model.device)
+        self.cache = self.make_cache()
+        self._fill() if self.request.fill == "synthetic" else self.prefill()
+        self.token = random_token(self.model, self.load.batch)
+
+    def prefill(self) -> None:
+        """Run a real prompt of random tokens."""
+        ids = random_token(self.model, self.load.batch, self.load.context, self.request.seed)
+        for part in ids.split(self._pass_sizes(), dim=1):
+            self.model.model(part, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+
+    def _pass_sizes(self) -> list[int]:
+        tokens, chunk = self.load.context, self.request.prefill_chunk or self.load.context
+        if not isinstance(self.cache, CompressedCache):
+            return chunk_sizes(tokens, chunk)
+        try:
+            return self.cache.expect(tokens, chunk)
+        except UserError as error:
+            raise Skipped(str(error)) from None
+
+    def step(self) -> None:
+        """One decode step: the most likely token of each row goes in next, and nothing leaves the device."""
+        output = self.model.model(self.token, past_key_values=self.cache, use_cache=True)
+        self.token = output.logits[:, -1].argmax(-1, keepdim=True)
+
+    def release(self) -> None:
+        """Let go of the cache."""
+        self.cache = self.token = None
+        give_back(self.model.device)
+
+    def _fill(self) -> None:
+        fill(self.model, self.cache, self.load.batch, self.load.context, seed=self.request.seed)
+
+
+class SlotContender(Contender):
+    """A method on kvlab's cache; `full` is one of the baselines."""
+
+    def __init__(self, model: BenchModel, load: Load, request: BenchRequest, choice: MethodChoice) -> None:
+        super().__init__(model, load, request)
+        self.choice = choice
+        self.is_baseline = choice.method == "full"
+        self.decoder: CapturedDecoder | None = None
+        self.captures = request.capture == "on" or (
+            request.capture == "auto" and model.device.type == "cuda" and request.placement == "single"
+        )
+        # Either kind of step is captured when it comes up again, the one with a decision after two full periods.
+        self.warmup = 3 * request.compress_every + 3 if self.captures else 0
+
+    @property
+    def label(self) -> str:
+        """The method's name, and its hyper-parameters where they differ from the defaults."""
+        return "full: kvlab" if self.is_baseline else method_label(self.choice)
+
+    @property
+    def expected_bytes(self) -> int:
+        """The compressed cache, and one layer's uncompressed states in flight."""
+        kept = min(1.0, 1.3 * Budget(self.choice.budget).slots(self.load.prompt) / self.load.context)
+        layers = self.model.shape.num_hidden_layers
+        return int(super().expected_bytes * min(1.0, kept + 2 / layers))
+
+    def make_cache(self) -> Cache:
+        """An empty cache of this method."""
+        method = make_method(self.choice.method, **self.choice.hyper_parameters)
+        return make_cache(
+            self.model.model,
+            method,
+            self.choice.budget,
+            compress_every=self.request.compress_every,
+            seed=self.request.seed,
+        )
+
+    def prepare(self) -> None:
+        """Fill a new cache; steps are captured where that is asked for."""
+        super().prepare()
+        if self.captures:
+            self.decoder = CapturedDecoder(self.model.model, self.cache)
+
+    def step(self) -> None:
+        """One decode step, replayed once it is captured."""
+        if self.decoder is None or self.token is None:
+            super().step()
+        else:
+            self.token = self.decoder(self.token).argmax(-1, keepdim=True)
+
+    @property
+    def remark(self) -> str:
+        """Whether steps were replayed, where that was to be."""
+        if self.decoder is None:
+            return ""
+        said = self.decoder.why_not or "its table grows"
+        return "captured steps" if self.decoder.replayed else f"not captured: {said}"
+
+    def release(self) -> None:
+        """Let go of the cache and of what was captured."""
+        self.decoder = None
+        super().release()
+
+    def _fill(self) -> None:
+        load = self.load if not self.is_baseline else Load(self.load.batch, self.load.context)
+        fill(self.model, self.cache, load.batch, load.prompt, load.generated, self.request.seed)
+
+
+def method_label(choice: MethodChoice) -> str:
+    """Such as `keepkv` or `keepkv:rule=paper`."""
+    return ":".join(
+        [choice.method, *(f"{n}={json.dumps(v).strip(chr(34))}" for n, v in choice.hyper_parameters.items())]
+    )
+
+
+FULL = MethodChoice(method="full", budget=1.0)

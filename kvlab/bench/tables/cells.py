@@ -1,0 +1,63 @@
+"""Numbers as the tables show them. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from kvlab.bench.rows import Row
+from kvlab.requests.budget import Budget
+
+MISSING = "–"
+MEGA = 1e6  # bytes are shown in megabytes
+
+
+def made_smaller(row: Row) -> str:
+    """What --scale, --shorten and --compress-every did, in brackets; empty where they did nothing."""
+    parts = [f"1/{row.scale} of the layers and width"] if row.scale > 1 else []
+    parts += [f"1/{row.shorten} of the tokens"] if row.shorten > 1 else []
+    parts += [f"deciding every {row.compress_every} steps"] if row.compress_every > 1 else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def budget(row: Row) -> str:
+    """Such as `5 %` or `18000 slots`."""
+    if row.budget is None:
+        return MISSING
+    return Budget.of(row.budget, row.budget_unit or "fraction").words
+
+
+def tokens(row: Row) -> str:
+    """Context, and new tokens where there are any."""
+    if not row.context:
+        return MISSING
+    return f"{row.context:,}" + (f"+{row.new_tokens:,}" if row.new_tokens else "")
+
+
+def unit(row: Row) -> str:
+    """The unit as it is shown behind a comma."""
+    return f", {'MB' if row.unit == 'bytes' else row.unit}" if row.unit else ""
+
+
+def number(value: float | None, unit: str) -> str:
+    """A measured number; bytes in megabytes."""
+    if value is None:
+        return MISSING
+    return f"{value / MEGA:,.2f}" if unit == "bytes" else plain(value)
+
+
+def plain(value: float) -> str:
+    """Four significant digits, or all before the point of a large one."""
+    if pd.isna(value):
+        return MISSING
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def repeated(counts: Iterable[int]) -> str:
+    """What the numbers are over, such as `medians of 3 repeats`: of a load made up for it, and not of prompts."""
+    known = sorted({int(count) for count in counts if count})
+    if not known or known == [1]:
+        return "one measurement"
+    most = f"{known[0]} to {known[-1]}" if len(known) > 1 else str(known[0])
+    return f"medians of {most} repeats"

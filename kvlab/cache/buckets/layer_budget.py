@@ -1,0 +1,67 @@
+"""One layer's budget: on the device for decisions, on the host as bounds, resolved once from the first prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvlab.cache.settings import LayerSettings
+from kvlab.methods.core.view import View
+from kvlab.requests.budget import UNLIMITED, Sizes
+
+
+class Quota:
+    """`slots` (B, H) each head may keep; `per_row`, `smallest` and `largest` bound them on the host."""
+
+    def __init__(self, slots: Tensor, per_row: list[int], smallest: int) -> None:
+        self.slots, self.per_row, self.smallest, self.largest = slots, per_row, smallest, max(per_row)
+        self.remembered: dict[Hashable, tuple[Tensor, Any]] = {}  # what follows from them, for `View.of_budget`
+
+    @classmethod
+    def of_layer(
+        cls, settings: LayerSettings, rank: int, lengths: list[int], heads: int, device: torch.device, sizes: Sizes
+    ) -> Quota:
+        """Every head's equal share, for prompts of `lengths` tokens; `sizes` tell what bytes hold."""
+        # Deciding every N steps needs N - 1 slots of slack inside the budget, so that it is never exceeded.
+        slack = settings.compress_every - 1 if settings.pipeline.decode else 0
+        per_row = [_layer_budget(settings, rank, tokens, slack, sizes) for tokens in lengths]
+        slots = torch.tensor(per_row, device=device)[:, None].expand(-1, heads).contiguous()
+        return cls(slots, per_row, min(per_row))
+
+    def part(self, slots: Tensor) -> Quota:
+        """The quota of some of the streams, whose budgets are `slots`; reads them on the host."""
+        part = Quota(slots, [0], 0)
+        part._read()
+        return part
+
+    def allocate_heads(self, settings: LayerSettings, view: View) -> None:
+        """Let the allocator give heads unequal budgets, once, from what the prompt showed."""
+        heads = settings.pipeline.allocate.head_budgets(view)
+        if heads is not None:
+            self.slots = heads.long()
+            self._read()
+
+    def map_rows(self, rows: Tensor) -> None:
+        """Take over the budgets (B', H) after batch rows were kept, repeated or permuted."""
+        changed = rows.shape[0] != self.slots.shape[0]
+        self.slots = rows
+        if changed:
+            self._read()
+
+    def was_exceeded(self, lengths: list[int]) -> bool:
+        """Whether every row has seen more tokens than any of its heads may keep."""
+        return all(tokens > slots for tokens, slots in zip(lengths, self.per_row, strict=True))
+
+    def _read(self) -> None:
+        self.per_row = self.slots.amax(-1).tolist()
+        self.smallest, self.largest = int(self.slots.min()), max(self.per_row)
+
+
+def _layer_budget(settings: LayerSettings, rank: int, tokens: int, slack: int, sizes: Sizes) -> int:
+    average = settings.budget.slots(tokens, sizes)
+    if average >= UNLIMITED:
+        return UNLIMITED
+    return settings.pipeline.allocate.layer_budgets(max(1, average - slack), tokens, settings.num_layers)[rank]

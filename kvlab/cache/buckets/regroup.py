@@ -1,0 +1,97 @@
+"""After a decision that moves memory: every stream's valid slots go into a table that fits, the rest is freed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor
+
+from kvlab.cache.buckets.bucket import Bucket
+from kvlab.cache.buckets.grouping import fewest_groups
+from kvlab.cache.settings import LayerSettings
+from kvlab.cache.table.compaction import in_order
+from kvlab.cache.table.head_index import Streams
+from kvlab.cache.table.packed_table import PackedTable
+from kvlab.cache.table.slot_table import SlotTable
+from kvlab.common.limits import GROWTH, room_to_grow
+
+# Together with the room a table is given to grow: at most 1.05 bytes allocated for a live one, a block a head aside.
+MOST_PADDING = 1.05 / (1 + 1 / GROWTH)
+
+
+def settled(streams: Streams, buckets: list[Bucket], settings: LayerSettings) -> tuple[Streams, list[Bucket]]:
+    """Streams and buckets whose tables hold what is valid and room to grow; reads lengths on the host.
+
+    A layer in one bucket is split into as few as keep its tables from being padded by more than `MOST_PADDING`; later
+    the buckets stay as they are, each as long as its longest head.
+    """
+    lengths = [bucket.table.live().tolist() for bucket in buckets]  # [bucket][stream][head]
+    if streams.whole:
+        split = _split(streams, buckets[0], lengths[0], settings)
+        if not split.whole:
+            return split, _parts(split, buckets[0], lengths[0], settings)
+    for bucket, own in zip(buckets, lengths, strict=True):
+        flat = [length for stream in own for length in stream]
+        most = None if bucket.quota is None else bucket.quota.largest
+        packed = bucket.table.packed(in_order(bucket.table.slots), _room(settings, most, max(flat)), flat)
+        bucket.table = _stored(packed, settings)
+    return streams, buckets
+
+
+def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> Streams:
+    """Streams of single heads where those of a row differ and the method decides head by head; else whole rows."""
+    assert bucket.quota is not None
+    budgets, width = bucket.quota.slots.tolist(), streams.heads
+    if settings.pipeline.heads_apart and any(len(set(row)) > 1 for row in lengths):
+        lengths, budgets, width = _apart(lengths), _apart(budgets), 1
+    now = [max(stream) for stream in lengths]
+    # While decoding a head may yet fill up to its budget: heads whose budgets differ much must not share a table.
+    later = [max(stream) for stream in budgets] if settings.pipeline.decode else [1] * len(now)
+    groups = [
+        [alike[place] for place in group]
+        for alike in fewest_groups(later, MOST_PADDING)
+        for group in fewest_groups([now[stream] for stream in alike], MOST_PADDING)
+    ]
+    if len(groups) == 1:
+        return streams
+    return Streams(streams.batch, streams.heads, width, groups, bucket.dropped.device)
+
+
+def _parts(split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> list[Bucket]:
+    assert bucket.quota is not None
+    order, parts = in_order(bucket.table.slots), []
+    flat = [length for stream in lengths for length in stream]
+    budgets = bucket.quota.slots.flatten().tolist()
+    for number, members in enumerate(split.members):
+        heads = [member * split.width + head for member in members for head in range(split.width)]
+        own, most = [flat[head] for head in heads], max(budgets[head] for head in heads)
+        table = bucket.table.packed(order, _room(settings, most, max(own)), own, members, split.width)
+        parts.append(bucket.part(_stored(table, settings), partial(_of, split, number)))
+    return parts
+
+
+def _stored(table: SlotTable, settings: LayerSettings) -> SlotTable:
+    """As the store holds it; where its first slots and its newest are all there is, that is how it stays for now."""
+    return PackedTable(table, settings.store) if settings.store.packs else table
+
+
+def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:
+    return split.by_head(tensor)[number].clone()
+
+
+def _room(settings: LayerSettings, most: int | None, length: int) -> int:
+    """Free slots for a table of `length`: where decoding keeps to a budget, up to that and the steps between decisions.
+
+    `most` is the largest budget in the table. Pooling may leave less than its budget, and fills it up again. Where many
+    steps lie between decisions the room for them is made as they come.
+    """
+    if settings.store.packs:
+        return 0  # it makes its own
+    room = room_to_grow(length)
+    if not settings.pipeline.decode:
+        return room
+    return min(settings.period, room) + (0 if most is None else min(max(most - length, 0), room))
+
+
+def _apart(rows: list[list[int]]) -> list[list[int]]:
+    return [[head] for row in rows for head in row]

@@ -1,0 +1,98 @@
+"""A cache for a model and a method: what both ask for, put together once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvlab.attention import ATTENTION_NAME
+from kvlab.attention.hidden_states import watch_hidden_states
+from kvlab.attention.queries import num_key_value_heads
+from kvlab.cache.adapters import fitted_to_whole_weights, without_adapter_wrapper
+from kvlab.cache.cache import CompressedCache
+from kvlab.cache.generate_hook import announce_prompts
+from kvlab.cache.kernels.cpu import make_ready
+from kvlab.cache.layers.dispatch import decides_on_cpu_alone, decides_whole
+from kvlab.cache.prefill.prompt_ids import tell_text, with_delimiters
+from kvlab.cache.prefill.second_pass import listen, rehearsal_state
+from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
+from kvlab.cache.settings import LayerSettings, Observer, shape_of
+from kvlab.cache.token_pruning import Passage, narrow_prefill
+from kvlab.common.errors import UserError
+from kvlab.common.validation import shown, whole_number
+from kvlab.fitted.feature_maps import with_feature_maps
+from kvlab.fitted.profiles import with_profile
+from kvlab.fitted.score_heads import with_score_heads
+from kvlab.methods import Method, make_method
+from kvlab.requests.budget import UNLIMITED, Budget
+from kvlab.requests.compare import MOST_NEW_TOKENS
+from kvlab.stores import store_under
+
+
+def make_cache(
+    model: Any,
+    method: str | Method,
+    budget: float | int | str = 0.2,
+    *,
+    compress_every: int = 1,
+    seed: int = 0,
+    observer: Observer | None = None,
+    timed: bool = False,
+    **hyper_parameters: Any,
+) -> CompressedCache:
+    """A fresh cache for one batch of sequences, to be passed as `past_key_values`.
+
+    `model` comes from `kvlab.load_model` (or is a transformers model that runs kvlab's attention). `budget`: a float in
+    (0, 1] is a fraction of the first prompt, an int is slots per KV head; 1.0 keeps everything; a text such as `10%B`
+    or `64MiB` is bytes. `compress_every` is the
+    number of decode steps between decisions, with the slack taken from inside the budget. Raises UserError for a bad
+    budget, method or hyper-parameter, or a model that does not run kvlab's attention.
+    """
+    if not isinstance(method, Method):
+        method = make_method(method, **hyper_parameters)
+    elif hyper_parameters:
+        raise UserError("Give hyper-parameters with a method's name, or a finished method, not both.")
+    if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
+        raise UserError(f"A cache cannot be made for {shown(model)}: give what kvlab.load_model(name) returns.")
+    language_model = without_adapter_wrapper(getattr(model, "model", model) if hasattr(model, "tokenizer") else model)
+    config = language_model.config.get_text_config(decoder=True)
+    if config._attn_implementation != ATTENTION_NAME:
+        raise UserError("This model does not run kvlab's attention; load it with kvlab.load_model(name).")
+    whole_number(compress_every, "compress_every", 1, MOST_NEW_TOKENS)
+    whole_number(seed, "The seed", 0, 2**63 - 1)
+    amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
+    pipeline = method.pipeline()
+    with fitted_to_whole_weights(language_model):
+        for with_fitted in (with_feature_maps, with_profile, with_score_heads):
+            pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
+    pipeline = with_delimiters(pipeline, getattr(model, "tokenizer", None))
+    if pipeline.score.needs_hidden_states:
+        watch_hidden_states(language_model)
+    if pipeline.saves_prefill:
+        narrow_prefill(language_model)
+    settings = LayerSettings(
+        pipeline=pipeline,
+        budget=amount if method.needs_budget else Budget(UNLIMITED),
+        compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
+        num_layers=config.num_hidden_layers,
+        group=config.num_attention_heads // num_key_value_heads(config),
+        compress_every=compress_every,
+        seed=seed,
+        observer=observer,
+        timed=timed,
+        rotary=find_rotary(language_model),
+        unrotated=unrotated_layers(language_model),
+        passage=Passage() if pipeline.saves_prefill else None,
+        changing_rotary=changing_rotary(language_model),
+        store=store_under(method.store, amount),
+        shape=shape_of(config),
+    )
+    if pipeline.rehearsal is not None and settings.compresses:
+        listen(language_model)
+        settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
+    whole = decides_whole(pipeline) or decides_on_cpu_alone(pipeline)
+    if whole and settings.compresses and language_model.device.type == "cpu":
+        make_ready(pipeline, language_model.dtype)
+    if pipeline.reads_text and settings.compresses:
+        tell_text(language_model)
+    announce_prompts(language_model)
+    return CompressedCache(config, settings)

@@ -1,0 +1,123 @@
+"""Who takes a decision whole on a CPU: a compiled walk over the slots where `numba` is installed, else plain torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kvlab.attention.kernels import SWITCH
+from kvlab.cache.kernels import torch_inplace
+from kvlab.methods.core.in_place import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, InPlace
+from kvlab.methods.core.inplace_work import Work
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.slot_columns import lengths_pay
+
+Decide = Callable[[Work], None]
+
+log = logging.getLogger(__name__)
+_recorded = ContextVar("_recorded", default=False)
+
+
+def host_kernel() -> Decide:
+    """What decides on a CPU."""
+    module = compiled()
+    return torch_inplace.decide if module is None else module.decide  # type: ignore[no-any-return]
+
+
+def on_host(kernel: Decide | None) -> bool:
+    """Whether `kernel` is one for a CPU."""
+    if kernel is torch_inplace.decide or kernel is None:
+        return kernel is not None
+    module = compiled() if compiled.cache_info().currsize else None  # never loaded only to be asked
+    return module is not None and kernel is module.decide
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """For who records torch's operations: nothing is done beside them for a while."""
+    token = _recorded.set(True)
+    try:
+        yield
+    finally:
+        _recorded.reset(token)
+
+
+def is_recorded() -> bool:
+    """Whether somebody records torch's operations."""
+    return _recorded.get()
+
+
+def takes(kernel: Decide, decision: InPlace) -> bool:
+    """Whether a kernel for a CPU implements the decision."""
+    return decision.plain_torch or kernel is not torch_inplace.decide
+
+
+@lru_cache
+def compiled() -> ModuleType | None:
+    """`kvlab.cache.kernels.numba_inplace`, or None where numba is not installed or cannot work here."""
+    if find_spec("numba") is None:
+        return None
+    try:
+        module = import_module("kvlab.cache.kernels.numba_inplace")
+        module.decide(_smallest(SIMILAR, torch.zeros(1, 2, 2, 2)))
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), "")
+        log.warning(
+            "Decisions cannot be compiled for this CPU, so plain torch makes them: %s: %s. %s=off keeps it from being "
+            "tried.",
+            *(type(error).__name__, said.rstrip("."), SWITCH),
+        )
+        return None
+    return module
+
+
+def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
+    """Compile what `pipeline` will need, so that no decode step waits for it.
+
+    A few seconds the first time on a machine, and half a second, for an import, in a process that finds it done.
+    """
+    if pipeline.in_place is not None and dtype == torch.float32:
+        _make_ready(pipeline.in_place.kind)
+
+
+@lru_cache
+def _make_ready(kind: int) -> None:
+    if (module := compiled()) is not None:
+        shared = module.SLOTS_EACH * torch.get_num_threads() // 2  # slots of two heads that several threads walk over
+        for slots in (2, shared):
+            module.ready(_smallest(kind, torch.zeros(1, 2, slots, 2)))
+
+
+def _smallest(kind: int, keys: torch.Tensor) -> Work:
+    """A decision about two heads of slots of zeros (1, 2, S, d), in the types that short texts have."""
+
+    def column(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.zeros(keys.shape[:3], dtype=dtype)
+
+    one = torch.ones(1, 2, dtype=torch.int64)
+    own: dict[int, dict[str, Any]] = {
+        NEAREST: {"average": column(), "asked": torch.zeros(1, 2, 2, dtype=torch.int64)},
+        SIMILAR: {"score": column(), "threshold": torch.zeros(1, 2, 1)},
+        RESIDUAL: {"score": column(), "residual": column(torch.bool)},
+        EVICT: {"score": column()},
+        ABSORB: {"score": column()},
+        POOL: {"score": column(), "covers": column(torch.int16) + 1, "generation": column(torch.int16)},
+        SPREAD: {"score": column()},
+    }
+    return Work(
+        kind=kind, keys=keys, values=keys.clone(), position=torch.arange(keys.shape[2]).to(torch.int16).repeat(1, 2, 1),
+        mass=column(), tokens_seen=one[0, :1] * keys.shape[2], recent=one, sinks=one[..., None] * 0,
+        dropped=torch.zeros(1, 2),
+        votes=None if kind in LEAVE_NO_TRACE else column(torch.int16) + 1,
+        lengths=column() if lengths_pay(keys, keys) else None,
+        **own[kind],
+    )  # fmt: skip

@@ -1,0 +1,277 @@
+"""One compressed layer: it appends, attends, lets its method decide, and applies the decision, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from kvlab.attention.hidden_states import take_hidden_states
+from kvlab.attention.layer_handoff import AttentionCall, offer
+from kvlab.attention.low_rank_state import low_rank_state
+from kvlab.attention.pass_view import PassSeen
+from kvlab.cache.buckets.bucket import Bucket
+from kvlab.cache.buckets.layer_budget import Quota
+from kvlab.cache.buckets.slot_bytes import sizes_of
+from kvlab.cache.buckets.whole_layer import whole_pass
+from kvlab.cache.layers.attention_inputs import placed, sinks_by_head
+from kvlab.cache.layers.blockwise import InBlocks
+from kvlab.cache.layers.decisions import decide
+from kvlab.cache.layers.layer_state import LayerState
+from kvlab.cache.layers.recent_queries import recall
+from kvlab.cache.layers.second_pass_queries import check_rehearsed, rehearsed
+from kvlab.cache.table.head_index import Streams
+from kvlab.cache.table.new_token import NewToken
+from kvlab.cache.table.slot_table import SlotTable
+from kvlab.cache.token_pruning import Rows
+from kvlab.common.errors import UserError
+from kvlab.methods.core.view import Slots
+
+
+class CompressedLayer(LayerState, CacheLayerMixin):
+    """A layer whose physical slots are fewer than the tokens it has seen.
+
+    Heads that keep as much lie in one table; heads that do not are put into a few tables of similar length once the
+    prompt is settled, so that what was dropped is freed. Decoding writes each new token into a free slot in place, so
+    a method with a fixed budget never moves or reallocates a table.
+    """
+
+    is_sliding = False
+    is_compileable = False
+    is_croppable = False
+    supports_early_init = False
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Adopt the first tokens' type and device."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.generator = torch.Generator(device=self.device)
+        self.generator.manual_seed(self.settings.seed * 1_000_003 + self.layer_idx)
+        self.streams = Streams.all_rows(key_states.shape[0], key_states.shape[1], self.device)
+        self.tokens_seen = torch.zeros(key_states.shape[0], dtype=torch.int64, device=self.device)
+        self.lengths = [0] * key_states.shape[0]
+        self.is_initialized = True
+
+    # transformers' Cache interface
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append (B, H, q, d) states; return all slots this pass attends to, or only some where heads differ in length.
+
+        What is returned names this layer to kvlab's attention function, which then asks the layer itself.
+        """
+        check_rehearsed(self)
+        self.settings.check_attended()
+        rows, block = key_states.shape[2], self.settings.pipeline.block
+        if self.quota is None:
+            self.prompt_end = self.cumulative_length + rows
+        self.settings.unattended = self.layer_idx
+        if block and rows > block and self.cumulative_length == 0:
+            offer(InBlocks(self, block), key_states)
+            return key_states, value_states
+        return self.take_in(key_states, value_states)
+
+    def take_in(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """`update` for tokens of a pass that was checked as a whole."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        rows = key_states.shape[2]
+        self._append(key_states, value_states)
+        self.tokens_seen += rows
+        self.cumulative_length += rows
+        self.lengths = [length + rows for length in self.lengths]
+        self.waiting += rows
+        keys, values = self.buckets[0].table.handed()
+        offer(self, keys)
+        return keys, values
+
+    def get_seq_length(self) -> int:
+        """Logical length: tokens seen, padding counted."""
+        return self.cumulative_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Logical geometry: the padding mask kvlab asks for is indexed by tokens seen, not by slots."""
+        return self.cumulative_length + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Unbounded."""
+        return -1
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Permute batch rows, metadata included."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep or permute batch rows, metadata included."""
+        self._map_rows(lambda tensor: tensor[indices.to(tensor.device)])
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each batch row, metadata included."""
+        self._map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Nothing can be taken back once slots were dropped or merged."""
+        if tokens_to_remove != 0:
+            raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")
+
+    @property
+    def keys(self) -> Tensor | None:  # type: ignore[override]
+        """The slots' keys, free room included."""
+        return None if self.slots is None else self.slots.keys
+
+    @property
+    def values(self) -> Tensor | None:  # type: ignore[override]
+        """The slots' values, free room included."""
+        return None if self.slots is None else self.slots.values
+
+    # attention and decision
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
+        rows, passage = query.shape[2], self.settings.passage
+        # A prompt that is narrowed, or goes through the layer in blocks, came in one pass of the model.
+        pieces = passage is None and not self.announced
+        incomplete = pieces and self.cumulative_length < self.settings.prompt_tokens
+        self.settings.unattended = None
+        if self.quota is None and call.module is not None:
+            self.settings.check_model(call.module, query.shape[1] // key.shape[1])
+        first = self.quota is None and not incomplete
+        row_valid = None
+        if first and passage is not None and passage.current is not None:
+            row_valid = self._mark_narrowed(passage.current)
+        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
+            row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
+            self._mark_padding(row_valid)
+        self.note_peak(max(table.left_bytes for table in self.tables))
+        if first:
+            whole = self.streams.batch * self.streams.heads * self.settings.num_layers
+            sizes = sizes_of(self.settings, self.buckets[0].table, whole)
+            lengths = [self.settings.text_tokens or length for length in self.announced or self.lengths]
+            self.quota = self.buckets[0].quota = Quota.of_layer(
+                self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
+            )
+        hidden = None if call.module is None else take_hidden_states(call.module)
+        if hidden is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
+            raise UserError(
+                "This method works on the model's hidden states, which only the model that make_cache was given hands "
+                "over: pass the prompt to that model, not to an earlier copy of it."
+            )
+        common = call.scaling, call.softcap, call.module, hidden, self.rotary.now(), self.generator
+        real: Sequence[Tensor | None] = [None] * len(self.tables)
+        if row_valid is not None:
+            real = self.streams.by_row(row_valid)
+        where = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
+        beside = sinks_by_head(self.streams, self.tables, call.sinks)
+        seen, visible = [], [table.visible() for table in self.tables]
+        for table, slots, part, valid, alibi, sink in zip(
+            self.tables, visible, self.streams.by_head(query), real, where, beside, strict=True
+        ):
+            state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
+            given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
+            seen.append(PassSeen(*given, hides=not table.is_dense))
+        if rows == 1 and not first:
+            for bucket, one in zip(self.buckets, seen, strict=True):
+                work = bucket.work_again()
+                one.along = None if work is None else work.key_of_guess()
+        self._keep_queries(seen, real)
+        if not self.streams.whole:
+            for place, one in enumerate(seen):
+                one.members = partial(self.streams.heads_in, place)
+        every_step = self.settings.pipeline.score.every_step
+        output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
+        if self.settings.rehearses_now:
+            rehearsed(self, seen[0])
+        elif incomplete:
+            self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
+        else:
+            decide(self, seen, visible, self._shown(seen, visible, query, output), first)
+        return output
+
+    def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
+        """The newest queries, where a later decision looks at them again."""
+        rows = self.settings.pipeline.recalled
+        if rows and self.settings.compresses and not self.settings.rehearses_now:
+            places = self.streams.by_row(self.tokens_seen)
+            for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
+                part.recalled = recall(table, part.query, valid, tokens, rows)
+
+    def _shown(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
+        """Show the pass to who watches, and return what was shown; who only counts is given slots without scores."""
+        observer, closely = self.settings.observer, self.settings.watched_closely
+        if observer is None:
+            return None
+        tables = [table.rated() for table in self.tables] if closely else visible
+        slots, whole = whole_pass(self.streams, seen, tables, query, closely)
+        observer.attended(self.layer_idx, slots, whole, output)
+        return whole
+
+    # what appending and batch changes do to the buckets
+
+    def _append(self, key_states: Tensor, value_states: Tensor) -> None:
+        pipeline, rows = self.settings.pipeline, key_states.shape[2]
+        tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
+        for table in self.tables:
+            table.hold(tokens)
+        if rows == 1 and self.quota is not None and not self.settings.rehearses_now:
+            token = NewToken(self.streams, key_states, value_states, self.tokens_seen)
+            for bucket, table in enumerate(self.tables):
+                table.append_one(token, bucket, pipeline.state)
+            return
+        position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
+        keys, values = self.streams.by_head(key_states), self.streams.by_head(value_states)
+        parts = zip(keys, values, self.streams.by_row(position), strict=True)
+        arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
+        if not self.buckets:
+            self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
+            if self.settings.passage is not None and self.rank == 0:
+                self.settings.passage.begin()
+            self.buckets[0].table.reserve(self.settings.prompt_tokens)
+            return
+        for table, new in zip(self.tables, arrived, strict=True):
+            table.append_many(new)
+
+    def _mark_narrowed(self, given: Rows) -> Tensor | None:
+        """The prompt's tokens that reached this layer; the others count as seen and dropped. Returns real rows."""
+        bucket = self.buckets[0]
+        self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length
+        self.lengths = given.tokens.tolist()
+        bucket.dropped = bucket.dropped + (given.tokens - given.valid.sum(-1))[:, None]
+        dense = bucket.table.is_dense and given.all_valid
+        bucket.table.mark_padding(given.valid, given.position)
+        bucket.table.is_dense = dense
+        return None if dense else given.valid
+
+    def _mark_padding(self, row_valid: Tensor) -> None:
+        """Padding among the newest tokens does not count: not as slots, not as tokens seen."""
+        before = self.tokens_seen - row_valid.shape[1]
+        position = before[:, None] + row_valid.cumsum(-1) - 1
+        parts = zip(self.tables, self.streams.by_row(row_valid), self.streams.by_row(position), strict=True)
+        for table, valid, place in parts:
+            table.mark_padding(valid, place)
+        self.tokens_seen = before + row_valid.sum(-1)
+        self.lengths = self.tokens_seen.tolist()
+
+    def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        if not self.buckets:
+            return
+        batch, self.tokens_seen = len(self.lengths), change(self.tokens_seen)
+        if self.streams.whole:
+            self.streams = Streams.all_rows(len(self.tokens_seen), self.streams.heads, self.device)
+            self.buckets[0].map_rows(change)
+        else:
+            self.streams, places = self.streams.mapped(change(torch.arange(batch, device=self.device)).tolist())
+            left = [(bucket, place) for bucket, place in zip(self.buckets, places, strict=True) if place]
+            for bucket, place in left:
+                bucket.map_rows(partial(_at, place))
+            self.buckets = [bucket for bucket, _ in left]
+            if self.quota is not None:
+                self.quota.map_rows(change(self.quota.slots))
+        if len(self.lengths) != len(self.tokens_seen):
+            self.lengths = self.tokens_seen.tolist()
+
+
+def _at(places: list[int], tensor: Tensor) -> Tensor:
+    return tensor[places]

@@ -1,0 +1,53 @@
+"""A layer with attention and a recurrent state side by side (Falcon-H1, Zamba 2): only its attention is compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import LinearAttentionLayer
+
+from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.settings import LayerSettings
+
+
+class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
+    """Compressed slots beside transformers' own state, whose size the text does not change."""
+
+    is_croppable = False  # type: ignore[assignment]
+    is_compileable = False
+
+    def __init__(self, layer_idx: int, settings: LayerSettings, rank: int, number_of_states: int = 1) -> None:
+        LinearAttentionLayer.__init__(self, number_of_states)
+        CompressedLayer.__init__(self, layer_idx, settings, rank)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        LinearAttentionLayer.reset(self)
+        CompressedLayer.reset(self)
+
+    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]
+        """Of the slots with keys and values, of the state with names: transformers' own way to tell them apart."""
+        if states:
+            CompressedLayer.lazy_initialization(self, *states)
+        else:
+            LinearAttentionLayer.lazy_initialization(self, **named)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep or permute batch rows."""
+        super().batch_select_indices(indices)
+        self._map_state(lambda state: state[indices.to(state.device)])
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Permute batch rows."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each batch row."""
+        super().batch_repeat_interleave(repeats)
+        self._map_state(lambda state: state.repeat_interleave(repeats, dim=0))
+
+    def _map_state(self, change: Callable[[Tensor], Tensor]) -> None:
+        for states in (self.conv_states, self.recurrent_states):
+            states.update({index: change(state) for index, state in states.items() if state is not None})

@@ -1,0 +1,273 @@
+"""A rehearsal: the context is read again over the finished, still full prompt, and taken back before any decision.
+
+`make_cache` makes the model tell each such cache the token ids of its prompt, and call for the rehearsal at the end of
+the prompt's last pass. So a bare `model.generate(..., past_key_values=cache)` rehearses too, and whoever times a
+prompt's pass has timed its rehearsal.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kvlab.attention.model_marks import STARTS_ANEW
+from kvlab.cache.cache import CompressedCache
+from kvlab.cache.layers.decisions import conclude_all, conclude_held, note_statistic
+from kvlab.cache.layers.second_pass_queries import go_back, mark
+from kvlab.cache.settings import LayerSettings, RehearsalState, wait
+from kvlab.common.errors import UserError
+from kvlab.common.token_ids import check_ids
+from kvlab.methods.core.second_pass import OVERLAP, STUDIES, Rehearsal
+
+LEAST_PIECE = 128  # tokens of a piece, also where the model's trained length leaves less room
+_LISTENS = "_kvlab_listens_to_prompts"
+Piece = tuple[Tensor, Tensor | None]  # ids (B, n) and mask (B, n)
+
+
+def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> RehearsalState:
+    """What a cache notes of its prompt. Without a tokenizer nothing is asked: the context alone is read again."""
+    asks = [] if tokenizer is None else [plan.ask, *(STUDIES if plan.study else ())]
+    ids = [list(tokenizer(ask, add_special_tokens=False)["input_ids"]) for ask in asks] or [[]]
+    for ask in ids:
+        check_ids(ask, model, tokenizer)
+    start = getattr(tokenizer or model.config.get_text_config(decoder=True), "bos_token_id", None)
+    return RehearsalState(plan, ids[0], start, ids[1:])
+
+
+def listen(model: PreTrainedModel) -> None:
+    """From now on caches that rehearse are told of their prompts (again does no harm).
+
+    Raises UserError for a model that cannot go on from its prompt with several tokens.
+    """
+    if hasattr(model, STARTS_ANEW):
+        raise UserError(
+            f"This method reads the prompt a second time, and models of family {model.config.model_type!r} start their "
+            "recurrent state anew at every pass of several tokens: choose a method without a rehearsal."
+        )
+    if not getattr(model, _LISTENS, False):
+        model.register_forward_pre_hook(_note, with_kwargs=True)
+        model.register_forward_hook(_end, with_kwargs=True)
+        setattr(model, _LISTENS, True)
+
+
+@torch.no_grad()
+def rehearse(model: PreTrainedModel, cache: CompressedCache) -> None:
+    """Read the context again, show it to the scorer, take it back, and let all layers decide."""
+    settings, state = cache.settings, cache.settings.rehearsal
+    assert state is not None
+    state.running = True
+    begun = _now(settings, cache)
+    pieces = list(_pieces(state, _room(model)))
+    try:
+        _read_again(model, cache, pieces, state.mask)
+        for layer in cache.compressed_layers():
+            if settings.held is not None:
+                note_statistic(layer, settings.held[layer.rank].seen)
+        if state.plan.on_policy and not settings.stays_held:
+            _conclude_in_turn(model, cache, pieces, state.mask)
+    finally:
+        state.running = False
+    state.done, state.ids, state.mask = True, [], None
+    settings.rehearsal_seconds += _now(settings, cache) - begun
+    if not settings.stays_held:
+        conclude_all(settings)
+
+
+def _conclude_in_turn(
+    model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None
+) -> None:
+    """Let each layer decide by the queries that a rehearsal through the layers already compressed asks of it.
+
+    Each such rehearsal is read by a copy of the cache, and takes as long as the first one.
+    """
+    held, references = cache.settings.held or {}, cache.settings.pipeline.references
+    every = _every(pieces, [], references)
+    for rank, waiting in sorted(held.items()):
+        if rank and references:
+            waiting.layer.references = None
+            for ids, mask in pieces:
+                trial = copy.deepcopy(cache, _shared(cache))
+                layer = trial.compressed_layers()[rank]
+                layer.marked, layer.references = mark(layer, every), waiting.layer.references
+                _pass(model, trial, ids, mask, before)
+                waiting.layer.references = layer.references
+        conclude_held(waiting)
+    cache.settings.held = None
+
+
+def _shared(cache: CompressedCache) -> dict[int, Any]:
+    """What a copy of a cache has in common with it."""
+    common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
+    return {id(one): one for one in common}
+
+
+def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None) -> None:
+    """Show every layer each piece; answers to requests are written first, and put behind `pieces`."""
+    layers, held, state = cache.compressed_layers(), cache.settings.held, cache.settings.rehearsal
+    assert held is not None and state is not None
+    studied = [len(ask) + state.plan.study for ask in state.studies]
+    most = max([ids.shape[1] for ids, _ in pieces] + studied, default=0)
+    own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
+    every = _every(pieces, studied, cache.settings.pipeline.references)
+    marks = [mark(layer, every) for layer in layers]
+    for layer, marked in zip(layers, marks, strict=True):
+        layer.buckets[0].table.reserve(marked.width + most)
+        held[layer.rank] = replace(held[layer.rank], seen=layer.seen_again(held[layer.rank].seen))
+
+    def take_back() -> None:
+        for index, kept in enumerate(own):
+            if kept is not None:
+                cache.layers[index] = copy.deepcopy(kept)
+        for layer, marked in zip(layers, marks, strict=True):
+            go_back(layer, marked)
+
+    for ask in state.studies:
+        pieces.append(_answered(model, cache, ask, state.plan.study, before))
+        take_back()
+    for layer, marked in zip(layers, marks, strict=True):
+        layer.marked = marked
+    for ids, mask in pieces:
+        _pass(model, cache, ids, mask, before)
+        take_back()
+    for layer, marked in zip(layers, marks, strict=True):
+        layer.buckets[0].table.give_back_room(marked.whole)
+        layer.marked = None
+
+
+def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
+    """One query in how many is kept of each row, so that about `references` are; `more` tokens come besides."""
+    rows = len(pieces[0][0]) if pieces else 1
+    total = sum(
+        (torch.full((rows,), ids.shape[1]) if mask is None else mask.sum(-1).cpu() for ids, mask in pieces),
+        torch.full((rows,), sum(more)),
+    )
+    return [max(1, math.ceil(count / max(references, 1))) for count in total.tolist()]
+
+
+def _answered(
+    model: PreTrainedModel, cache: CompressedCache, ask: list[int], tokens: int, before: Tensor | None
+) -> Piece:
+    """A request, and `tokens` that the model writes to it behind the full prompt; what comes after an end is masked."""
+    rows = cache.compressed_layers()[0].streams.batch
+    new = torch.tensor([ask] * rows, device=cache.compressed_layers()[0].device)
+    written, output = new, model.get_output_embeddings()
+    for _ in range(tokens):
+        hidden = _pass(model, cache, new, None if before is None else torch.ones_like(new), before)
+        before = None if before is None else torch.cat([before, torch.ones_like(new).to(before)], 1)
+        new = output(hidden[:, -1:]).argmax(-1)
+        written = torch.cat([written, new], 1)
+    ends = torch.as_tensor(getattr(model.generation_config, "eos_token_id", None) or [], device=written.device)
+    over = torch.isin(written[:, len(ask) :], ends).cumsum(1) > 0
+    mask = torch.cat([torch.ones_like(written[:, : len(ask)]), (~over).long()], 1)
+    return written, None if before is None and bool(mask.all()) else mask
+
+
+def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
+    """(ids (B, n), mask (B, n) or None) of each pass, padded on the right, so that windows reach back unbroken.
+
+    Each row is cut as it would be alone; one with fewer pieces than others has none left in the last passes.
+    """
+    ids = torch.cat(state.ids, 1)
+    real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
+    rows = [_context(row, None if real is None else real[place], state) for place, row in enumerate(ids.tolist())]
+    prompts = [ids.shape[1]] * len(rows) if real is None else [sum(row) for row in real]
+    counts = [_pieces_of(len(row), prompt, state, room) for row, prompt in zip(rows, prompts, strict=True)]
+    for place in range(max(counts)):
+        parts = [
+            state.ask + _part(row, place, count) if place < count else []
+            for row, count in zip(rows, counts, strict=True)
+        ]
+        width = max(len(part) for part in parts)
+        if width == 0:
+            continue
+        padded = [part + [0] * (width - len(part)) for part in parts]
+        mask = [[1] * len(part) + [0] * (width - len(part)) for part in parts]
+        as_mask = torch.tensor(mask, device=ids.device)
+        yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
+
+
+def _pieces_of(context: int, prompt: int, state: RehearsalState, room: int) -> int:
+    """Into how many pieces a row's context is cut; `room` is what the model was trained on."""
+    return math.ceil(context / min(state.plan.piece, max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)))
+
+
+def _context(row: list[int], real: list[bool] | None, state: RehearsalState) -> list[int]:
+    """The tokens of a row that are read again: no padding, no question, and not the one every text begins with."""
+    row = row if state.context is None else row[: state.context]
+    tokens = row if real is None else [token for token, is_real in zip(row, real, strict=False) if is_real]
+    return tokens[1:] if tokens and tokens[0] == state.start else tokens
+
+
+def _part(row: list[int], place: int, count: int) -> list[int]:
+    first, last = len(row) * place // count, len(row) * (place + 1) // count
+    return row[max(first - OVERLAP, 0) : last] if place else row[first:last]
+
+
+def _pass(
+    model: PreTrainedModel, cache: CompressedCache, ids: Tensor, mask: Tensor | None, before: Tensor | None
+) -> Tensor:
+    """Hidden states (B, n, hidden) of `ids` behind what the cache has seen."""
+    given: dict[str, Any] = {}
+    if mask is not None:
+        seen = (
+            torch.ones_like(mask[:, :1]).expand(-1, cache.compressed_layers()[0].cumulative_length)
+            if before is None
+            else before.to(mask)
+        )
+        given["attention_mask"] = torch.cat([seen, mask], 1)
+        if "position_ids" in inspect.signature(_decoder(model).forward).parameters:
+            given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1)[:, -ids.shape[1] :].clamp_min(0)
+    return _decoder(model)(ids, past_key_values=cache, use_cache=True, **given)[0]
+
+
+def _decoder(model: PreTrainedModel) -> nn.Module:
+    """The model without its output layer."""
+    return model.base_model
+
+
+def _room(model: PreTrainedModel) -> int:
+    """Tokens the model was trained on."""
+    most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return most if isinstance(most, int) else 2**62
+
+
+def _now(settings: LayerSettings, cache: CompressedCache) -> float:
+    if settings.timed:
+        wait(cache.compressed_layers()[0].device)
+    return time.perf_counter()
+
+
+def _cache_of(named: dict[str, Any]) -> CompressedCache | None:
+    """The cache of a pass, if it has its rehearsal still before it."""
+    cache = named.get("past_key_values")
+    state = getattr(getattr(cache, "settings", None), "rehearsal", None)
+    return cache if state is not None and not state.done and not state.running else None
+
+
+def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    cache = _cache_of(named)
+    if cache is None:
+        return
+    ids = given[0] if given else named.get("input_ids")
+    if not isinstance(ids, Tensor):
+        raise UserError("This method reads the prompt a second time: give the model input_ids, not embeddings.")
+    state, mask = cache.settings.rehearsal, named.get("attention_mask")
+    assert state is not None
+    state.ids.append(ids)
+    seen = sum(part.shape[1] for part in state.ids)
+    state.mask = mask[:, :seen] if isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all() else None
+
+
+def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+    cache = _cache_of(named)
+    if cache is not None and len(cache.settings.held or {}) == cache.settings.num_layers:
+        rehearse(module, cache)  # type: ignore[arg-type]

@@ -1,0 +1,92 @@
+"""Decode steps as the host sees them: whether two are the same work, and what is left to count when one is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from kvlab.cache.buckets.bucket import Bucket
+from kvlab.cache.cache import CompressedCache
+from kvlab.cache.layers.compressed_layer import CompressedLayer
+
+HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
+
+
+def cannot_repeat(cache: CompressedCache) -> str:
+    """Why no decode step of this cache may be replayed instead of run; empty where one may."""
+    settings, others = cache.settings, len(cache.layers) - len(cache.compressed_layers())
+    if any(hasattr(layer, "recurrent_states") for layer in cache.layers):
+        return "a recurrent state stands beside the slots"
+    if others:
+        return f"{others} layers slide over a window whose tensors are new at every step"
+    if settings.store.packs:
+        return "slots are packed in lots, so that steps differ"
+    if settings.observer is not None:
+        return "a recorder watches every step"
+    if settings.changing_rotary is not None:
+        return "the model's rotary frequencies depend on the length of the text"
+    if settings.pipeline.can.settle.thinned is not None:
+        return "generated tokens are thinned in lots, so that steps differ"
+    return ""
+
+
+def decides_next(cache: CompressedCache) -> bool:
+    """Whether the next token ends with a decision; all layers decide together."""
+    layer = cache.compressed_layers()[0]
+    return cache.settings.pipeline.decode and layer.waiting + 1 >= cache.settings.period
+
+
+def kind_of_next(cache: CompressedCache) -> Hashable:
+    """All that the host knows and the next token's pass depends on: where it is equal, the work is the same.
+
+    The pass reads tokens seen, free slots and positions from the device. None while it also depends on a count that
+    only the host has, as before the first decision, or where whole numbers become wider.
+    """
+    layers = cache.compressed_layers()
+    if any(not layer.prompt_settled or bucket.table.is_dense for layer in layers for bucket in layer.buckets):
+        return None
+    if not all(table.holds(layer.cumulative_length + 1) for layer in layers for table in layer.tables):
+        return None
+    return tuple(_kind(layer) for layer in layers)
+
+
+def _kind(layer: CompressedLayer) -> Hashable:
+    due = layer.settings.pipeline.decode and layer.waiting + 1 >= layer.settings.period
+    return (layer.waiting if due else None, *(_kind_of_bucket(bucket) for bucket in layer.buckets))
+
+
+def _kind_of_bucket(bucket: Bucket) -> Hashable:
+    table = bucket.table
+    places = (table.slots.keys, table.slots.values, bucket.dropped, *table.slots.metadata().values())
+    own = tuple(tensor.data_ptr() for tensor in (*places, *table.head_state.values()))
+    assert bucket.quota is not None
+    over = table.occupied + 1 > bucket.quota.smallest
+    return own, table.width, table.occupied < table.width, table.weighted, bucket.started, over
+
+
+def host_counts(cache: CompressedCache) -> HostCounts:
+    """What a decode step changes on the host."""
+    return tuple(
+        (layer.cumulative_length, layer.lengths, layer.waiting, tuple(table.occupied for table in layer.tables))
+        for layer in cache.compressed_layers()
+    )
+
+
+def put_host_counts(cache: CompressedCache, counts: HostCounts) -> None:
+    """Back to what `host_counts` gave: the step it was taken before did not happen."""
+    for layer, (length, lengths, waiting, occupied) in zip(cache.compressed_layers(), counts, strict=True):
+        layer.cumulative_length, layer.lengths, layer.waiting = length, lengths, waiting
+        for table, slots in zip(layer.tables, occupied, strict=True):
+            table.occupied = slots
+
+
+def count_step(cache: CompressedCache) -> None:
+    """Count on the host the decode step that the device has just repeated."""
+    decided = decides_next(cache)
+    for layer in cache.compressed_layers():
+        layer.cumulative_length += 1
+        layer.lengths = [length + 1 for length in layer.lengths]
+        layer.waiting = 0 if decided else layer.waiting + 1
+        for bucket in layer.buckets:
+            bucket.table.occupied += 1
+            if decided and bucket.is_over and bucket.quota is not None:
+                bucket.table.occupied = min(bucket.table.occupied, bucket.quota.largest)

@@ -1,0 +1,213 @@
+"""The one place where a plan changes tensors: gather and scatter, the same for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kvlab.cache.table.slot_ops import at, longer, wide
+from kvlab.methods.core.plan import Edges, Plan
+from kvlab.methods.core.rotary import Rotary
+from kvlab.methods.core.slot_columns import FREE, key_lengths
+from kvlab.methods.core.view import KEY_LENGTH, Slots, is_constant
+
+FEW_EDGES = 16
+# What a token of its own starts with.
+FRESH: Mapping[str, float] = {"votes": 1, "log_mass": 0.0, "score": 0.0}
+
+
+def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
+    """The table after `plan`: merged slots hold their new keys, values and metadata, the rest is marked invalid.
+
+    `rotary` is needed for edges that turn their source keys to the target's position before averaging.
+    Changes `slots` in place where it can (decoding moves no memory but the touched slots) and returns it.
+    """
+    if plan.extra:
+        slots = slots.with_columns(extra=slots.extra | plan.extra)
+    if plan.edges is not None:
+        slots = _merge(slots, plan, plan.edges, rotary)
+    if plan.log_mass is not None:
+        slots = slots.with_columns(log_mass=torch.where(plan.keep, plan.log_mass, slots.log_mass))
+    if plan.value_shift is not None:
+        index = wide(plan.value_shift.slot, slots.values)
+        slots.values.scatter_add_(2, index, plan.value_shift.amount.to(slots.values.dtype))
+    if plan.new_keys is not None:
+        index = wide(plan.new_keys.slot, slots.keys)
+        slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
+        _measure(slots)
+    return slots.with_columns(valid=plan.keep)
+
+
+def rewritten(plan: Plan) -> dict[str, Tensor]:
+    """(B, H, E) slots whose `keys` and whose `values` `apply` may write over in place; without a name, none."""
+    edges, shift, new = plan.edges, plan.value_shift, plan.new_keys
+    index: dict[str, list[Tensor]] = {"keys": [], "values": []}
+    if edges is not None and edges.target.shape[-1] <= FEW_EDGES:  # more give new tensors
+        index["keys"] += [edges.target] if edges.key_weight is not None else []
+        index["values"].append(edges.target)
+    index["keys"] += [] if new is None else [new.slot]
+    index["values"] += [] if shift is None else [shift.slot]
+    return {name: torch.cat(parts, -1) for name, parts in index.items() if parts}
+
+
+def grow(slots: Slots, capacity: int) -> Slots:
+    """The same table with room for `capacity` slots per head; the new ones are invalid."""
+    width = slots.position.shape[2]
+    grown = slots.map(lambda tensor: longer(tensor, capacity - width))
+    grown.position[:, :, width:] = FREE
+    return grown
+
+
+def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> None:
+    """Overwrite slot `index` (B, H, 1) of every head, in place, with one number each or with (B, H, 1[, d]) values.
+
+    What all slots share stays as it is.
+    """
+    for name, value in new.items():
+        tensor = _tensor(slots, name)
+        if is_constant(tensor):
+            continue
+        where = wide(index, tensor)
+        if isinstance(value, Tensor):
+            tensor.scatter_(2, where, value.to(tensor.dtype))
+        else:
+            tensor.scatter_(2, where, value)
+
+
+def _tensor(slots: Slots, name: str) -> Tensor:
+    return slots.extra[name] if name in slots.extra else getattr(slots, name)
+
+
+def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slots:
+    if edges.harmless:
+        return _merge_one(slots, edges, rotary)
+    target = _write_targets(slots, plan, edges)
+    keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary)
+    value_sources = at(slots.values, edges.source).float() * edges.value_weight[..., None]
+    assert edges.self_value_weight is not None
+    values = _combine(slots.values, value_sources, _Into(target, edges.active, edges.self_value_weight))
+    after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
+    for name, value in (after | (edges.extra_after or {})).items():
+        if value is not None and not is_constant(tensor := _tensor(slots, name)):
+            _put(tensor, target, value, edges.active)
+    merged = replace(slots, keys=keys, values=values)
+    if edges.key_weight is not None:
+        _measure(merged)
+    return merged
+
+
+def _measure(slots: Slots) -> None:
+    """Bring the lengths of keys up to date, where they are held."""
+    if KEY_LENGTH in slots.extra:
+        slots.extra[KEY_LENGTH].copy_(key_lengths(slots.keys))
+
+
+def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
+    """One source a head and nothing to spare where it is not merged: the fewest operations, all in place."""
+    ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
+    if edges.key_weight is not None:
+        turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
+        found = at(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
+        keys = _weighed(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
+        keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
+        keys = keys if edges.key_shift is None else keys + edges.key_shift
+        write(slots, edges.target, {"keys": keys})
+        if KEY_LENGTH in slots.extra:
+            write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
+    after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
+    values = at(slots.values, ends).float()
+    after["values"] = _weighed(values, edges.value_weight, edges.self_value_weight, edges.shares)
+    named = after | (edges.extra_after or {})
+    write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
+    return slots
+
+
+def _weighed(
+    states: Tensor, weight: Tensor, own: Tensor | None, shares: bool, turn: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """(B, H, 1, d): `weight` of the source and `own` of the target, the two `states` (B, H, 2, d) float32."""
+    source, target = states[:, :, :1], states[:, :, 1:]
+    source = source if turn is None else turn(source)
+    if shares or own is None:
+        return target.lerp(source, weight[..., None])
+    return (target * own[..., None]).addcmul_(source, weight[..., None])
+
+
+def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None) -> Tensor:
+    assert edges.key_weight is not None and edges.self_key_weight is not None
+    sources = at(slots.keys, edges.source).float()
+    if edges.turn is not None and rotary is not None:
+        sources = rotary.turn(sources, edges.turn)
+    sources = sources * edges.key_weight[..., None]
+    into = _Into(target, edges.active, edges.self_key_weight, edges.key_scale, edges.key_shift)
+    return _combine(slots.keys, sources, into)
+
+
+def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:
+    """(B, H, E) where each edge writes. Inactive ones write back what is there, to a slot no active edge goes into."""
+    if edges.target.shape[-1] == 1:
+        return edges.target
+    # A slot that leaves, or, where none leaves, slot 0.
+    leaves = (slots.valid & ~plan.keep).to(torch.int8).argmax(-1, keepdim=True)
+    return torch.where(edges.active, edges.target, leaves)
+
+
+@dataclass(frozen=True)
+class _Into:
+    """Where edges write and what they make of it, each (B, H, E): (own weight x target + sources) x scale + shift."""
+
+    target: Tensor
+    active: Tensor
+    own: Tensor
+    scale: Tensor | None = None
+    shift: Tensor | None = None  # (B, H, E, d)
+
+
+def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """`states` (B, H, S, d) with their targets rewritten; `sources` (B, H, E, d) are weighted already."""
+    return (_combine_few if into.target.shape[-1] <= FEW_EDGES else _combine_many)(states, sources, into)
+
+
+def _combine_few(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """Decoding: in place."""
+    target, active = into.target, into.active
+    old = at(states, target).float()  # (B, H, E, d)
+    merged = old * into.own[..., None] + _shared(sources, target, active)
+    merged = merged if into.scale is None else merged * into.scale[..., None]
+    merged = merged if into.shift is None else merged + into.shift
+    merged = torch.where(active[..., None], merged, old)
+    return states.scatter_(2, wide(target, states), merged.to(states.dtype))
+
+
+def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
+    """(B, H, E, d): for each edge the sum of `sources` over all active edges with the same target."""
+    if target.shape[-1] == 1:
+        return sources  # an inactive edge writes back what was there
+    same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
+    return same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
+
+
+def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """Prefill: in one pass of scatter-adds over the whole table."""
+    target, active = into.target, into.active
+    index = wide(target, states)
+    one = torch.ones(states.shape[:3], device=states.device)
+    merged = states.float() * _put(one.clone(), target, into.own, active)[..., None]
+    merged.scatter_add_(2, index, torch.where(active[..., None], sources, 0.0))
+    if into.scale is not None:
+        merged *= _put(one, target, into.scale, active)[..., None]
+    if into.shift is not None:
+        # Edges of one target carry the same shift, so writing what each target should hold is the same as adding once.
+        shifted = at(merged, target) + torch.where(active[..., None], into.shift, 0.0)
+        merged.scatter_(2, index, shifted)
+    return merged.to(states.dtype)
+
+
+def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tensor:
+    """`tensor` (B, H, S[, n]) with `value` written in place at targets of active edges (one target, one value)."""
+    index, active = wide(target, tensor), active if tensor.dim() == 3 else active[..., None]
+    return tensor.scatter_(2, index, torch.where(active, value.to(tensor.dtype), tensor.gather(2, index)))

@@ -1,0 +1,58 @@
+"""One new token of every row: as the layer was given it, and as each of its tables takes it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.cache.table.head_index import Streams
+from kvlab.methods.core.slot_columns import key_lengths
+
+# What numpy has no type for is moved as whole numbers of as many bits.
+MOVED_AS = {torch.bfloat16: torch.int16}
+
+
+class NewToken:
+    """`keys`, `values` (B, H, 1, d) at `position` (B,).
+
+    Tables that know where to put it read arrays of all heads; for the others it is divided.
+    """
+
+    def __init__(self, streams: Streams, keys: Tensor, values: Tensor, position: Tensor) -> None:
+        self.streams = streams
+        self.keys, self.values, self.position = keys, values, position
+
+    def of_table(self, bucket: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values (N, W, 1, d) and positions (N,) of the streams in a bucket."""
+        keys, values, position = self._divided
+        return keys[bucket], values[bucket], position[bucket]
+
+    @cached_property
+    def _divided(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        streams = self.streams
+        whole = streams.by_head(self.keys), streams.by_head(self.values), streams.by_row(self.position)
+        keys, values, position = (list(parts) for parts in whole)
+        return keys, values, position
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """On a CPU: keys and values (B * H, d), positions (B,)."""
+        return _rows(self.keys), _rows(self.values), self.position.numpy()
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """On a CPU: the lengths of the keys, (B * H,) float32."""
+        return key_lengths(self.keys).numpy().reshape(-1)
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """The same memory, where `tensor` is contiguous."""
+    kind = MOVED_AS.get(tensor.dtype)
+    return (tensor if kind is None else tensor.view(kind)).numpy()
+
+
+def _rows(states: Tensor) -> np.ndarray:
+    return as_array(states.reshape(-1, states.shape[-1]))

@@ -1,0 +1,341 @@
+"""A slot table of which most slots are held in a store's code: packed in lots, decoded a block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kvlab.cache.table import apply_plan
+from kvlab.cache.table.lazy_slots import HeldSlots
+from kvlab.cache.table.new_token import NewToken
+from kvlab.cache.table.packed_compaction import Squeeze
+from kvlab.cache.table.slot_ops import at, like, longer, wide
+from kvlab.cache.table.slot_table import SlotTable
+from kvlab.common.limits import GROWTH
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.rotary import Rotary
+from kvlab.methods.core.slot_columns import FREE, key_lengths, there
+from kvlab.methods.core.view import KEY_LENGTH, Slots
+from kvlab.stores import Store
+from kvlab.stores.code import Code
+from kvlab.stores.quantized_states import HeldStates
+
+
+class PackedTable(SlotTable):
+    """Slots in two parts: the first `room` have codes, `used` of which are in use; the rest are native.
+
+    The native part begins with a head's first slots and the newest ones; new tokens, and slots that a merge has
+    changed, come behind them. Whenever a lot of them has gathered, the oldest are packed, in the order they came. What
+    leaves the coded part leaves a hole. `slots` has the metadata of both parts, and states of width 0.
+    """
+
+    def __init__(self, native: SlotTable, store: Store) -> None:
+        """Pack `native`, whose valid slots lie first in every head, in the order of their positions."""
+        own, live, longest = native.slots, native.live()[..., None], native.width
+        codes = {"keys": store.keys, "values": store.values}
+        self.scheme, self.codes = store, {side: code for side, code in codes.items() if code is not None}
+        sinks, newest = min(store.sinks, longest), store.residual
+        middle, coded = store.coded(live[..., 0], longest)
+        self.room = self.used = middle.shape[2]
+        ahead = torch.arange(sinks, device=live.device).expand(*live.shape[:2], -1)
+        behind = live - newest + torch.arange(newest, device=live.device)
+        index = torch.cat([middle, ahead, behind], 2)
+        real = torch.cat([coded, ahead < live, behind >= sinks], 2)
+        index = index.clamp(0, longest - 1)
+        moved = native.columns.packed(own.map(lambda tensor: at(tensor, index)))
+        moved.position.masked_fill_(~real, FREE)
+        states, real = {"keys": moved.keys, "values": moved.values}, there(moved.position[:, :, : self.room])
+        self.native = {side: part[:, :, self.room :] for side, part in states.items()}
+        self.coded = {side: code.encode(states[side][:, :, : self.room], real) for side, code in self.codes.items()}
+        self.first_native = sinks
+        super().__init__(_without_states(moved), native.columns)
+        self.occupied, self.weighted, self.is_dense = native.occupied, native.weighted, False
+        self.head_state, self.changed, self.restless = native.head_state, _nothing(), 0
+        self._make_room(store.lot, 0)
+
+    # what others see
+
+    def states(self) -> tuple[HeldStates, HeldStates]:
+        """(keys, values) of the first `width` slots."""
+        return self._held("keys", self.width), self._held("values", self.width)
+
+    def handed(self) -> tuple[Tensor, Tensor]:
+        """The native part."""
+        count = self.width - self.room
+        return self.native["keys"][:, :, :count], self.native["values"][:, :, :count]
+
+    def visible(self) -> Slots:
+        """The first `width` slots and their log mass; no score that follows."""
+        return HeldSlots.of(super().visible(), *self.states())
+
+    def rated(self) -> Slots:
+        """The same with every score."""
+        return HeldSlots.of(super().rated(), *self.states())
+
+    def whole(self) -> Slots:
+        """All slots, free room included, with every score."""
+        return HeldSlots.of(super().whole(), self._held("keys", self.capacity), self._held("values", self.capacity))
+
+    def first(self, count: int) -> Slots:
+        """The first `count` of the visible slots, with their log mass."""
+        return HeldSlots.of(super().first(count), self._held("keys", count), self._held("values", count))
+
+    def bias(self, visible: Slots) -> Tensor:
+        """`Slots.bias` of the `visible` slots."""
+        return visible.bias(self.never)
+
+    def _held(self, side: str, count: int) -> HeldStates:
+        return HeldStates(self.codes[side], self.coded[side], self.native[side][:, :, : count - self.room], self.room)
+
+    # what changes it
+
+    def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, Tensor | float]) -> None:
+        """Write one token per head behind the native slots; what has gathered is packed before."""
+        keys, values, position = token.of_table(bucket)
+        self.left_bytes = 0
+        if self.width - self.room >= self._stays + self.scheme.lot:
+            self.pack_gathered()
+        self._make_room(1, self.scheme.lot)
+        place = torch.full((*keys.shape[:2], 1), self.width, dtype=torch.int64, device=keys.device)
+        where = position[:, None, None].expand(*keys.shape[:2], 1)
+        if KEY_LENGTH in self.slots.extra:
+            extra = {**extra, KEY_LENGTH: key_lengths(keys)}
+        apply_plan.write(self.slots, place, {"position": where, **apply_plan.FRESH, **extra})
+        self._put(place, keys, values)
+        self.width, self.occupied = self.width + 1, self.occupied + 1
+
+    def append_many(self, new: Slots) -> None:
+        """Put several tokens behind the slots in use."""
+        rows, self.left_bytes = new.keys.shape[2], 0
+        self._make_room(rows, 0)
+        here = slice(self.width, self.width + rows)
+        arrived = new.own()
+        for name, column in self.slots.own().items():
+            column[:, :, here] = arrived[name]
+        for side, states in (("keys", new.keys), ("values", new.values)):
+            self.native[side][:, :, here.start - self.room : here.stop - self.room] = states
+        self.width, self.occupied = self.width + rows, self.occupied + rows
+
+    def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
+        """What `plan` leaves of the visible `slots`; keys and values are only decoded where it changes some."""
+        assert isinstance(slots, HeldSlots)
+        changed = [(plan.edges.target, plan.edges.active)] if plan.edges is not None else []
+        for other in (plan.value_shift, plan.new_keys):
+            if other is not None:
+                changed.append((other.slot, torch.ones_like(other.slot, dtype=torch.bool)))
+        if not changed:
+            return slots.after(plan)
+        self.changed = _once_each(changed, slots.valid.shape[2])
+        return apply_plan.apply(slots.decoded(), plan, rotary)
+
+    def adopt(self, after: Slots, bound: int) -> None:
+        """Take over the visible slots as a plan left them; those whose state it changed are native from now on."""
+        index, real = self.changed
+        states = after.metadata()
+        for name, column in self._first(self.width).own().items():
+            if column.data_ptr() != states[name].data_ptr():
+                column.copy_(states[name])
+        self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
+        if index.shape[-1]:
+            self._hold_native(index, real, after)
+        self.changed = _nothing()
+        self.occupied = min(self.occupied, bound)
+
+    @property
+    def _stays(self) -> int:
+        """Native slots that are not packed yet: the first, the newest, and as many as two decisions have changed."""
+        return self.first_native + max(self.scheme.residual, self.scheme.gathered, 2 * self.restless)
+
+    def _hold_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
+        """Put slots `index` (B, H, E), where `real`, into the native part with the states they have in `after`."""
+        count, first = index.shape[-1], self.width
+        self.restless = count
+        self._make_room(count, self.scheme.lot)
+        native = real & (index >= self.room)
+        valid = there(self.slots.position.gather(2, index)) & real
+        place = torch.where(native, index, first + torch.arange(count, device=index.device))
+        self._put(place, at(after.keys, index), at(after.values, index))
+        moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
+        hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
+        # Nothing may be read from a hole: methods look at columns of their own.
+        for name, column in self.slots.own().items():
+            nothing = FREE if name == "position" else 0
+            column[:, :, first : first + count] = nothing
+            column.scatter_(2, wide(place, column), at(column, index).masked_fill(~like(valid, column), nothing))
+            column.masked_fill_(like(hole, column), nothing)
+        self.width += count
+
+    def pack_gathered(self) -> None:
+        """Pack the oldest of the slots that have gathered behind those that stay native, in whole lots."""
+        self._close_native()
+        lot, start = self.scheme.lot, self.room + self.first_native
+        count = (self.width - self.room - self._stays) // lot * lot
+        if count <= 0:
+            return
+        if self.used + count > self.room and not self._squeezed(count):
+            self._grow(max(count, self.used // GROWTH // lot * lot))
+            start = self.room + self.first_native
+        first, last = start - self.room, self.width - self.room
+        real = there(self.slots.position[:, :, start : start + count])
+        for side, code in self.codes.items():
+            native = self.native[side]
+            _write(self.coded[side], code, code.encode(native[:, :, first : first + count], real), self.used)
+            native[:, :, first : last - count] = native[:, :, first + count : last].clone()
+        for column in self.slots.own().values():
+            column[:, :, self.used : self.used + count] = column[:, :, start : start + count]
+            column[:, :, start : self.width - count] = column[:, :, start + count : self.width].clone()
+        self.slots.position[:, :, self.width - count :] = FREE
+        self.used, self.width = self.used + count, self.width - count
+        self._trim()
+
+    def _close_native(self) -> None:
+        """Close up holes among the native slots, where there must be some."""
+        count = self.width - self.room
+        if count <= self.occupied:
+            return
+        columns = slice(self.room, self.width)
+        real = there(self.slots.position[:, :, columns]).view(torch.uint8)
+        index = real.argsort(dim=-1, descending=True, stable=True)
+        for column in self.slots.own().values():
+            column[:, :, columns] = at(column[:, :, columns], index)
+        for native in self.native.values():
+            native[:, :, :count] = at(native[:, :, :count], index)
+        self.width = self.room + self.occupied
+
+    def _trim(self) -> None:
+        """Give back native room that a whole turn needed."""
+        most = self._stays + 2 * self.scheme.lot
+        if self.capacity - self.room > most >= self.width - self.room:
+            self.native = {side: tensor[:, :, :most].clone() for side, tensor in self.native.items()}
+            self.slots = self.slots.map(lambda tensor: tensor[:, :, : self.room + most].clone())
+
+    def _make_room(self, rows: int, more: int) -> None:
+        """Native room for `rows` more slots, and `more` beyond them where there is too little."""
+        lacking = self.width + rows - self.capacity
+        if lacking > 0:
+            self.left_bytes = self.table_bytes()
+            self.slots = apply_plan.grow(self.slots, self.capacity + lacking + more)
+            self.native = {side: longer(tensor, lacking + more) for side, tensor in self.native.items()}
+
+    def _grow(self, count: int) -> None:
+        """Room for `count` more codes."""
+        self.left_bytes, room = self.table_bytes(), self.room
+
+        def widen(tensor: Tensor) -> Tensor:
+            return torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
+
+        self.slots = self.slots.map(widen)
+        self.slots.position[:, :, room : room + count] = FREE
+        for side, code in self.codes.items():
+            self.coded[side] = {
+                name: longer(tensor, count // code.group if name in code.shared else count)
+                for name, tensor in self.coded[side].items()
+            }
+        self.room, self.width = room + count, self.width + count
+
+    def _squeezed(self, count: int) -> bool:
+        """Whether room for `count` codes could be made by closing up holes; lots with many are remade, others stay.
+
+        Of a code whose slots share something the remade lots are decoded and coded anew, as few as will do.
+        """
+        made = Squeeze.of(self.there()[:, :, : self.used], self.scheme.lot, self.occupied, count)
+        if made is None:
+            return False
+        index = made.index
+        for side, code in self.codes.items():
+            held = self.coded[side]
+            _write(held, code, made.coded(code, held, self.native[side].shape[3]), 0)
+        for column in self.slots.own().values():
+            column[:, :, : index.shape[2]] = at(column, index)
+            column[:, :, index.shape[2] : self.room] = 0
+        self.slots.position[:, :, index.shape[2] : self.room] = FREE
+        self.used = index.shape[2]
+        return True
+
+    def _put(self, place: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Write native states (B, H, E, d) to slots `place` (B, H, E)."""
+        for side, states in (("keys", keys), ("values", values)):
+            native = self.native[side]
+            native.scatter_(2, wide(place - self.room, native), states.to(native.dtype))
+
+    def packed(
+        self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
+    ) -> SlotTable:
+        """A native table of the valid slots, decoded, for a layer that is settled once more."""
+        states = self._held("keys", self.capacity), self._held("values", self.capacity)
+        slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
+        native = SlotTable(HeldSlots.of(slots, *states).decoded(), self.columns)
+        native.weighted, native.head_state = self.weighted, self.head_state
+        return native.packed(order, room, lengths, streams, width)
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Keep, repeat or permute batch rows."""
+        super().map_rows(change)
+        self.native = {side: change(tensor) for side, tensor in self.native.items()}
+        self.coded = {side: {name: change(t) for name, t in held.items()} for side, held in self.coded.items()}
+
+    def detach(self) -> None:
+        """Nothing: all of it is its own."""
+
+    # bytes
+
+    def table_bytes(self) -> int:
+        """Bytes the tensors take, codes, scales, metadata and the heads' own state included."""
+        return super().table_bytes() + sum(self.part_bytes().values())
+
+    def part_bytes(self) -> dict[str, int]:
+        """Bytes allocated for `codes`, for their `scales` and for `native` keys and values."""
+        coded = [(name in code.scales, tensor.nbytes) for side, code in self.codes.items()
+                 for name, tensor in self.coded[side].items()]  # fmt: skip
+        return {
+            "codes": sum(size for is_scale, size in coded if not is_scale),
+            "scales": sum(size for is_scale, size in coded if is_scale),
+            "native": sum(tensor.nbytes for tensor in self.native.values()),
+        }
+
+    def slot_bytes(self) -> int:
+        """Bytes of one native slot of one head, metadata included."""
+        return super().slot_bytes() + self._native_bytes()
+
+    def _native_bytes(self) -> int:
+        return sum(tensor.shape[-1] * tensor.element_size() for tensor in self.native.values())
+
+    def saved_bytes(self) -> Tensor:
+        """(N, W) by how much less the valid slots take than as many native ones."""
+        valid = self.there()[:, :, : self.room]
+        saved = valid.sum(-1) * self._native_bytes()
+        for side, code in self.codes.items():
+            for name, tensor in self.coded[side].items():
+                alike = code.group if name in code.shared else 1
+                some = valid.unflatten(2, (-1, alike)).any(-1).sum(-1)
+                saved = saved - some * tensor[0, 0, 0].nbytes if tensor.shape[2] else saved
+        return saved
+
+
+def _nothing() -> tuple[Tensor, Tensor]:
+    return torch.zeros(1, 1, 0, dtype=torch.int64), torch.zeros(1, 1, 0, dtype=torch.bool)
+
+
+def _once_each(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Tensor, Tensor]:
+    """(slots (B, H, E), which of them are meant) of all that were named, none twice."""
+    if len(changed) == 1 and changed[0][0].shape[-1] == 1:
+        return changed[0]
+    index, active = (torch.cat(both, 2) for both in zip(*changed, strict=True))
+    named = torch.zeros(*index.shape[:2], slots, dtype=torch.int32, device=index.device)
+    named.scatter_add_(2, index, active.to(torch.int32))
+    order = (named > 0).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : index.shape[-1]]
+    return order, named.gather(2, order) > 0
+
+
+def _without_states(slots: Slots) -> Slots:
+    return replace(slots, keys=slots.keys[..., :0].clone(), values=slots.values[..., :0].clone())
+
+
+def _write(held: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:
+    """Put what was coded behind the first slots, in place."""
+    for name, tensor in held.items():
+        first = behind // code.group if name in code.shared else behind
+        tensor[:, :, first : first + new[name].shape[2]] = new[name]

@@ -1,0 +1,139 @@
+"""The registry of methods as data: asked of a second process once, so that the web server never imports torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kvlab import __version__
+from kvlab.common.errors import UserError
+from kvlab.planning.footprint import Holds, Packed
+
+COMMAND = (sys.executable, "-P", "-m", "kvlab")
+SECONDS_ALLOWED = 120
+
+
+class PresetValue(BaseModel):
+    """What a published configuration gives one hyper-parameter, and where it says so."""
+
+    model_config = ConfigDict(frozen=True)
+
+    value: Any
+    source: str
+
+
+class Held(BaseModel):
+    """What a method holds as it is set, and what its slots take in each store; None: as the model made them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    holds: Holds = Holds()
+    stores: dict[str, Packed | None] = {}
+    window: int = 0  # newest tokens of the prompt that always stay
+
+
+class PresetEntry(Held):
+    """A published configuration of a method."""
+
+    about: str
+    beyond: str = ""
+    needs_budget: bool = True
+    values: dict[str, PresetValue] = {}
+
+
+class MethodEntry(Held):
+    """One registered method: what a form needs to offer it and explain it."""
+
+    name: str
+    family: str
+    title: str
+    paper: str = ""
+    summary: str = ""
+    merges: bool = False
+    needs_budget: bool = True
+    compresses_while_decoding: bool = True
+    choices: dict[str, str] = {}
+    variants: tuple[str, ...] = ()
+    parameters: dict[str, Any] = {}
+    presets: dict[str, PresetEntry] = {}
+    reasons: dict[str, str] = {}
+    origin: str = ""  # the plug-in it comes from; empty: kvlab's own
+
+    @property
+    def hyper_parameters(self) -> dict[str, dict[str, Any]]:
+        """JSON schema of each hyper-parameter by name, with its default and description."""
+        return self.parameters.get("properties", {})
+
+
+def prefetch() -> None:
+    """Start reading the registry in the background, so that the first form need not wait for it."""
+    _reading(__version__)
+
+
+def methods() -> list[MethodEntry]:
+    """Every registered method; waits for the first read, which is kept for the life of this process.
+
+    Raises:
+        UserError: the command that lists the methods failed.
+    """
+    try:
+        return _reading(__version__).result(timeout=SECONDS_ALLOWED + 5)
+    except (UserError, TimeoutError):
+        _reading.cache_clear()  # the next call asks again
+        raise
+
+
+@lru_cache(maxsize=1)
+def _reading(_version: str) -> Future[list[MethodEntry]]:
+    executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-methods")
+    future = executor.submit(_read)
+    executor.shutdown(wait=False)
+    return future
+
+
+def _read() -> list[MethodEntry]:
+    listed = ask("methods")
+    try:
+        return [MethodEntry.model_validate(entry) for entry in listed]
+    except (ValidationError, TypeError) as error:
+        raise no_list("methods") from error
+
+
+def ask(what: str, *more: str, given: str | None = None) -> Any:
+    """What `kvlab <what> --json` prints, in a process of its own, with `more` options; `given` is what it reads.
+
+    Raises:
+        UserError: the command failed, took too long, or printed no JSON.
+    """
+    advice = "run it in a terminal to see why."
+    done = run_command(what, "--json", *more, given=given)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(f"The list of {what} could not be read, as `kvlab {what} --json` failed ({reason}): {advice}")
+    try:
+        return json.loads(done.stdout)
+    except json.JSONDecodeError as error:
+        raise no_list(what) from error
+
+
+def run_command(*words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`kvlab WORDS` in a process of its own, with what it printed; raises UserError where it takes too long."""
+    how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": SECONDS_ALLOWED, "check": False}
+    try:
+        return subprocess.run((*COMMAND, *words), input=given, **how)
+    except subprocess.TimeoutExpired as error:
+        told = " ".join(words)
+        raise UserError(
+            f"`kvlab {told}` gave no answer in {SECONDS_ALLOWED} seconds: run it in a terminal to see why."
+        ) from error
+
+
+def no_list(what: str) -> UserError:
+    """What is said of an answer to `ask` that is something else."""
+    return UserError(f"`kvlab {what} --json` gave what is no list of {what}: run it in a terminal to see why.")

@@ -1,0 +1,199 @@
+"""Where prompts on the command line come from: text, files, a sample, one's own library; and what is asked of them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
+from kvlab.common.validation import check_text, decode_text, plain_text, read_file
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES
+
+if TYPE_CHECKING:
+    from kvlab.forms.uploads import Upload
+    from kvlab.requests.compare import OnePrompt
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """Exactly one of these is the prompt, or the prompts: several files, or the rows of a table, make a batch."""
+
+    prompt: Annotated[str | None, typer.Option(help="the prompt's text")] = None
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="a text, PDF, DOCX or HTML file with the prompt, - for standard input; or prompts as .jsonl, .json, "
+            ".csv or .parquet, one a row; give it again for more"
+        ),
+    ] = None
+    messages: Annotated[
+        Path | None, typer.Option(help="a conversation: JSON with messages of role and content, the last the user's")
+    ] = None
+    sample: Annotated[str | None, typer.Option(help="a prompt that ships with kvlab, such as needle_in_a_story")] = None
+    saved: Annotated[str | None, typer.Option(help="a prompt of your own, by the name `kvlab prompts ls` shows")] = None
+    field: Annotated[
+        str,
+        typer.Option(
+            help="of a table: the column that is the prompt; else prompt, context with question, or the longest text"
+        ),
+    ] = ""
+    rows: Annotated[str, typer.Option(help="of a table: which rows, such as 3 or 1-20; empty for all")] = ""
+
+    @property
+    def given(self) -> bool:
+        """Whether there is any."""
+        return (self.prompt, self.file or None, self.messages, self.sample, self.saved) != (None,) * 5
+
+    @property
+    def files(self) -> list[Path]:
+        """Those that are given, a conversation too."""
+        return self.file or ([self.messages] if self.messages else [])
+
+    def read(self) -> str:
+        """The prompt's text. Raises UserError unless exactly one source is given, of one prompt that can be read."""
+        found = self.read_all(Path("runs"))
+        if len(found) > 1:
+            raise UserError(f"There are {len(found)} prompts where one is needed: choose one with --rows.")
+        return found[0].prompt
+
+    def read_all(self, root: Path) -> list[OnePrompt]:
+        """Every prompt; says on standard error what of a document or row is not in it.
+
+        Raises:
+            UserError: not exactly one source is given, or it cannot be read.
+        """
+        from kvlab.forms.uploads import check_count, notes_of, prompts_of
+        from kvlab.library.prompts import load_prompt
+        from kvlab.requests.compare import OnePrompt
+
+        sources = (self.prompt, self.file or None, self.messages, self.sample, self.saved)
+        if sum(source is not None for source in sources) != 1:
+            raise UserError(
+                "Give exactly one prompt: --prompt TEXT, --file PATH, --messages PATH, --sample NAME, or --saved NAME."
+            )
+        if self.prompt is not None:
+            return [OnePrompt(prompt=check_text(plain_text(self.prompt.lstrip("\ufeff"))))]
+        if self.sample is not None:
+            return [_of_sample(self.sample)]
+        if self.saved is not None:
+            return [load_prompt(root, self.saved).asked]
+        rows, found = _rows(self.rows), []
+        for path in self.files:
+            upload = _uploaded(path, bool(self.messages))
+            ours = prompts_of([upload], self.field, rows)
+            for sentence in notes_of(ours):
+                typer.echo(f"{upload.name}: {sentence}", err=True)
+            found += ours
+        check_count(found)
+        return found
+
+    def title_of(self, found: Sequence[OnePrompt]) -> str:
+        """What a comparison of these prompts is called."""
+        named = self.sample or self.saved or ""
+        if files := self.files:
+            named = files[0].stem if len(files) == 1 else f"{len(files)} files"
+        return named.replace("_", " ").capitalize() if named else " ".join(found[0].prompt.split())[:60]
+
+
+@dataclass(frozen=True)
+class AnswerOptions:
+    """What a right continuation holds, and what it needs."""
+
+    answer: Annotated[
+        str | None, typer.Option(help="what a right continuation holds, as whole words; a sample has its own")
+    ] = None
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fact", help="words of the prompt that the answer needs, as written there; give it again for more"
+        ),
+    ] = None
+
+    def asked(self, found: Sequence[OnePrompt], planted: bool = False) -> dict[str, Any]:
+        """The fields of a request that the prompts and these options fill; what is planted brings its own answer.
+
+        Raises UserError for an answer beside repeats or several prompts, or one that cannot be looked for.
+        """
+        from kvlab.requests.facts import check_answer, find_facts
+
+        one = found[0]
+        given = self.answer is not None or bool(self.fact)
+        if planted:
+            if given or one.answer is not None:
+                raise UserError(
+                    "Repeats plant their own needle: give a text without --answer, --fact or a sample's question."
+                )
+            if len(found) > 1 or one.turns:
+                raise UserError("A needle is planted in one text: give one, and no conversation.")
+            return {"prompt": one.prompt, "notes": one.notes}
+        if len(found) > 1:
+            if given:
+                raise UserError("Several prompts have an answer each, in the field answer: leave out --answer, --fact.")
+            return {"prompts": tuple(found)}
+        text = {"turns": one.turns} if one.turns else {"prompt": one.prompt}
+        return text | {
+            "answer": one.answer if self.answer is None else check_answer(self.answer),
+            "other_answers": one.other_answers if self.answer is None else (),
+            "notes": one.notes,
+            "facts": find_facts(one.prompt, self.fact or one.facts),
+        }
+
+
+def _of_sample(name: str) -> OnePrompt:
+    from kvlab.requests.compare import OnePrompt
+    from kvlab.tasks.shipped_samples import shipped_samples
+
+    path = _sample(name)
+    text = check_text(path.read_text(encoding="utf-8"), "The sample")
+    own = next((sample for sample in shipped_samples() if sample.name == path.stem), None)
+    return OnePrompt(prompt=text, answer=own.answer if own else None, facts=own.facts if own else ())
+
+
+def _uploaded(path: Path, is_chat: bool) -> Upload:
+    """A file as `kvlab.forms.uploads` reads it; without an ending it knows, as text."""
+    from kvlab.documents.document import LARGEST_BYTES
+    from kvlab.documents.read import is_document
+    from kvlab.forms.uploads import Upload, read_messages, read_upload
+    from kvlab.tasks.rows import is_table
+
+    most = LARGEST_BYTES if is_document(path.name) else LARGEST_PROMPT_BYTES
+    raw = _standard_input() if str(path) == "-" else read_file(path, "The prompt file", most)
+    if is_chat:
+        return read_messages(path.name, raw)
+    if is_table(path.name) or is_document(path.name):
+        return read_upload(path.name, raw)
+    return Upload(path.name, text=decode_text(raw, "The prompt file"))
+
+
+def _rows(words: str) -> slice:
+    """Rows as `3` or `1-20`, from 1; all where nothing is said."""
+    if not words.strip():
+        return slice(None)
+    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", words)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise UserError(f"Rows cannot be {words[:40]!r}: write 3 or 1-20, the first row being 1.")
+    return slice(first - 1, last)
+
+
+def _standard_input() -> bytes:
+    data = sys.stdin.buffer.read(LARGEST_PROMPT_BYTES + 1)
+    if len(data) > LARGEST_PROMPT_BYTES:
+        raise UserError(f"Standard input is too large: give at most {LARGEST_PROMPT_BYTES:,} bytes.")
+    return data
+
+
+def _sample(name: str) -> Path:
+    folder = asset_path("prompts/samples")
+    path = folder / f"{Path(name).stem}.txt"
+    if not path.exists():
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.txt")))
+        raise UserError(f"There is no sample prompt {name!r}; choose one of {known}.")
+    return path

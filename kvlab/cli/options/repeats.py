@@ -1,0 +1,85 @@
+"""`kvlab compare --repeats N` and `--resume BATCH`: a needle again and again in one text; and several prompts."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from kvlab.requests.compare import CompareRequest, Progress
+    from kvlab.requests.repeats import Planting
+
+Resume = Annotated[str, typer.Option(help="go on with a comparison or a batch of repeats that was stopped, by its id")]
+
+
+@dataclass(frozen=True)
+class RepeatsOptions:
+    """A needle planted again and again, and what changes from one to the next."""
+
+    repeats: Annotated[
+        int, typer.Option(help="plant a needle in the text this many times, one comparison each; 0: the text as it is")
+    ] = 0
+    vary: Annotated[
+        str, typer.Option(help="what repeats vary beside name and number: depth,wording, one, or nothing")
+    ] = "depth,wording"
+    depth: Annotated[float, typer.Option(help="of the needle where it is not varied, from 0 (start) to 1 (end)")] = 0.3
+    wording: Annotated[int, typer.Option(help="of the needle where it is not varied, from 1")] = 1
+
+    def plantings(self, seed: int) -> tuple[Planting, ...]:
+        """The plantings behind the options; none for a count of 0. Raises UserError for values that cannot be."""
+        from kvlab.common.errors import UserError
+        from kvlab.requests.repeats import Planting, plantings
+        from kvlab.tasks.plant import WORDINGS
+
+        if not self.repeats:
+            return ()
+        if not 0 <= self.depth <= 1:
+            raise UserError(f"The needle cannot stand at depth {self.depth:g}: give one from 0 (start) to 1 (end).")
+        if not 1 <= self.wording <= WORDINGS:
+            raise UserError(f"There is no wording {self.wording}: choose one of 1 to {WORDINGS}.")
+        if seed < 0:
+            raise UserError("Names and numbers are drawn from seeds of 0 and above: give such a --seed.")
+        named = tuple(word.strip() for word in self.vary.split(",") if word.strip() not in ("", "nothing"))
+        first = Planting(wording=self.wording - 1, depth=self.depth, draw=seed)
+        return plantings(self.repeats, first, WORDINGS, named)
+
+
+def new_batch_id() -> str:
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress], None]) -> list[Path]:
+    """Run what is missing of the batch that the request names; returns the folders of the runs made."""
+    from kvlab.engine import compare
+    from kvlab.jobs.batch import run_batch
+
+    return run_batch(request, out, compare, comparison_id=request.batch or new_batch_id(), progress=progress)
+
+
+def show_batch(out: Path, batch: str, as_json: bool) -> None:
+    """The cells of a batch: right of how many, with intervals, and what the full cache made of the prompts."""
+    from kvlab.analysis.comparison.repeats import batch_of, judged, ranked
+    from kvlab.cli.options.tables import print_batch
+    from kvlab.figures.repeats import rank_line, read_apart, read_references
+    from kvlab.trace import open_run
+    from kvlab.trace.catalogue import list_repeats
+
+    found = batch_of([judged([open_run(out / run.run_id) for run in entry.runs]) for entry in list_repeats(out, batch)])
+    if as_json:
+        typer.echo(found.cells.to_json(orient="records", indent=2, double_precision=15))
+        return
+    print_batch(found.cells)
+    groups, left_out = ranked(found.cells)
+    if found.is_asked:
+        typer.echo(read_references(found))
+    for group in groups:
+        typer.echo(f"At {rank_line(group)}. {read_apart(found, group)}".rstrip())
+    for label, reason in left_out:
+        typer.echo(f"Not ranked: {label}, {reason}.")
+    typer.echo(f"Look at it: kvlab app --runs {out} --open {batch}")

@@ -1,0 +1,81 @@
+"""The table that `kvlab run` and `kvlab compare` print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+from rich.table import Table
+
+from kvlab.common.formatting import ONE_PROMPT, in_range
+from kvlab.common.terminal import standard_output
+
+WIDTH = 150  # where there is no terminal to measure
+
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "label": ("run", str),
+    "verdict": ("answer", str),
+    "live_bytes": ("live kB", lambda value: f"{value / 1000:,.0f}"),
+    "live_ratio": ("of full", lambda value: f"{100 * value:.0f} %"),
+    "allocated_bytes": ("allocated kB", lambda value: f"{value / 1000:,.0f}"),
+    "speed": ("tokens/s", str),
+    "mean_kl": ("KL to full, nats/token", lambda value: f"{value:.4f}"),
+    "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.0f} %"),
+    "first_divergence": ("own text differs at token", lambda value: f"{value:.0f}"),
+    "status": ("status", str),
+}
+
+
+def print_batch(cells: pd.DataFrame) -> None:
+    """Print one line per method and budget of a batch (`kvlab.analysis.comparison.repeats.cells`), over its prompts."""
+    if not cells["n"].any():
+        _print_closeness(cells)
+        return
+    table = Table("run", "n", "right", "share (95 %)", "live kB", "KL on answer, nats/token", "KL on all", "agreement")
+    for row in cells.to_dict("records"):
+        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
+        means = [_mean(row, name) for name in ("kl_answer", "mean_kl", "top1_agreement")]
+        table.add_row(row["label"], str(row["n"]), str(row["right"]), _mean(row, "share", 2), size, *means)
+    table.caption = "means over prompts with 95 % intervals; share: of the prompts whose answer is right (Wilson)"
+    print_wide(table)
+
+
+def _print_closeness(cells: pd.DataFrame) -> None:
+    """The same of prompts without an answer."""
+    table = Table("run", "n", "live kB", "KL to full, nats/token", "agreement")
+    for row in cells.assign(n=cells["ended"]).to_dict("records"):
+        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
+        table.add_row(row["label"], str(row["n"]), size, *(_mean(row, name) for name in ("mean_kl", "top1_agreement")))
+    table.caption = "means over prompts with 95 % intervals; no answer was given, so nothing says which is right"
+    print_wide(table)
+
+
+def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
+    if pd.isna(row[name]):
+        return "–"
+    bounds = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    mean, low, high = in_range(*bounds, f"{{:.{digits}f}}".format)
+    return mean if row["n"] < 2 else f"{mean} [{low}, {high}]"
+
+
+def print_headline(frame: pd.DataFrame) -> None:
+    """One line a run: bytes, speed, closeness to the full cache; the caption says what they are of."""
+    columns = {name: column for name, column in COLUMNS.items() if name in frame}  # a verdict needs an answer
+    table = Table(*[title for title, _ in columns.values()], caption=_caption(frame), caption_justify="left")
+    for _, row in frame.iterrows():
+        cells = [(row[name], show) for name, (_, show) in columns.items()]
+        table.add_row(*["–" if pd.isna(value) else show(value) for value, show in cells])
+    print_wide(table)
+
+
+def _caption(frame: pd.DataFrame) -> str:
+    tokens = int(frame["mean_tokens"].max()) if len(frame) else 0
+    means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""
+    on = ", ".join(frame["device"].unique()) if len(frame) else ""
+    return f"on {on}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
+
+
+def print_wide(table: Table, piped_width: int = WIDTH) -> None:
+    """Print to the terminal at its width, and wide enough for all columns where there is none."""
+    standard_output(piped_width).print(table)

@@ -1,0 +1,47 @@
+"""`kvlab killed`: what a recorded run that does not answer would have had to keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def killed(
+    run: Annotated[str, typer.Argument(help="the id of a recorded run, or its folder")],
+    runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
+    reruns: Annotated[int, typer.Option(help="at most so many reruns of the decision and the answer", min=1)] = 40,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="print what was found as JSON")] = False,
+) -> None:
+    """Find the smallest sets whose return restores a run's answer: who killed it?"""
+    from rich.status import Status
+    from rich.text import Text
+
+    from kvlab.analysis.comparison.restore import found_table, sentence
+    from kvlab.common.terminal import standard_error
+    from kvlab.requests.compare import RescueRequest
+    from kvlab.restore import rescue
+    from kvlab.trace import open_run
+    from kvlab.trace.restore_results import Rescue
+
+    folder = Path(run)
+    root, name = (folder.parent, folder.name) if (folder / "run.json").is_file() else (runs, folder.name)
+    with Status("loading the model", console=standard_error()) as status:
+        path = rescue(
+            RescueRequest(run_id=name, most_reruns=reruns, device=device),
+            root,
+            progress=lambda told: status.update(Text(told.stage)),
+        )
+    if as_json:
+        typer.echo(path.read_text(encoding="utf-8"))
+        return
+    found = Rescue.model_validate_json(path.read_bytes())
+    typer.echo(sentence(found, open_run(root / name)))
+    for row in found_table(found).itertuples():
+        typer.echo(
+            f"  {row.search}: {row.outcome} ({row.slots:+,} slots, {row.tried} reruns, mean KL {row.mean_kl:.3g})"
+        )
+    if found.ending:
+        typer.echo(found.ending)

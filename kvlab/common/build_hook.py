@@ -1,0 +1,32 @@
+"""Used by setuptools only: puts the dashboard and the assets inside the built package, beside the code.
+
+`app/`, `pages/` and `assets/` stand at the top of the checkout; as packages of their own they would take names that
+belong to everyone, so a wheel carries them as data in `kvlab/shipped/`, where `kvlab.common.assets` finds them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from setuptools.command.build_py import build_py
+
+FOLDERS = ("app", "pages", "assets")
+IGNORED = ("__pycache__", "*.pyc", ".DS_Store", "mini-60", "mini-half")  # the last two: models of the checkout alone
+
+
+class BuildWithDashboard(build_py):
+    """`build_py` that also copies the folders above; an editable install uses the checkout and copies nothing."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        for folder in FOLDERS:
+            target = Path(self.build_lib) / "kvlab" / "shipped" / folder
+            shutil.copytree(folder, target, ignore=shutil.ignore_patterns(*IGNORED), dirs_exist_ok=True)
+
+    def get_source_files(self) -> list[str]:
+        """What a source archive holds: without this the folders would be left out of it."""
+        files = [path for folder in FOLDERS for path in Path(folder).rglob("*") if path.is_file()]
+        return [*super().get_source_files(), *(str(path) for path in files if "__pycache__" not in path.parts)]

@@ -1,0 +1,31 @@
+"""Bounds the engine keeps to, in numbers that a plan needs too."""
+
+from __future__ import annotations
+
+# Logits of the whole prompt are kept only while they fit in a gigabyte of float32.
+MOST_PROMPT_LOGITS = 2**28
+# The probe: rows of the prompt's end whose attention is kept (how much of it in all: `kvlab.requests.recording`).
+PROMPT_ROWS = 64
+# Of the continuation, how many tokens the probe looks at.
+MOST_FUTURE = 64
+# Queries scored at a time against all slots: `kvlab.attention.slot_attention.ROW_BLOCK`, held equal by a test.
+ROW_BLOCK = 256
+# Readings of speed in turns once all runs are recorded, how many steps each times, and the most of the time that the
+# comparison took so far they may take: turns that would take more are left out. One turn of at most `SHORT_TURN`
+# seconds is always taken, since a rate from a single reading is not shown.
+TURNS, TIMED_STEPS, TURNS_SHARE, SHORT_TURN = 3, 16, 0.3, 20.0
+
+
+def turns_within(allowed: float, turn: float) -> int:
+    """The number of turns of `turn` seconds each to take in about `allowed` seconds."""
+    least = 1 if turn <= SHORT_TURN else 0
+    return min(TURNS, max(least, int(allowed / max(turn, 1e-9))))
+
+
+BLOCK = 64
+GROWTH = 50
+
+
+def room_to_grow(slots: int) -> int:
+    """Free slots given to a growing table of `slots`: a block and 2 %, so that copies stay rare at any length."""
+    return BLOCK + slots // GROWTH

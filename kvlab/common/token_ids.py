@@ -1,0 +1,27 @@
+"""Token ids that a model cannot read: a tokenizer may have tokens the model's embedding has no row for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kvlab.common.errors import UserError
+
+
+def check_ids(ids: Iterable[int], model: Any, tokenizer: Any) -> None:
+    """Raises UserError for the first id that the model's embedding has no row for."""
+    rows = int(model.get_input_embeddings().weight.shape[0])
+    beyond = next((index for index in ids if index >= rows), None)
+    if beyond is not None:
+        raise UserError(
+            f"The text holds the token {tokenizer.convert_ids_to_tokens(beyond)!r} (id {beyond:,}), but the model's "
+            f"embedding has {rows:,} rows: leave the token out, or give a model whose embedding was resized for it "
+            "(resize_token_embeddings)."
+        )
+
+
+def padding_id(model: Any, tokenizer: Any) -> int | None:
+    """A token to fill up finished rows with: the tokenizer's own where the model can read it."""
+    rows = int(model.get_input_embeddings().weight.shape[0])
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id)
+    return next((index for index in known if index is not None and index < rows), None)

@@ -1,0 +1,153 @@
+"""What a person gave to the command line, a form or the Python API: what it must be, or one sentence."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import from_json
+
+from kvlab.common.errors import UserError
+
+LONGEST_SHOWN = 60
+BREAKS_LINES = frozenset("\t\n\v\f\r\x1b")
+# Longest first: the mark of UTF-32 LE begins with that of UTF-16 LE.
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # a share of the signs, or so many: text from terminals and PDFs has a few
+
+
+def shown(value: object) -> str:
+    """The value as it is named in a sentence, cut where it is long."""
+    words = repr(value) if not isinstance(value, int) or abs(value) < 10**LONGEST_SHOWN else "a number that long"
+    return words if len(words) <= LONGEST_SHOWN else f"{words[: LONGEST_SHOWN - 4]} ..."
+
+
+def check_text(text: str, what: str = "The prompt") -> str:
+    """The text, if every sign of it can be written and it is no file of bytes.
+
+    Raises:
+        UserError: it holds half a sign (a lone surrogate), or signs that no text has.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{what} holds half of a sign at {error.start:,} (a lone surrogate): take that sign out, or save the text "
+            "as UTF-8 again."
+        ) from None
+    controls = sum(sign < " " and sign not in BREAKS_LINES for sign in text)
+    if "\0" in text or controls > max(FEW_CONTROLS, MOST_CONTROLS * len(text)):
+        raise UserError(f"{what} holds bytes that are no text ({controls:,} control signs): give it as plain text.")
+    return text
+
+
+def decode_text(content: bytes, what: str) -> str:
+    """The text of a file's bytes: UTF-8, or the encoding that its byte order mark names.
+
+    Every file that a person brings is decoded here, so the same text has the same tokens whichever way it comes. Line
+    breaks are those of `plain_text`.
+
+    Raises:
+        UserError: the bytes are no text.
+    """
+    encoding = next((name for mark, name in BYTE_ORDER_MARKS if content.startswith(mark)), "utf-8")
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{what} is not {encoding.upper()} text (byte {error.start} cannot be read): save it as UTF-8 and try "
+            "again."
+        ) from None
+    return check_text(plain_text(text.lstrip("\ufeff")), what)
+
+
+def plain_text(text: str) -> str:
+    """The text with each line break as one line feed, whichever system wrote it."""
+    return re.sub(r"\r\n?", "\n", text)
+
+
+def as_option(field: str) -> str:
+    """How the command line calls a field of a request."""
+    return "The option --" + field.split(".")[0].replace("max_new_tokens", "new_tokens").replace("_", "-")
+
+
+Text = Annotated[str, AfterValidator(check_text)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def read_json(text: str | bytes) -> Any:
+    """What the JSON holds; unlike `json.loads` it ends at deep nesting, endless numbers, NaN and half signs.
+
+    Raises:
+        ValueError: it is no JSON, or holds one of these.
+    """
+    return from_json(text, allow_inf_nan=False)
+
+
+def path_of(given: object, what: str) -> Path:
+    """The path; raises UserError for what names none."""
+    try:
+        if isinstance(given, str | os.PathLike) and "\0" not in str(given):
+            os.fsencode(given)
+            return Path(given)
+    except (UnicodeEncodeError, TypeError):  # half a sign, or a PathLike that gives no path
+        pass
+    raise UserError(f"{what} cannot be {shown(given)}: give a path.")
+
+
+def read_file(path: Path, what: str, most: int) -> bytes:
+    """What the file holds. A pipe or a device is refused: one would wait, the other never end.
+
+    Raises:
+        UserError: it is no ordinary file, has more than `most` bytes, or cannot be read.
+    """
+    try:
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise UserError(f"{what} {str(path)!r} is a pipe or a device: name an ordinary file.")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
+        if isinstance(error, UserError):
+            raise
+        reason = getattr(error, "strerror", None) or "no such file"
+        raise UserError(f"{what} {str(path)!r} cannot be read: {reason.lower()}.") from None
+    if len(data) > most:
+        raise UserError(f"{what} {str(path)!r} is too large: give one of at most {most:,} bytes.")
+    return data
+
+
+def name_of(given: object, what: str) -> str:
+    """The name; raises UserError for what is no text."""
+    if not isinstance(given, str):
+        raise UserError(f"{what} cannot be {shown(given)}: give its name.")
+    return given
+
+
+def whole_number(given: object, what: str, least: int, most: int) -> int:
+    """The number; raises UserError for anything else, or one out of range."""
+    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
+        raise UserError(f"{what} cannot be {shown(given)}: give a whole number from {least} to {most}.")
+    return given
+
+
+def in_one_sentence(error: ValidationError, named: Callable[[str], str] = str) -> str:
+    """The first thing wrong, as a sentence; `named` says how its field is called where it was given."""
+    first: Any = error.errors(include_url=False)[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, UserError):
+        return str(cause)
+    field = ".".join(str(part) for part in first["loc"])
+    said = str(cause if cause is not None else first["msg"]).rstrip(".")
+    if not field:
+        return f"This request cannot be run: {said}."
+    return f"{named(field)} cannot be {shown(first['input'])}: {said[:1].lower()}{said[1:]}."

@@ -1,0 +1,128 @@
+"""Decoding with captured steps: what the device does for a token is recorded once, and replayed for the tokens after.
+
+A step of a method with a fixed budget is one of two kinds, with a decision at its end or without. Either does the same
+work on the same tensors every time, so each is captured when it comes up a second time in the same state, on CUDA as a
+CUDA graph, elsewhere as a graph of aten operations. The host only picks the kind, by counters of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from transformers import PreTrainedModel
+
+from kvlab.cache import CompressedCache
+from kvlab.cache.kernels.cpu import recorded
+from kvlab.cache.replay.steps import cannot_repeat, count_step, decides_next, host_counts, kind_of_next, put_host_counts
+
+MOST_KINDS = 8  # captured at once: two are enough, more come up where a table grows by blocks
+
+
+class Captured(Protocol):
+    """Recorded work; the step it was recorded from has been done."""
+
+    output: Tensor
+
+    def replay(self) -> Tensor:
+        """Do it again, on the same tensors."""
+        ...
+
+
+class CudaGraph:
+    """Work as a CUDA graph."""
+
+    def __init__(self, work: Callable[[], Tensor]) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self.output = work()
+        self._graph.replay()  # capturing runs nothing
+
+    def replay(self) -> Tensor:
+        """The logits, in the graph's own memory: the next replay overwrites them."""
+        self._graph.replay()
+        return self.output
+
+
+class OperationGraph:
+    """Work as a list of aten operations with all host values baked in: what a CUDA graph is, on any device."""
+
+    def __init__(self, work: Callable[[], Tensor]) -> None:
+        done: list[Tensor] = []
+
+        def traced() -> Tensor:
+            done.append(work())
+            return done[0]
+
+        # Without a context of its own, each operation's shape would be noted in a new FakeTensorMode: half of the time.
+        with tracing(TracingContext(FakeTensorMode())), recorded():
+            self._graph = make_fx(traced)()
+        self.output = done[0].clone()
+
+    def replay(self) -> Tensor:
+        """The logits."""
+        self.output = self._graph()
+        return self.output
+
+
+class CapturedDecoder:
+    """Decode steps of one token a row over a compressed cache that holds its prompt.
+
+    `position_ids` (B, 1) is where the next tokens stand; without it, right behind what the cache has seen. A step that
+    cannot be captured runs as ever, and `why_not` says why. The same autograd mode must hold for the prompt and here.
+    """
+
+    def __init__(self, model: PreTrainedModel, cache: CompressedCache, position_ids: Tensor | None = None) -> None:
+        self.model, self.cache = model, cache
+        self.why_not = cannot_repeat(cache)
+        self.replayed = 0
+        rows = len(cache.compressed_layers()[0].lengths) if not self.why_not else 1
+        start = torch.full((rows, 1), cache.get_seq_length()) if position_ids is None else position_ids
+        self._position = start.to(model.device, torch.int64, copy=True)
+        self._token: Tensor | None = None
+        self._graphs: dict[Hashable, Captured] = {}
+        self._met: set[Hashable] = set()
+
+    def __call__(self, token: Tensor) -> Tensor:
+        """Logits (B, V) after `token` (B, 1); they hold until the next call."""
+        if self._token is None:
+            self._token = token.clone()
+        self._token.copy_(token)
+        kind = None if self.why_not else self._kind()
+        if kind in self._graphs:
+            output = self._graphs[kind].replay()
+            count_step(self.cache)
+            self.replayed += 1
+            return output
+        if kind is None or kind not in self._met or len(self._graphs) == MOST_KINDS:
+            self._met.add(kind)
+            return self._pass()
+        return self._capture(kind)
+
+    def _kind(self) -> Hashable:
+        known = kind_of_next(self.cache)
+        return None if known is None else (decides_next(self.cache), known)
+
+    def _capture(self, kind: Hashable) -> Tensor:
+        """Record this step, which is done on the way; a device that refuses is asked no more."""
+        capture = CudaGraph if self.model.device.type == "cuda" else OperationGraph
+        before = host_counts(self.cache)
+        try:
+            self._graphs[kind] = capture(self._pass)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self.why_not = f"the step could not be captured: {str(error).strip().splitlines()[0][:160]}"
+            put_host_counts(self.cache, before)
+            return self._pass()
+        return self._graphs[kind].output
+
+    def _pass(self) -> Tensor:
+        output = self.model(self._token, position_ids=self._position, past_key_values=self.cache, use_cache=True)
+        self._position += 1
+        return output.logits[:, -1]

@@ -1,0 +1,151 @@
+"""Rows of the `events` table: one for each slot that left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.cache.buckets.joined_view import states_at
+from kvlab.engine.recording.step_errors import Answer, relative_error
+from kvlab.methods.core.plan import Edges, Plan
+from kvlab.methods.core.view import Slots
+
+EVICTED = -1
+EDGES_AT_ONCE = 256  # at most, and no more than keep what is worked out for them small beside a short prompt
+BLOCKS = 8
+Place = tuple[np.ndarray, ...]  # head and slot of each event
+
+
+def event_columns(
+    before: Slots, plan: Plan, after: Slots, given: Answer, answered: Answer, leaving: Tensor
+) -> dict[str, np.ndarray]:
+    """Columns (one entry an event) of all that left one layer: evictions first, then merges. Batch of one.
+
+    `given` and `answered` are what the same query got before and after, `leaving` (H, S) the slots that left.
+    """
+    evicted, merging, parts = _numpy(leaving).copy(), None, []
+    if plan.edges is not None:
+        merging = _active(plan.edges)
+        evicted[merging.source] = False
+        if len(merging.head):
+            parts.append(_merges(before, plan.edges, merging, after, given, answered))
+    place = evicted.nonzero()
+    if len(place[0]) or not parts:
+        parts.insert(0, _evictions(before, place, given))
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts[1:] else parts[0]
+    columns["perturbation"] = _numpy(relative_error(answered.output, given.output, len(evicted)))[columns["head"]]
+    return columns
+
+
+def absent_columns(absent: Tensor, heads: int) -> dict[str, np.ndarray]:
+    """Evictions of tokens that never reached a layer (prefill saving): `absent` (T,) bool, the same in every head.
+
+    Without a key they got no mass there and their leaving perturbed nothing.
+    """
+    source = np.tile(absent.nonzero()[:, 0].cpu().numpy(), heads)
+    count = len(source)
+    nothing, zero = np.full(count, np.nan, dtype=np.float32), np.zeros(count, dtype=np.float32)
+    names = ("similarity", "votes_target", "votes_after", "mass_target", "mass_after", "sag")
+    return dict.fromkeys(names, nothing) | {
+        "head": np.repeat(np.arange(heads), count // heads),
+        "kind": np.full(count, "evict", dtype=object),
+        "source": source,
+        "target": np.full(count, EVICTED),
+        "key_weight": zero,
+        "value_weight": zero,
+        "votes_source": zero + 1,
+        "mass_source": zero,
+        "perturbation": zero,
+    }
+
+
+@dataclass(frozen=True)
+class _Merging:
+    """The edges that exist: where each lies in the plan's tensors, and its slots."""
+
+    head: np.ndarray
+    edge: Place
+    source: Place
+    target: Place
+
+
+def _active(edges: Edges) -> _Merging:
+    edge = _first(edges.active).nonzero()
+    head = edge[0]
+    return _Merging(head, edge, (head, _first(edges.source)[edge]), (head, _first(edges.target)[edge]))
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    """On the host, where picking an event's few numbers costs least."""
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+
+
+def _first(tensor: Tensor) -> np.ndarray:
+    """The only row of a batch of one."""
+    return _numpy(tensor)[0]
+
+
+def _evictions(before: Slots, place: Place, given: Answer) -> dict[str, np.ndarray]:
+    count = len(place[0])
+    nothing, zero = np.full(count, np.nan, dtype=np.float32), np.zeros(count, dtype=np.float32)
+    return {
+        "head": place[0],
+        "kind": np.full(count, "evict", dtype=object),
+        "source": _first(before.position)[place],
+        "target": np.full(count, EVICTED),
+        "similarity": nothing,
+        "key_weight": zero,
+        "value_weight": zero,
+        "votes_source": _first(before.votes)[place],
+        "votes_target": nothing,
+        "votes_after": nothing,
+        "mass_source": _numpy(given.mass)[place],
+        "mass_target": nothing,
+        "mass_after": nothing,
+        "sag": nothing,
+    }
+
+
+def _merges(
+    before: Slots, edges: Edges, merging: _Merging, after: Slots, given: Answer, answered: Answer
+) -> dict[str, np.ndarray]:
+    position, votes, mass = _first(before.position), _first(before.votes), _numpy(given.mass)
+    edge, source, target, count = merging.edge, merging.source, merging.target, len(merging.head)
+    # The mass of a target's whole group before the step: its own plus that of everything merged into it.
+    group, mass_after = mass.copy(), _numpy(answered.mass)[target]
+    np.add.at(group, target, mass[source])
+    return {
+        "head": merging.head,
+        "kind": np.full(count, edges.kind, dtype=object),
+        "source": position[source],
+        "target": position[target],
+        "similarity": _similarity(before, edges, merging),
+        "key_weight": np.zeros(count) if edges.key_weight is None else _first(edges.key_weight)[edge],
+        "value_weight": _first(edges.value_weight)[edge],
+        "votes_source": votes[source],
+        "votes_target": votes[target],
+        "votes_after": _first(after.votes)[target],
+        "mass_source": mass[source],
+        "mass_target": mass[target],
+        "mass_after": mass_after,
+        "sag": group[target] - mass_after,
+    }
+
+
+def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
+    """Of the keys that each edge joins; a prompt has nearly as many edges as keys, so they are looked at in blocks."""
+    if edges.similarity is not None:
+        return _first(edges.similarity)[merging.edge]
+    size = max(1, min(EDGES_AT_ONCE, before.position.shape[-1] // BLOCKS))
+    blocks = zip(edges.source.split(size, -1), edges.target.split(size, -1), strict=True)
+    parts = [_cosine(before, source, target) for source, target in blocks]
+    return _numpy(torch.cat(parts, -1))[merging.edge]
+
+
+def _cosine(before: Slots, source: Tensor, target: Tensor) -> Tensor:
+    """(H, E): between the keys of slots `source` and `target`, (1, H, E) each."""
+    leaving, taking = (states_at(before, "keys", end)[0].float() for end in (source, target))
+    return torch.cosine_similarity(leaving, taking, dim=-1)

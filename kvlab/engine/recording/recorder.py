@@ -1,0 +1,268 @@
+"""Watches every layer of one run and writes down what happened; the cache does not know it is there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.attention.pass_view import PassSeen
+from kvlab.cache import CompressedCache
+from kvlab.engine.recording.decision import write_decision
+from kvlab.engine.recording.events import absent_columns, event_columns
+from kvlab.engine.recording.health import growth, lengths, non_finite
+from kvlab.engine.recording.host_blocks import HostBlocks
+from kvlab.engine.recording.shadow import Shadow, Truth
+from kvlab.engine.recording.step_buffer import LEFT, PendingRows
+from kvlab.engine.recording.step_errors import Answer, answer, given_answer, mass_columns, rows_by_position
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import Slots, View
+from kvlab.methods.scorers.attention.ema import EMA
+from kvlab.requests.compare import RecordLevel
+from kvlab.requests.recording import Recording
+from kvlab.trace import RunWriter
+
+EVERYTHING = Recording()
+Shown = TypeVar("Shown", Truth, Answer)
+FLUSH_EVERY, FLUSH_SECONDS = 64, 2.0
+
+
+@dataclass
+class LayerRecord:
+    """What is gathered of one layer: its shadow, this step's numbers, and the attention rows so far."""
+
+    shadow: Shadow
+    columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
+    counts: np.ndarray | None = None  # what a decision in place has told instead (`kvlab.cache.layers.counts`)
+    truth: Truth | None = None
+    given: Answer | None = None
+    broken: Tensor | None = None  # (H, S) slots that are not finite, as attended to
+    true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row a step
+    slot_mass: list[np.ndarray] = field(default_factory=list)
+
+    def move(self, device: torch.device) -> None:
+        """Take what this step showed to another device."""
+        if self.truth is None or self.truth.mass.device == device:
+            return
+        assert self.given is not None and self.broken is not None
+        self.truth, self.given = _moved(self.truth, device), _moved(self.given, device)
+        self.broken = self.broken.to(device)
+
+
+class Recorder:
+    """Implements `kvlab.cache.layers.compressed_layer.Observer` for a batch of one prompt.
+
+    Level `light` writes counts (`steps` without masses, `memory`); `full` keeps the shadow and writes everything: keys
+    and values of what `recording` names, attention rows of what `rows` names. The shadow lies on the host, so a device
+    holds at most one layer for it, whatever the number of layers.
+    """
+
+    def __init__(
+        self,
+        writer: RunWriter,
+        level: RecordLevel,
+        prompt_tokens: int,
+        steps: int,
+        recording: Recording = EVERYTHING,
+        rows: Recording = EVERYTHING,
+    ) -> None:
+        self.writer, self.full = writer, level == "full"
+        self.recording, self.rows = recording, rows
+        self.capacity = prompt_tokens + steps
+        self.step = 0
+        self.layers: dict[int, LayerRecord] = {}
+        self.hosts: dict[torch.device, HostBlocks] = {}
+        self.shown: LayerRecord | None = None  # the last one
+        self.pending = PendingRows(writer)
+        self.none = self.same = torch.zeros(0)  # (H,) zeros and ones: what leaves and what grows in most steps
+        self.flushed = time.monotonic()
+
+    # Observer
+
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+        """Ask the shadow what the last query would have seen, before anything is decided."""
+        if layer_idx not in self.layers:
+            self.layers[layer_idx] = LayerRecord(Shadow(self.capacity, self._host_of))
+        layer, heads = self.layers[layer_idx], slots.valid.shape[1]
+        self._turn_to(layer)
+        earlier = layer.columns.get(LEFT) if self.step == 0 else None  # of the prompt's blocks before this one
+        layer.columns, layer.counts = self._nothing_left(heads, query=seen.query), None
+        if earlier is not None:
+            layer.columns[LEFT] = earlier
+        if not self.full:
+            return
+        # Of a prompt in chunks only the last is shown, with the slots of all of them; in blocks each is.
+        first = layer.shadow.tokens == 0
+        layer.shadow.append(slots, slots.valid.shape[2] if first else seen.num_new)
+        if first:
+            self._note_absent(layer_idx, layer, heads)
+        layer.broken = non_finite(slots)
+        layer.columns |= {"non_finite": _count(layer.broken), "key_growth": self.same, "value_growth": self.same}
+        layer.truth = layer.shadow.truth(seen, self._following(layer_idx))
+        layer.given = given_answer(slots, seen, output)
+        columns = layer.shadow.columns(slots)
+        layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
+        if self.step > 0:
+            self._note_prediction(layer, slots, layer.given)
+        if self._keeps_rows(layer_idx):
+            if self.step == 0:
+                layer.true_mass, layer.slot_mass = [], []
+            layer.true_mass.append(self._half(layer.truth.mass))
+            layer.slot_mass.append(self._half(rows_by_position(layer.given.mass, columns, layer.shadow)))
+
+    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
+        """Write the events of this decision, and follow where the tokens went."""
+        layer = self.layers[layer_idx]
+        self._turn_to(layer)
+        gone = (before.valid > plan.keep)[0]  # there, and not kept
+        leaving = gone.sum(-1, dtype=torch.float32)
+        absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
+        leaving = leaving + layer.columns[LEFT] if self.step == 0 else leaving
+        layer.columns[LEFT] = leaving + absent if absent else leaving
+        if plan.edges is not None:
+            layer.columns["merged"] = plan.edges.active[0].sum(-1, dtype=torch.float32)
+        if not self.full:
+            return
+        layer.move(before.valid.device)
+        assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
+        if view.phase == "prefill":
+            write_decision(self.writer, layer_idx, before, plan, layer.shadow.tokens)
+        if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
+            measured = lengths(after)
+            layer.columns |= growth(lengths(before), plan, measured)
+            layer.columns["non_finite"] = _count(non_finite(after, measured))
+        elif layer.broken is not None:
+            layer.columns["non_finite"] = _count(layer.broken & plan.keep[0])
+        answered = answer(after, view.seen)
+        columns = event_columns(before, plan, after, layer.given, answered, gone)
+        count = len(columns["head"])
+        if count:
+            self.writer.append(
+                "events", {"step": np.full(count, self.step), "layer": np.full(count, layer_idx)} | columns
+            )
+        layer.shadow.follow(before, plan, gone)
+        places = layer.shadow.columns(after)
+        if self._keeps_rows(layer_idx):
+            layer.slot_mass[-1] = self._half(rows_by_position(answered.mass, places, layer.shadow))
+        if self.step == 0:
+            # Prefill attends to everything: what the compression cost shows only if the last query is asked again.
+            layer.columns |= mass_columns(after, places, layer.shadow, answered, layer.truth)
+
+    def counted(self, layer_idx: int, counts: np.ndarray) -> None:
+        """The same of a decode step at level `light`."""
+        layer = self.layers[layer_idx]
+        self._turn_to(layer)
+        layer.counts = counts
+
+    # per step
+
+    def end_step(self, cache: CompressedCache) -> None:
+        """Note this step's rows of `steps` and `memory`; they are on disk after the next flush."""
+        layers = cache.compressed_layers()
+        records = [self.layers[layer.layer_idx] for layer in layers]
+        for record in records:
+            record.truth = record.given = record.broken = None
+        self.shown = None
+        self.pending.note(self.step, layers, [record.columns for record in records], [one.counts for one in records])
+        self.step += 1
+        if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
+            self.writer.flush()
+            self.flushed = time.monotonic()
+
+    def write_arrays(self) -> None:
+        """Write unit keys and values and the attention rows; the record says how far the halves are from the states."""
+        errors = dict.fromkeys(("keys", "values"), 0.0)
+        for index, layer in self.layers.items() if self.full else ():
+            for name in errors if self.recording.of_layers([index]) else ():
+                stored = layer.shadow.stored(name, self.recording.of_heads(len(self.none)))
+                errors[name] = max(errors[name], stored.error)
+                self.writer.write_arrays(name, index, {"unit": stored.unit, "norm": stored.norm})
+            if layer.true_mass:
+                masses = {"true_mass": _stack(layer.true_mass, layer.shadow.tokens)}
+                masses["slot_mass"] = _stack(layer.slot_mass, layer.shadow.tokens)
+                self.writer.write_arrays("attention", index, masses)
+                layer.true_mass, layer.slot_mass = [], []
+        if self.full:
+            self.writer.update(array_error=errors)
+
+    def _turn_to(self, layer: LayerRecord) -> None:
+        """Let go of what the layer before was shown; of a prompt it waits on the host, for a decision may come late."""
+        last, self.shown = self.shown, layer
+        if last is None or last is layer:
+            return
+        if self.step == 0:
+            last.move(torch.device("cpu"))
+        else:
+            last.truth = last.given = last.broken = None
+
+    def _host_of(self, device: torch.device) -> HostBlocks:
+        if device not in self.hosts:
+            self.hosts[device] = HostBlocks(device)
+        return self.hosts[device]
+
+    def _following(self, layer_idx: int) -> Shadow | None:
+        """The shadow that is asked after this one, if it lies beside the same device."""
+        places = list(self.layers)
+        after = self.layers[places[(places.index(layer_idx) + 1) % len(places)]].shadow
+        here = self.layers[layer_idx].shadow
+        return after if after is not here and after.keys and after.host is here.host else None
+
+    def _nothing_left(self, heads: int, query: Tensor) -> dict[str, Tensor]:
+        if self.none.shape[0] != heads or self.none.device != query.device:
+            self.none, self.same = (make(heads, device=query.device) for make in (torch.zeros, torch.ones))
+        return {LEFT: self.none, "merged": self.none}
+
+    def _note_absent(self, layer_idx: int, layer: LayerRecord, heads: int) -> None:
+        """With prefill saving: what never reached a layer left it before it began."""
+        if layer.shadow.absent is not None:
+            columns = absent_columns(layer.shadow.absent, heads)
+            count = len(columns["head"])
+            self.writer.append("events", {"step": np.zeros(count, int), "layer": np.full(count, layer_idx)} | columns)
+
+    def _note_prediction(self, layer: LayerRecord, slots: Slots, given: Answer) -> None:
+        """How far the method's predicted attention was from what came, over the slots it had a prediction for."""
+        if EMA not in slots.extra:
+            return
+        newest = slots.position[0] == slots.position[0].amax(-1, keepdim=True)
+        judged = slots.valid[0] & ~newest
+        predicted = slots.score[0].exp().masked_fill(~judged, 0.0)
+        real = given.mass.masked_fill(~judged, 0.0)
+        received = real.sum(-1)
+        error = (predicted - real).abs().sum(-1) / received
+        layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
+
+    def _keeps_rows(self, layer_idx: int) -> bool:
+        return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))
+
+    def _half(self, mass: Tensor) -> np.ndarray:
+        """The recorded heads' rows of `mass` (H, T)."""
+        heads = self.recording.of_heads(len(mass))
+        return (mass if len(heads) == len(mass) else mass[heads]).half().cpu().numpy()
+
+
+def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
+    """Rows of the `memory` table: what each compressed layer holds after a step."""
+    layers = cache.memory().layers
+    names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
+    return {name: [getattr(layer, name) for layer in layers] for name in names} | {"step": [step] * len(layers)}
+
+
+def _moved(shown: Shown, device: torch.device) -> Shown:
+    kept: dict[str, Any] = {of.name: getattr(shown, of.name) for of in fields(shown)}
+    return replace(shown, **{name: tensor.to(device) for name, tensor in kept.items() if tensor is not None})
+
+
+def _count(broken: Tensor) -> Tensor:
+    return broken.sum(-1, dtype=torch.float32)
+
+
+def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:
+    """(steps, H, width) from rows that grew with the text, zeros where a token did not exist yet."""
+    stacked = np.zeros((len(rows), rows[0].shape[0], width), dtype=np.float16)
+    for step, row in enumerate(rows):
+        stacked[step, :, : row.shape[1]] = row
+    return stacked

@@ -1,0 +1,195 @@
+"""The shadow: one layer's uncompressed keys and values on the host, and which slot each token lives in now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.attention.pass_view import PassSeen
+from kvlab.attention.slot_attention import probabilities
+from kvlab.cache.buckets.joined_view import states_at
+from kvlab.engine.recording.host_blocks import HostBlocks
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import Slots
+
+TOKENS_AT_ONCE = 4096
+TINY = torch.finfo(torch.float32).tiny  # so that only a vector of zeros is not of length 1
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What the last query of a pass would have got from the full cache: mass (H, T) group mean, output (Hq, d)."""
+
+    mass: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class Stored:
+    """States as unit vectors (H, T, d) and norms (H, T), float16, and the largest |stored - state| / |state|."""
+
+    unit: np.ndarray
+    norm: np.ndarray
+    error: float
+
+
+class Shadow:
+    """Keeps every token's key and value of one layer (batch of one), as the compressed run computed them.
+
+    They lie on the host in blocks of `TOKENS_AT_ONCE` tokens and come to the device one after another when they are
+    asked, so that recording takes as much of its memory whatever the number of layers.
+
+    With prefill saving some of a prompt's tokens never reach a layer: it has no keys of them, so they get no mass here
+    and count as dropped from the start.
+
+    What is dropped lies at position `capacity`, where no token can be, so that looking things up there needs no case of
+    its own.
+    """
+
+    def __init__(self, capacity: int, host_of: Callable[[torch.device], HostBlocks] = HostBlocks) -> None:
+        self.capacity, self.host_of = capacity, host_of
+        self.tokens = 0
+        self.rows = 0  # tokens whose states are here
+        self.keys: list[Tensor] = []  # blocks (tokens, H, d) on the host, in the order of the text
+        self.values: list[Tensor] = []
+        self.owner: Tensor | None = None  # (H, capacity) position naming the slot each token lives in, or `capacity`
+        self.absent: Tensor | None = None  # (capacity,) bool: tokens that never reached this layer; None for none
+        self.present: Tensor | None = None  # (rows of the first pass,) where the others are, if some are absent
+        self.gaps = 0  # how many are absent
+
+    def append(self, slots: Slots, count: int) -> None:
+        """Take over the `count` newest tokens of a slot table."""
+        position = slots.position.masked_fill(~slots.valid, -1)
+        # (1, H, count), in the order of the text
+        newest = position.argmax(-1, keepdim=True) if count == 1 else position.topk(count, dim=-1).indices.flip(-1)
+        if self.owner is None:
+            self._begin(slots, slots.position.gather(2, newest)[0, 0].long())
+        for first in range(0, count, TOKENS_AT_ONCE):
+            self._store(slots, newest[0, :, first : first + TOKENS_AT_ONCE])
+            if count > 1:
+                self.host.settle()  # what is on its way takes room on the device
+        self.tokens = self.rows + self.gaps
+
+    def _begin(self, slots: Slots, position: Tensor) -> None:
+        """Make room, and note which positions before the last of the first pass's `position` (count,) are missing."""
+        heads, device = slots.valid.shape[1], slots.valid.device
+        self.host = self.host_of(device)
+        self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
+        absent = torch.arange(self.capacity, device=device) < position[-1]
+        absent[position] = False
+        self.gaps = int(absent.sum())
+        owner = torch.arange(self.capacity, device=device)
+        if self.gaps:
+            self.absent, self.present = absent, position
+            owner = owner.masked_fill(absent, self.capacity)
+        self.owner.copy_(owner.expand(heads, -1))
+
+    def _store(self, slots: Slots, index: Tensor) -> None:
+        """Append the states of the slots `index` (H, n) to the last blocks."""
+        for blocks, name in ((self.keys, "keys"), (self.values, "values")):
+            arrived = states_at(slots, name, index[None])[0].transpose(0, 1)  # (n, H, d)
+            taken = 0
+            while taken < len(arrived):
+                first = (self.rows + taken) % TOKENS_AT_ONCE
+                if first == 0:
+                    size = min(TOKENS_AT_ONCE, self.capacity - self.rows - taken)
+                    blocks.append(self.host.empty(size, *arrived.shape[1:], dtype=arrived.dtype))
+                part = arrived[taken : taken + TOKENS_AT_ONCE - first]
+                self.host.store(blocks[-1][first : first + len(part)], part)
+                taken += len(part)
+        self.rows += index.shape[1]
+
+    def truth(self, seen: PassSeen, following: Shadow | None = None) -> Truth:
+        """What the last query of this pass would have seen; the states of `following`, asked next, are sent ahead."""
+        arriving = self.host.each([*self.keys, *self.values], () if following is None else following.settled_blocks())
+        position = self._positions(seen.query.device)
+        parts = []
+        for keys, place in zip(islice(arriving, len(self.keys)), position.split(TOKENS_AT_ONCE), strict=True):
+            block = _by_head(keys, len(place))
+            parts.append(seen.logits_at(block, place.expand(1, block.shape[1], -1)))
+        logits = torch.cat(parts, -1) if parts[1:] else parts[0]
+        mass = probabilities(logits, None, seen.sinks)[0, :, :, 0]  # (H, G, rows)
+        output = None
+        for values, share in zip(arriving, mass.split(TOKENS_AT_ONCE, -1), strict=True):
+            part = share @ _by_head(values, share.shape[-1])[0].float()
+            output = part if output is None else output + part
+        assert output is not None
+        return Truth(self._by_token(mass.mean(1)), output.flatten(0, 1))
+
+    def settled_blocks(self) -> list[Tensor]:
+        """The first blocks of keys, as far as nothing will be written into them any more."""
+        return self.keys[: self.rows // TOKENS_AT_ONCE]
+
+    def _positions(self, device: torch.device) -> Tensor:
+        """(rows,): where in the text the stored tokens stand."""
+        every = torch.arange(self.tokens, device=device)
+        if self.present is None:
+            return every
+        return torch.cat([self.present.to(device), every[len(self.present) + self.gaps :]])
+
+    def _by_token(self, mass: Tensor) -> Tensor:
+        """(H, T) from (H, rows): nothing where a token is absent."""
+        if self.present is None:
+            return mass
+        return mass.new_zeros(len(mass), self.tokens).index_copy_(1, self._positions(mass.device), mass)
+
+    def follow(self, before: Slots, plan: Plan, leaving: Tensor) -> None:
+        """Update the owners after a plan was applied to the table `before`, whose slots `leaving` (H, S) left."""
+        assert self.owner is not None
+        position, dropped = before.position[0].long(), self.capacity
+        moved = torch.arange(self.capacity + 1, device=position.device).repeat(len(position), 1)
+        moved.scatter_(1, torch.where(leaving, position, dropped), dropped)
+        if plan.edges is not None:
+            source = position.gather(1, plan.edges.source[0])
+            target = position.gather(1, plan.edges.target[0])
+            moved.scatter_(1, torch.where(plan.edges.active[0], source, dropped), target)
+            moved[:, dropped] = dropped
+        self.host.put_back(self.owner, moved.gather(1, self.host.fetch(self.owner)))
+
+    def columns(self, slots: Slots) -> Tensor:
+        """(H, S): the position naming each slot, `capacity` for those that are not valid."""
+        return torch.where(slots.valid[0], slots.position[0].long(), self.capacity)
+
+    def owned(self) -> Tensor:
+        """(H, T) owners of the tokens seen so far, on the device, `capacity` for those dropped."""
+        assert self.owner is not None
+        return self.host.fetch(self.owner)[:, : self.tokens]
+
+    def stored(self, name: str, heads: Sequence[int]) -> Stored:
+        """The `keys` or `values` of some KV heads as they are written, made block by block; absent tokens are zeros."""
+        self.host.settle()
+        parts = [_stored(block[:, list(heads)]) for block in self._filled(getattr(self, name))]
+        unit, norm = (np.concatenate([getattr(part, field) for part in parts], 1) for field in ("unit", "norm"))
+        if self.absent is not None:
+            place = self._positions(torch.device("cpu")).numpy()
+            unit, norm = _spread(unit, place, self.tokens), _spread(norm, place, self.tokens)
+        return Stored(unit, norm, max(part.error for part in parts))
+
+    def _filled(self, blocks: list[Tensor]) -> Iterator[Tensor]:
+        for index, block in enumerate(blocks):
+            yield block[: self.rows - index * TOKENS_AT_ONCE]
+
+
+def _by_head(block: Tensor, rows: int) -> Tensor:
+    """(1, H, rows, d) of a block (tokens, H, d)."""
+    return block[:rows].transpose(0, 1)[None]
+
+
+def _spread(stored: np.ndarray, place: np.ndarray, tokens: int) -> np.ndarray:
+    wide = np.zeros((stored.shape[0], tokens, *stored.shape[2:]), stored.dtype)
+    wide[:, place] = stored
+    return wide
+
+
+def _stored(states: Tensor) -> Stored:
+    """Of a block (tokens, H, d)."""
+    exact = states.transpose(0, 1).float()
+    norm = exact.norm(dim=-1)
+    unit, length = (exact / norm.clamp_min(TINY)[..., None]).half(), norm.half()
+    error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
+    return Stored(unit.numpy(), length.numpy(), float(error.max()))

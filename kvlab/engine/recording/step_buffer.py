@@ -1,0 +1,214 @@
+"""Rows of `steps` and `memory` that wait on the device, so that recording a step never waits for it.
+
+A step leaves small tensors of each layer; they are read all at once when the writer puts its rows on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.layers.counts import TOLD
+from kvlab.methods.core.view import Slots
+from kvlab.trace import RunWriter
+
+LEFT = "left"  # evicted or merged: told apart when the rows are written
+LIVE, MOST, GUARDED, BUDGET = "live_slots", "max_votes", "guard_activations", "budget_slots"
+SAVED = "saved_bytes"  # by a store that packs
+TABLES = (LIVE, MOST, GUARDED)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What the host knows of one layer's tables."""
+
+    physical_slots: int
+    slot_bytes: int
+    head_bytes: int
+    allocated_bytes: int
+    codes_bytes: int | None
+    scales_bytes: int | None
+
+
+@dataclass(slots=True)
+class _Noted:
+    """One layer after one step: columns (H,) each on the device, and what the host knew."""
+
+    step: int
+    layer: int
+    tokens_seen: int
+    peak_bytes: int
+    held: _Held
+    budget: Tensor  # (B, H)
+    columns: dict[str, Tensor]
+    counts: np.ndarray | None  # (3, B, H) as in `TOLD`, in place of `columns` and of what is counted in tables
+
+    def kind(self) -> tuple[tuple[str, ...] | None, torch.device]:
+        """Those alike in this are read together; no names of columns where there are counts."""
+        return (tuple(self.columns) if self.counts is None else None), self.budget.device
+
+
+class PendingRows:
+    """Takes each layer's numbers after each step and writes them to `writer` whenever that flushes."""
+
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        self.noted: list[_Noted] = []
+        self.counted: list[dict[str, Tensor]] = []  # of all layers after each step, (layers, H) each
+        self.guarded: dict[int, np.ndarray | float] = {}  # guard activations of each layer up to the last row written
+        self._held: dict[int, tuple[object, _Held]] = {}
+        writer.before_flush.append(self.write)
+
+    def note(
+        self,
+        step: int,
+        layers: Sequence[CompressedLayer],
+        columns: Sequence[dict[str, Tensor]],
+        counts: Sequence[np.ndarray | None],
+    ) -> None:
+        """The numbers of `layers` after `step`: their `columns` (H,) each, and what their tables hold.
+
+        Nobody looks into tables where decisions in place have told `counts` of all layers.
+        """
+        if any(told is None for told in counts):
+            self.counted.append(_counted(layers))
+            columns = [given if told is None else _apart(told) for given, told in zip(columns, counts, strict=True)]
+            counts = [None] * len(layers)
+        for layer, given, told in zip(layers, columns, counts, strict=True):
+            assert layer.budget is not None
+            known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
+            self.noted.append(_Noted(*known, layer.budget, given, told))
+
+    def write(self) -> None:
+        """Append everything noted; the first time that the device is waited for."""
+        noted, counted = self.noted, self.counted
+        if not noted:
+            return
+        self.noted, self.counted = [], []
+        every = counted[0] if counted else ()
+        counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in every}
+        written = 0
+        for (names, _), same in groupby(noted, key=_Noted.kind):
+            group = list(same)
+            if names is None:
+                columns = self._told(group)
+            else:
+                columns = _read(group, names)
+                columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
+                written += len(group)
+            self.writer.append("steps", self._step_columns(group, columns))
+            self.writer.append("memory", _memory_columns(group, columns[LIVE], columns.get(SAVED)))
+
+    def _told(self, group: list[_Noted]) -> dict[str, np.ndarray]:
+        """Columns (rows, H) where decisions in place have told counts: one slot of a head left, no guard was called."""
+        counts = np.stack([one.counts for one in group if one.counts is not None], 1)[:, :, 0]  # (3, rows, H)
+        columns = dict(zip(TOLD, counts, strict=True))
+        columns[LEFT] = np.ones_like(counts[0])
+        before = [self.guarded.get(one.layer, 0.0) for one in group]
+        columns[GUARDED] = np.stack([np.broadcast_to(count, counts.shape[2:]) for count in before])
+        columns[BUDGET] = torch.stack([one.budget for one in group])[:, 0].float().numpy()
+        return columns
+
+    def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Columns of `steps`, (rows x H,) each, from the `given` (rows, H)."""
+        heads = given[LIVE].shape[1]
+        own = {
+            "step": [one.step for one in group],
+            "layer": [one.layer for one in group],
+            "tokens_seen": [one.tokens_seen for one in group],
+        }
+        columns = {name: values for name, values in given.items() if name not in (LEFT, SAVED)}
+        columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in own.items()}
+        columns["head"] = np.tile(np.arange(heads), (len(group), 1))
+        columns["evicted"] = given[LEFT] - given["merged"]
+        columns[BUDGET] = np.minimum(given[BUDGET], columns["tokens_seen"])
+        columns[GUARDED] = np.rint(self._since_last(group, given[GUARDED]))
+        return {name: values.reshape(-1) for name, values in columns.items()}
+
+    def _since_last(self, group: list[_Noted], guarded: np.ndarray) -> np.ndarray:
+        """Counts that only grow, as what came new in each step."""
+        new = guarded.copy()
+        for row, one in enumerate(group):
+            new[row] -= self.guarded.get(one.layer, 0.0)
+            self.guarded[one.layer] = guarded[row]
+        return new
+
+    def _tables(self, layer: CompressedLayer) -> _Held:
+        """Asked again only when a table was made, grown or given state of its heads."""
+        tables = layer.tables
+        key = tuple((id(table), table.capacity, len(table.head_state)) for table in tables)
+        if layer.layer_idx not in self._held or self._held[layer.layer_idx][0] != key:
+            held = _Held(
+                max(table.capacity for table in tables),
+                tables[0].slot_bytes(),
+                sum(table.head_bytes() for table in tables),
+                layer.table_bytes(),
+                *layer.packed_bytes(),
+            )
+            self._held[layer.layer_idx] = (key, held)
+        return self._held[layer.layer_idx][1]
+
+
+def _read(group: list[_Noted], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns of that name (rows, H) and the budgets, read from the device at once."""
+    given = [torch.stack([one.columns[name] for one in group]).float() for name in names]
+    budget = torch.stack([one.budget for one in group])[:, 0].float()
+    read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
+    return dict(zip((*names, BUDGET), read, strict=True))
+
+
+def _apart(told: np.ndarray) -> dict[str, Tensor]:
+    """Of what a decision in place has told of a layer the columns (H,) that tables do not say."""
+    merged = torch.from_numpy(told[0, 0])
+    return {LEFT: torch.ones_like(merged), "merged": merged}
+
+
+def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
+    """What is counted in the tables of all layers, (layers, H) each, on the device of the first."""
+    tables = [layer.tables[0] for layer in layers if layer.streams.whole]
+    guarded = [layer.guard_activations for layer in layers]
+    alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
+    if len(tables) == len(layers) and len(alike) == 1:
+        # Of one shape: a model has many layers, and each question of the device costs time.
+        valid = torch.cat([table.there() for table in tables])
+        votes = torch.cat([table.slots.votes for table in tables])
+        joined = tables[0].slots.with_columns(valid=valid, votes=votes)
+        return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}
+    device = guarded[0].device
+    live, most = ([layer.per_head(read) for layer in layers] for read in (Slots.live, Slots.most_votes))
+    counts = zip(TABLES, (live, most, guarded), strict=True)
+    return {name: torch.cat([count.to(device) for count in each]) for name, each in counts} | _saved(layers)
+
+
+def _saved(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
+    """By how much less the slots of each head take than native ones, where a store packs them."""
+    if not layers[0].settings.store.packs:
+        return {}
+    device = layers[0].guard_activations.device
+    return {SAVED: torch.cat([layer.saved_bytes().to(device) for layer in layers])}
+
+
+def _memory_columns(group: list[_Noted], live: np.ndarray, saved: np.ndarray | None) -> dict[str, list]:
+    slots = live.astype(np.int64).sum(1)
+    less = np.zeros_like(slots) if saved is None else saved.astype(np.int64).sum(1)
+    return {
+        "step": [one.step for one in group],
+        "layer": [one.layer for one in group],
+        "logical_tokens": [one.tokens_seen for one in group],
+        "physical_slots": [one.held.physical_slots for one in group],
+        "live_slots": (slots / live.shape[1]).tolist(),
+        "live_bytes": [
+            int(count) * one.held.slot_bytes + one.held.head_bytes - int(packed)
+            for count, packed, one in zip(slots, less, group, strict=True)
+        ],
+        "allocated_bytes": [one.held.allocated_bytes for one in group],
+        "codes_bytes": [one.held.codes_bytes for one in group],
+        "scales_bytes": [one.held.scales_bytes for one in group],
+        "peak_bytes": [one.peak_bytes for one in group],
+    }

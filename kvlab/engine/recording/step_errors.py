@@ -1,0 +1,108 @@
+"""The numbers of one step of one layer: what its slots got against what the full cache would have given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.pass_view import PassSeen
+from kvlab.attention.slot_attention import probabilities
+from kvlab.cache.buckets.joined_view import each_table
+from kvlab.engine.recording.shadow import Shadow, Truth
+from kvlab.methods.core.view import Slots
+
+VALUE_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the last query of a pass gets from a table of slots: mass (H, S) group mean, output (Hq, d) float32.
+
+    `state_mass` (H,) is what a state beside the slots gets of it (LESS), so that both sum to 1; None without one.
+    """
+
+    mass: Tensor
+    output: Tensor
+    state_mass: Tensor | None = None
+
+
+def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer:
+    """Ask the last query of `seen` again, of the table `slots`; `logits` (1, H, G, 1, S) if they are known."""
+    if logits is None:
+        logits = seen.logits_at_slots(slots)
+    bias = slots.bias()
+    if seen.low_rank is not None and seen.has_state:
+        share = seen.low_rank.share(seen.query[:, :, -1:], logits, bias)
+        return Answer(
+            share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
+        )
+    mass = probabilities(logits, bias, seen.sinks)[0, :, :, 0]  # (H, G, S)
+    return Answer(mass.mean(1), each_table(slots, _given, mass[None])[0].flatten(0, 1))
+
+
+def _given(slots: Slots, mass: Tensor) -> Tensor:
+    """(N, W, G, d) float32: the values of a table in the shares `mass` (N, W, G, S or more)."""
+    values = slots.values
+    return mixed(mass[..., : values.shape[2]].flatten(0, 1), values.flatten(0, 1)).unflatten(0, values.shape[:2])
+
+
+def mixed(mass: Tensor, values: Tensor) -> Tensor:
+    """(H, G, d) float32: the values (H, S, d) in the shares `mass` (H, G, S); in blocks, for `values` may be halves."""
+    blocks = zip(mass.split(VALUE_BLOCK, -1), values.split(VALUE_BLOCK, 1), strict=True)
+    parts = [share @ part.float() for share, part in blocks]
+    return torch.stack(parts).sum(0) if parts[1:] else parts[0]
+
+
+def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
+    """What the last query of a pass got from `slots`: as attention left it in float32, else asked again.
+
+    `output` (1, Hq, q, d) is what the pass returned.
+    """
+    mass = seen.kept_mass(slots.valid.shape[2])
+    if mass is not None and output.dtype == torch.float32:
+        return Answer(mass[0], output[0, :, 0])
+    return answer(slots, seen, seen.kept_logits(slots.valid.shape[2]))
+
+
+def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, truth: Truth) -> dict[str, Tensor]:
+    """kept_mass, merged_true_mass, merged_mass, sag, regret, output_error; each (H,). `columns` as `shadow.columns`.
+
+    A state beside the slots counts as one merged slot of all that was dropped: its tokens' true mass is merged, not
+    regretted.
+    """
+    owner, heads = shadow.owned(), truth.mass.shape[0]
+    # true mass by the position naming the slot each token lives in; the last column holds what was dropped
+    by_name = truth.mass.new_zeros(heads, shadow.capacity + 1).scatter_add_(1, owner, truth.mass)
+    # The columns wait for many steps: as a view, one of them would hold a number a token that long.
+    own, dropped = by_name.gather(1, columns), by_name[:, shadow.capacity].clone()
+    shared = slots.valid[0] & (slots.votes[0] > 1)
+    merged_true, merged = (own * shared).sum(-1), (given.mass * shared).sum(-1)
+    kept = (own * (slots.valid[0] ^ shared)).sum(-1)
+    if given.state_mass is not None:
+        merged_true, merged, dropped = merged_true + dropped, merged + given.state_mass, torch.zeros_like(dropped)
+    return {
+        "kept_mass": kept,
+        "merged_true_mass": merged_true,
+        "merged_mass": merged,
+        "sag": merged_true - merged,
+        "regret": dropped,
+        "output_error": relative_error(given.output, truth.output, heads),
+    }
+
+
+def relative_error(given: Tensor, true: Tensor, heads: int) -> Tensor:
+    """||given - true|| / ||true|| of (Hq, d) outputs, mean over each KV head's group; (H,).
+
+    A true output of zeros has no relative error, unless it was given exactly; NaN where none of the group has one.
+    """
+    off, size = (given - true).norm(dim=-1), true.norm(dim=-1)
+    error = (off / size).masked_fill((size == 0) & (off > 0), torch.nan).masked_fill(off == 0, 0.0)
+    return error.view(heads, -1).nanmean(-1)
+
+
+def rows_by_position(mass: Tensor, columns: Tensor, shadow: Shadow) -> Tensor:
+    """(H, T): the mass of each slot in the column of the position naming it, `columns` as `shadow.columns`."""
+    row = mass.new_zeros(mass.shape[0], shadow.capacity + 1)
+    return row.scatter_(1, columns, mass)[:, : shadow.tokens]

@@ -1,0 +1,134 @@
+"""The rows of an evaluation on disk: Parquet parts in one folder, appended as it goes, whole or not there at all.
+
+A part is written under another name and renamed when complete, so a killed evaluation leaves complete parts only. Rows
+are told apart by their key; a key that stands in two parts counts once. The shards of a sweep (`kvlab.sweep`) are read
+like parts, and never written here. Torch-free.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import filelock
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kvlab.common.errors import UserError
+from kvlab.evaluate.results.rows import ROWS, newest
+
+FLUSH_SECONDS = 2.0  # the most work a kill can cost, beside the sample it interrupts
+MOST_PARTS = 64
+SHARDS = "shards"
+
+
+class ResultStore:
+    """Appends rows to a folder and reads them back; use `opened` so that only one process writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.damaged: list[Path] = []
+        self._waiting: list[Mapping[str, object]] = []
+        self._flushed = time.monotonic()
+
+    @classmethod
+    @contextmanager
+    def opened(cls, folder: Path) -> Iterator[ResultStore]:
+        """Yield the store of a folder, made if need be; raises UserError where another process writes to it."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be used for results ({error.strerror}): choose another --out.") from error
+        lock = filelock.FileLock(folder / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout as error:
+            raise UserError(f"Another evaluation writes to {folder}: wait for it or choose another --out.") from error
+        store = cls(folder)
+        try:
+            store._tidy()
+            yield store
+        finally:
+            store.flush()
+            lock.release()
+
+    def append(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Take rows; they are on disk at most `FLUSH_SECONDS` of work later."""
+        self._waiting.extend(rows)
+        if time.monotonic() - self._flushed >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the waiting rows as one more part."""
+        if self._waiting:
+            self._write(pa.Table.from_pylist([dict(row) for row in self._waiting], schema=ROWS))
+            self._waiting.clear()
+        self._flushed = time.monotonic()
+
+    def keys(self) -> set[str]:
+        """Return the keys of all rows on disk."""
+        tables = self._tables(["key"])
+        return {key for table in tables for key in table.column("key").to_pylist()}
+
+    def frame(self) -> pd.DataFrame:
+        """Return all rows on disk, each key once, in the order written."""
+        tables = [*self._tables(None), ROWS.empty_table()]
+        return pa.concat_tables(tables).to_pandas().drop_duplicates("key", ignore_index=True)
+
+    def rows_of_parts(self, keys: Collection[str]) -> dict[str, dict[str, object]]:
+        """Return those of the asked rows that an evaluation in one process left here, by key."""
+        tables = self._tables(None, self._parts())
+        return {row["key"]: row for table in tables for row in table.to_pylist() if row["key"] in keys}
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("part-*.parquet"))
+
+    def _shards(self) -> list[Path]:
+        return sorted((self.folder / SHARDS).glob("[!._]*.parquet"))
+
+    def _tables(self, columns: list[str] | None, paths: Sequence[Path] | None = None) -> Iterator[pa.Table]:
+        for path in [*self._parts(), *self._shards()] if paths is None else paths:
+            try:
+                yield pq.read_table(path, columns=columns, schema=None if columns else ROWS)
+            except (pa.ArrowInvalid, OSError):
+                if path not in self.damaged:
+                    self.damaged.append(path)
+
+    def _write(self, table: pa.Table) -> Path:
+        parts = self._parts()
+        number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
+        path = self.folder / f"part-{number:06d}.parquet"
+        unfinished = path.with_suffix(".unfinished")
+        try:
+            pq.write_table(table, unfinished)
+            os.replace(unfinished, path)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"{self.folder} cannot be written to ({reason}): make room and run again.") from error
+        return path
+
+    def _tidy(self) -> None:
+        """Remove what a kill left behind and join many small parts into one."""
+        for path in self.folder.glob("*.unfinished"):
+            path.unlink()
+        parts = self._parts()
+        if len(parts) <= MOST_PARTS:
+            return
+        frame = pa.concat_tables(self._tables(None, parts)).to_pandas().drop_duplicates("key", ignore_index=True)
+        self._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False))
+        # A kill between the writing and the removing leaves doubles, which `frame` drops and the next start joins.
+        for path in parts:
+            if path not in self.damaged:
+                path.unlink()
+
+
+def read_results(folder: Path) -> pd.DataFrame:
+    """Return the newest rows of an evaluation folder, each key once; raises UserError where there are none."""
+    frame = newest(ResultStore(folder).frame()).reset_index(drop=True)
+    if frame.empty:
+        raise UserError(f"{folder} holds no results: run `kvlab eval --out {folder}` first.")
+    return frame

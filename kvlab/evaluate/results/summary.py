@@ -1,0 +1,118 @@
+"""The summary of an evaluation: one line a task, length, method and budget, and means over tasks. Torch-free.
+
+Every mean over prompts comes with the bounds of its 95 % interval in columns of its name with `_low` and `_high`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from kvlab.common.intervals import Interval, Kind, mean_intervals, mean_over_groups
+from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.requests.compare import FULL
+
+CHUNK = "prefill_chunk"
+MODEL = ["question_aware", "model", "model_digest", CHUNK]
+PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed", *MODEL]
+METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware", "model", CHUNK]
+MEASURES = (
+    "score", "difference", "slots", "kept", "live_bytes", "bytes", "seconds", "prompt_seconds", "bits_per_byte", "kl",
+    "top1_agreement",
+)  # fmt: skip
+SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
+
+
+def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "length")) -> pd.DataFrame:
+    """Return one row a group of `by` and method: every measure's mean over the prompts with its 95 % interval.
+
+    Columns: `by`, method, hyper_parameters, budget, budget_unit, question_aware, model, prefill_chunk (null: none),
+    metric, samples (prompts), pairs (prompts that the full cache was asked too), and with `_low` and `_high` score,
+    difference to the full cache on the same prompts (null where it has none), slots (mean per KV head), kept (slots
+    over tokens seen), live_bytes, bytes (these over the full cache's on the same prompt), seconds, prompt_seconds, and
+    for text tasks bits_per_byte, kl, top1_agreement.
+    """
+    groups = _as_numbers(with_measures(rows), MEASURES).groupby([*by, *METHOD], dropna=False, sort=False)
+    lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]
+    return pd.DataFrame(lines)
+
+
+def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES) -> pd.DataFrame:
+    """Return one row a group of `by`: every measure's mean over the tasks, with the 95 % interval of these tasks.
+
+    `rows` as `with_measures` gives them, where these are the measures. A prompt that stands in several rows of a
+    group, as with several budgets, counts once, with their mean: they are no further samples. Prompts are drawn within
+    tasks. Columns: `by`, the measures with `_low` and `_high`, prompts and tasks (how many).
+    """
+    lines = []
+    for names, group in _as_numbers(rows, measures).groupby(list(by), dropna=False, sort=False):
+        prompts = _once_a_prompt(group, measures)
+        named = dict(zip(by, names, strict=True))
+        counts = {"prompts": len(prompts), "tasks": prompts["task"].nunique()}
+        lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist(), _are_scores(group)))
+    return pd.DataFrame(lines, columns=[*by, "prompts", "tasks", *_bounded(measures)])
+
+
+def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Interval:
+    """Return the mean over the tasks of one column of the rows with its 95 % interval, as `over_tasks`.
+
+    `kind` says whether the column holds scores where higher is better, or differences of such.
+    """
+    prompts = _once_a_prompt(_as_numbers(rows, (column,)), (column,))
+    return mean_over_groups(prompts[column].tolist(), prompts["task"].tolist(), kind=kind)
+
+
+def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with what is summed up beside each: the difference to the full cache's score, and kept."""
+    if CHUNK not in rows:  # of before prompts could come in chunks
+        rows = rows.assign(**{CHUNK: np.nan})
+    if "prompt_seconds" not in rows:  # of before it was measured
+        rows = rows.assign(prompt_seconds=np.nan)
+    named = {"score": "base", "live_bytes": "base_bytes"}
+    base = rows.loc[rows["method"] == FULL.method, [*PROMPT, *named]].rename(columns=named)
+    paired = rows.merge(base.drop_duplicates(PROMPT), on=PROMPT, how="left")
+    size = pd.to_numeric(paired["live_bytes"]) / pd.to_numeric(paired["base_bytes"])
+    kept = paired["slots"] / paired["logical_tokens"]
+    return paired.assign(difference=paired["score"] - paired["base"], kept=kept, bytes=size)
+
+
+def _as_numbers(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The rows with these columns as float64; NaN where there is none."""
+    numbers = {name: pd.to_numeric(rows[name]).to_numpy(np.float64, na_value=np.nan) for name in columns}
+    return rows.assign(**numbers)
+
+
+def _once_a_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    prompt = [name for name in PROMPT if name in rows]
+    return rows.groupby(prompt, dropna=False, sort=False)[list(columns)].mean().reset_index()
+
+
+def _line(names: dict[str, object], group: pd.DataFrame) -> dict[str, object]:
+    counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
+    measures = _measures(group, MEASURES, scores=_are_scores(group))
+    if names["method"] == FULL.method:  # its difference to itself is 0 by definition
+        measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
+    return {**names, "metric": group["metric"].iloc[0], **counts, **measures}
+
+
+def _are_scores(rows: pd.DataFrame) -> bool:
+    """Whether every row's score is one from 0 to 1, and not a distance such as KL."""
+    return "metric" in rows and bool(rows["metric"].map(higher_is_better).all())
+
+
+def _measures(
+    frame: pd.DataFrame, measures: Sequence[str], groups: Sequence[object] | None = None, scores: bool = False
+) -> dict[str, float | None]:
+    """Every measure's mean, low and high; None where no prompt has it."""
+    kinds: list[Kind] = [SCORES.get(name, "any") if scores else "any" for name in measures]
+    numbers = frame[list(measures)].to_numpy(np.float64)
+    values: list[float | None] = []
+    for interval in mean_intervals(numbers, groups, kinds=kinds):
+        values += [interval.mean, interval.low, interval.high] if interval else [None, None, None]
+    return dict(zip(_bounded(measures), values, strict=True))
+
+
+def _bounded(names: Sequence[str]) -> list[str]:
+    return [f"{name}{bound}" for name in names for bound in ("", "_low", "_high")]

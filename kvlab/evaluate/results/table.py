@@ -1,0 +1,115 @@
+"""The summary as a printed table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import zip_longest
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from kvlab.common.formatting import ONE_PROMPT, in_range
+from kvlab.evaluate.results.rows import ANY_LENGTH
+from kvlab.evaluate.scoring.metrics import higher_is_better, packages
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import MethodChoice
+
+
+def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
+    """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each.
+
+    `devices` are those that its rows were made on.
+    """
+    timed = "prompt_seconds" in summary and bool(summary["prompt_seconds"].notna().any())
+    scores = "score (95 %)", "minus full (95 %)", *(["prompt s"] if timed else [])
+    table = Table("task, length, metric", "method", "kept (95 %)", "bytes", "n", *scores, box=SIMPLE_HEAD)
+    on = ", ".join(dict.fromkeys(devices))
+    table.caption = _caption(summary, timed) + (f"; on {on}" if on else "")
+    by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
+    for _, group in summary.groupby(by, sort=False, dropna=False):
+        heads = _heads(group.iloc[0])
+        for head, line in zip_longest(heads, (line for _, line in group.iterrows())):
+            table.add_row(head or "", *(_cells(line)[: len(table.columns) - 1] if line is not None else ()))
+        table.add_section()
+    return table
+
+
+def _heads(line: pd.Series) -> list[str]:
+    metric = str(line["metric"])
+    depth = line.get("depth")
+    return [
+        str(line["task"]),
+        *_difficulty_lines(str(line["difficulty"])),
+        f"  {line['length']} tokens" if line["length"] != ANY_LENGTH else "  own lengths",
+        *([f"  depth {depth:g}"] if pd.notna(depth) else []),
+        f"  {metric}" + ("" if higher_is_better(metric) else ", lower is better"),
+    ]
+
+
+def _difficulty_lines(difficulty: str) -> list[str]:
+    values = [f"{name} {value}" for name, value in json.loads(difficulty).items()]
+    return [f"  {', '.join(values)}"] if values else []
+
+
+def _cells(line: pd.Series) -> tuple[str, ...]:
+    gap = "" if line["method"] == "full" else _interval(line, "difference", ".3f", "+", count="pairs")
+    scores = _interval(line, "score", ".3f"), gap
+    size = "" if pd.isna(line["bytes"]) else f"{100 * line['bytes']:.0f} %"
+    return choice_label(line), _kept(line), size, str(line["samples"]), *scores, _prompt_seconds(line)
+
+
+def _prompt_seconds(line: pd.Series) -> str:
+    """How long a prompt took until it was compressed; empty where that was not measured."""
+    seconds = line.get("prompt_seconds")
+    return "" if seconds is None or pd.isna(seconds) else f"{seconds:.2g}"
+
+
+def choice_label(line: pd.Series) -> str:
+    """Return the label of a summary line's method and budget."""
+    if line["method"] == "full":
+        return "full"
+    budget = Budget.of(line["budget"], line["budget_unit"])
+    return MethodChoice(
+        method=line["method"], budget=budget.amount, hyper_parameters=json.loads(line["hyper_parameters"])
+    ).label
+
+
+def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: str = "samples") -> str:
+    """A mean with its interval, and n where it is not the line's; one prompt has no interval and says so."""
+    mean, low, high = (line[f"{name}{bound}"] for bound in ("", "_low", "_high"))
+    if pd.isna(mean):
+        return ""
+    if line[count] == 1:
+        return f"{mean:{sign}{digits}}, {ONE_PROMPT}"
+    of_fewer = f", n {line[count]}" if line[count] != line["samples"] else ""
+    middle, least, most = in_range(mean, low, high, lambda value: f"{value:{sign}{digits}}")
+    return f"{middle} [{least}, {most}]{of_fewer}"
+
+
+def _kept(line: pd.Series) -> str:
+    """The share of the tokens kept, with its interval where prompts differ by what is shown of it."""
+    bounds = 100 * line["kept"], 100 * line["kept_low"], 100 * line["kept_high"]
+    mean, low, high = in_range(*bounds, "{:.0f}".format)
+    return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
+
+
+def _caption(summary: pd.DataFrame, timed: bool) -> str:
+    aware = {True: "question in sight when compressed", False: "question out of sight when compressed"}
+    modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
+    chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
+    scored = packages(summary["metric"])
+    told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks, *([scored] if scored else [])])
+    also = "; prompt s: until it was read and compressed, a second reading included" if timed else ""
+    kept = "kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more"
+    return f"{told}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"
+
+
+def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:
+    """Return the summary as one JSON object: `out`, `notes` and one object a line in `summary`."""
+    lines = json.loads(summary.to_json(orient="records", double_precision=15))
+    for line in lines:
+        line["difficulty"] = json.loads(line["difficulty"])
+        line["hyper_parameters"] = json.loads(line["hyper_parameters"])
+    return json.dumps({"out": out, "notes": notes, "summary": lines}, indent=2, ensure_ascii=False)

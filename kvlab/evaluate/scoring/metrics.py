@@ -1,0 +1,243 @@
+"""Scores in [0, 1] of a prediction against the right answers.
+
+RULER's string matches, LongBench's metrics and a few of the same kind. Each takes (prediction, answers, classes) and
+returns a float; where several answers are right on their own, the best match counts (LongBench's rule).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.util import find_spec
+
+from rapidfuzz import fuzz
+from rouge_score import rouge_scorer
+
+from kvlab.common.answer_match import find_answer
+from kvlab.common.errors import UserError
+from kvlab.evaluate.scoring import boxed, rouge_package
+from kvlab.plugins.registry import Registry
+
+Metric = Callable[[str, Sequence[str], Sequence[str]], float]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+def string_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the share of the answers that occur in the prediction, ignoring case (RULER, all tasks but QA)."""
+    return sum(answer.lower() in prediction.lower() for answer in answers) / len(answers)
+
+
+def string_match_part(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return 1 if any answer occurs in the prediction, ignoring case (RULER, QA)."""
+    return float(any(answer.lower() in prediction.lower() for answer in answers))
+
+
+def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the share of the answers that the prediction holds, by the rule of `kvlab.common.answer_match`.
+
+    Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 123 in 51234.
+    """
+    return sum(find_answer(prediction, answer) is not None for answer in answers) / len(answers)
+
+
+def normalize(text: str) -> str:
+    """Return the text in lower case without punctuation, articles or doubled spaces (SQuAD's rule)."""
+    bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def exact_match(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return 1 if the normalized prediction is one of the normalized answers."""
+    return float(normalize(prediction) in {normalize(answer) for answer in answers})
+
+
+def word_prefix(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the share of the answer's words that the prediction repeats before its first mistake (copying).
+
+    A full stop at a word's end does not count: an answer may end with one that the passage lacks.
+    """
+    return max(_common_prefix(_bare_words(prediction), _bare_words(answer)) for answer in answers)
+
+
+def _bare_words(text: str) -> list[str]:
+    return [word.rstrip(".") for word in text.split()]
+
+
+def _common_prefix(words: list[str], expected: list[str]) -> float:
+    pairs = zip(words, expected, strict=False)
+    same = next((i for i, (word, right) in enumerate(pairs) if word != right), min(len(words), len(expected)))
+    return same / max(len(expected), 1)
+
+
+def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the F1 of normalized words (SQuAD; LongBench's question answering)."""
+    return max(_bag_f1(normalize(prediction).split(), normalize(answer).split()) for answer in answers)
+
+
+def _bag_f1(words: list[str], expected: list[str]) -> float:
+    common = sum((Counter(words) & Counter(expected)).values())
+    return 2 * common / (len(words) + len(expected)) if common else 0.0
+
+
+@cache
+def _rouge(kind: str) -> rouge_scorer.RougeScorer:
+    return rouge_scorer.RougeScorer([kind], use_stemmer=False)
+
+
+def _best_rouge(kind: str, prediction: str, answers: Sequence[str]) -> float:
+    return max(_rouge(kind).score(answer, prediction)[kind].fmeasure for answer in answers)
+
+
+def rouge_1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return ROUGE-1's F measure (rouge-score, no stemming), the best over the answers."""
+    return _best_rouge("rouge1", prediction, answers)
+
+
+def rouge_2(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return ROUGE-2's F measure (rouge-score, no stemming), the best over the answers."""
+    return _best_rouge("rouge2", prediction, answers)
+
+
+def rouge_l(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return ROUGE-L's F measure (rouge-score, no stemming), the best over the answers."""
+    return _best_rouge("rougeL", prediction, answers)
+
+
+def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the indel similarity of the first line of code and the answer (LongBench's code tasks; rapidfuzz)."""
+    lines = prediction.lstrip("\n").split("\n")
+    code = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")
+    return max(fuzz.ratio(code, answer) for answer in answers) / 100
+
+
+def count(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the share of the prediction's numbers that are the right one (LongBench's passage count)."""
+    return max(_share_of_numbers(prediction, answer) for answer in answers)
+
+
+def retrieval(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the share of the prediction's numbers that name the right paragraph (LongBench's retrieval)."""
+    numbers = [match.group() for answer in answers if (match := re.search(r"\d+", answer))]
+    return max((_share_of_numbers(prediction, number) for number in numbers), default=0.0)
+
+
+def _share_of_numbers(prediction: str, right: str) -> float:
+    numbers = re.findall(r"\d+", prediction)
+    return numbers.count(right) / len(numbers) if numbers else 0.0
+
+
+def classification(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return 1/n where the right class is among the n classes named by the prediction, else 0 (LongBench).
+
+    A class that is only part of the right class's name does not count as named.
+    """
+    return max(_class_score(prediction, answer, classes) for answer in answers)
+
+
+def _class_score(prediction: str, answer: str, classes: Sequence[str]) -> float:
+    named = [name for name in classes or (answer,) if name in prediction]
+    named = [name for name in named if name == answer or name not in answer]
+    return 1 / len(named) if answer in named else 0.0
+
+
+_LETTERS = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The correct answer is ([A-D])"))
+
+
+def letter_choice(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return 1 if the letter after "The correct answer is", in brackets or else without, is right (LongBench v2).
+
+    Asterisks are left out first, as its scorer does.
+    """
+    text = prediction.replace("*", "")
+    found = next((match.group(1) for pattern in _LETTERS if (match := pattern.search(text))), None)
+    return float(found in answers)
+
+
+def final_number(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return 1 if the prediction's result is the answer's (GSM8K): the number after "####", else the last number."""
+    found = _result(prediction)
+    return float(found is not None and found in {_result(answer) for answer in answers})
+
+
+def _result(text: str) -> float | None:
+    marked = text.split("####")[-1] if "####" in text else text
+    numbers = _NUMBER.findall(marked)
+    if not numbers:
+        return None
+    return float((numbers[0] if "####" in text else numbers[-1]).replace(",", ""))
+
+
+METRICS: Registry[Metric] = Registry(
+    "metric",
+    {
+        "string_match_all": string_match_all,
+        "string_match_part": string_match_part,
+        "whole_match_all": whole_match_all,
+        "exact_match": exact_match,
+        "word_prefix": word_prefix,
+        "f1": f1,
+        "rouge_1": rouge_1,
+        "rouge_2": rouge_2,
+        "rouge_l": rouge_l,
+        "rouge_1_longbench": rouge_package.rouge_1,
+        "rouge_2_longbench": rouge_package.rouge_2,
+        "rouge_l_longbench": rouge_package.rouge_l,
+        "letter_choice": letter_choice,
+        "boxed": boxed.boxed,
+        "edit_similarity": edit_similarity,
+        "count": count,
+        "retrieval": retrieval,
+        "classification": classification,
+        "final_number": final_number,
+    },
+)
+
+# Function decorator: samples may name this metric, of (prediction, answers, classes), a score in [0, 1].
+register_metric = METRICS.registering
+
+# Measured on logits, not on text (kvlab.evaluate.scoring.likelihood); of these a lower value is better.
+LIKELIHOOD_METRICS = ("bits_per_byte", "kl")
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return whether a larger value of this metric means a better cache."""
+    return metric not in LIKELIHOOD_METRICS
+
+
+# Whose package a metric is computed by, and the extra of kvlab that brings it; no extra: it is always there.
+PACKAGES: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("rouge_1", "rouge_2", "rouge_l"), ("rouge-score", "")),
+    **dict.fromkeys(("rouge_1_longbench", "rouge_2_longbench", "rouge_l_longbench"), ("rouge", "rouge")),
+    "edit_similarity": ("rapidfuzz", ""),
+    "boxed": ("math-verify", "math"),
+}
+
+
+def packages(metrics: Iterable[str]) -> str:
+    """Return which package computes each metric that has one, such as `rouge_l by rouge-score`."""
+    return ", ".join(f"{metric} by {PACKAGES[metric][0]}" for metric in dict.fromkeys(metrics) if metric in PACKAGES)
+
+
+def is_there(metric: str) -> bool:
+    """Return whether the package that a metric is computed by is installed."""
+    return metric not in PACKAGES or find_spec(PACKAGES[metric][0].replace("-", "_")) is not None
+
+
+def check_metric(metric: str) -> str:
+    """Return the name; raises UserError where no metric has it, or its package is not installed."""
+    if metric not in METRICS and metric not in LIKELIHOOD_METRICS:
+        raise METRICS.unknown(metric)
+    if not is_there(metric):
+        package, extra = PACKAGES[metric]
+        raise UserError(f"The metric '{metric}' needs the package {package}: pip install 'kvlab[{extra}]'.")
+    return metric
+
+
+def score(metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the named metric's value; raises UserError as `check_metric`."""
+    return METRICS[check_metric(metric)](prediction, answers, classes)

@@ -1,0 +1,80 @@
+"""What stands under an exported picture: its one-line reading, and in small the run and versions it was drawn from."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import textwrap
+import unicodedata
+
+import plotly.graph_objects as go
+from PIL import Image
+
+from kvlab.figures.base.palette import SURFACES, Theme
+from kvlab.figures.base.template import FONT, INK, QUIET
+
+EDGE, LEADING = 24, 1.45
+READING_SIZE, SOURCE_SIZE = 13, 11
+# Characters are counted and not measured, so that a caption fits whichever of the fonts the machine has.
+NARROW, WIDE = 0.6, 1.05
+SIZE_OF_SVG = re.compile(rb'<svg[^>]*?\swidth="([\d.]+)"[^>]*?\sheight="([\d.]+)"')
+
+
+def caption(reading: str, source: str, theme: Theme = "light", width: int = 1100) -> go.Figure:
+    """A figure of nothing but the two texts, each wrapped to `width` pixels and as high as its lines."""
+    figure, down = go.Figure(), 6.0
+    for text, size, ink in ((reading, READING_SIZE, INK[theme]), (source, SOURCE_SIZE, QUIET[theme])):
+        lines = wrapped(text, size, width - 2 * EDGE)
+        if not lines:
+            continue
+        figure.add_annotation(
+            text="<br>".join(_literal(line) for line in lines),
+            font={"size": size, "color": ink, "family": FONT},
+            align="left", showarrow=False, borderpad=0,
+            x=0, xref="paper", xanchor="left", xshift=EDGE,
+            y=1, yref="paper", yanchor="top", yshift=-down,
+        )  # fmt: skip
+        down += len(lines) * size * LEADING + 6
+    figure.update_xaxes(visible=False).update_yaxes(visible=False)
+    nothing = {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0}
+    ground = {"paper_bgcolor": SURFACES[theme], "plot_bgcolor": SURFACES[theme]}
+    return figure.update_layout(template="none", width=width, height=round(down) + 10, margin=nothing, **ground)
+
+
+def wrapped(text: str, size: float, width: float) -> list[str]:
+    """The text in lines that fit `width` pixels at this font size; scripts of square characters get fewer a line."""
+    square = any(unicodedata.east_asian_width(sign) in "WF" for sign in text)
+    return textwrap.wrap(" ".join(text.split()), max(1, int(width / (size * (WIDE if square else NARROW)))))
+
+
+def below_svg(picture: bytes, text: bytes) -> bytes:
+    """One SVG with `text` under `picture`; both are SVG and keep their size."""
+    (width, height), (_, more) = size_of_svg(picture), size_of_svg(text)
+    size = f'width="{width:g}" height="{height + more:g}" viewBox="0 0 {width:g} {height + more:g}"'
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size}>'
+    return opening.encode() + picture + f'<g transform="translate(0,{height:g})">'.encode() + text + b"</g></svg>"
+
+
+def below_png(picture: bytes, text: bytes) -> bytes:
+    """One PNG with `text` under `picture`, which are equally wide."""
+    parts = [Image.open(io.BytesIO(part)).convert("RGB") for part in (picture, text)]
+    whole = Image.new("RGB", (parts[0].width, sum(part.height for part in parts)))
+    whole.paste(parts[0], (0, 0))
+    whole.paste(parts[1], (0, parts[0].height))
+    file = io.BytesIO()
+    whole.save(file, "png", optimize=True)
+    return file.getvalue()
+
+
+def size_of_svg(picture: bytes) -> tuple[float, float]:
+    """Width and height in pixels."""
+    found = SIZE_OF_SVG.match(picture.lstrip())
+    if found is None:
+        raise ValueError("an SVG must begin with its width and height")
+    return float(found[1]), float(found[2])
+
+
+def _literal(text: str) -> str:
+    """Text that plotly reads neither as tags nor as a formula."""
+    return html.escape(text, quote=False).replace("$", "&#36;")

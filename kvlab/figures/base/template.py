@@ -1,0 +1,139 @@
+"""The one look all figures share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.base.palette import SURFACES, Theme
+
+FONT = "Inter, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
+CLEAR = "rgba(0,0,0,0)"
+INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
+QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
+GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
+HEIGHT = 360
+MANY_LINES, PALE = 4, 0.28  # of more lines one is in focus, the others have this opacity
+# What a place on an axis of this title is in the dashboard's address: a click on a mark goes there.
+PLACES = {
+    "KV head": "head",
+    "layer": "layer",
+    "step": "step",
+    "token (position and text)": "token",
+    "token (position)": "token",
+    "position in the text": "token",
+}
+
+
+def finish(
+    figure: go.Figure, *, title: str, x: str, y: str, theme: Theme = "light", height: int = HEIGHT, legend: bool = True
+) -> go.Figure:
+    """The same figure with title, axis titles, fonts, grid and legend as everywhere in kvlab.
+
+    The paper stays clear so that a figure takes the colour of the page; an export fills it in.
+    """
+    figure.layout.template = "none"
+    layout = _merged(figure.layout.to_plotly_json(), _look(title, theme, height, legend))
+    for name in {"xaxis", "yaxis", *layout}:
+        if name.startswith(("xaxis", "yaxis")):
+            layout[name] = _merged(layout.get(name, {}), _axis(x if name[0] == "x" else y, theme))
+    go_to = {axis: PLACES[words] for axis, words in (("x", x), ("y", y)) if words in PLACES}
+    layout["meta"] = {**(layout.get("meta") or {}), **({"go": go_to} if go_to else {})}
+    # Set at once: update_layout and update_xaxes ask after every field, which takes eight times as long.
+    figure.layout = layout
+    return figure
+
+
+def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]:
+    ink = INK[theme]
+    return {
+        "title": {
+            "text": title,
+            "font": {"size": 15, "color": ink},
+            "x": 0,
+            "xref": "paper",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"t": 10},
+            "automargin": True,
+        },
+        "font": {"family": FONT, "size": 13, "color": ink},
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "height": height,
+        "margin": {"l": 68, "r": 20, "t": 76 if legend else 46, "b": 56},
+        "hoverlabel": {"bgcolor": SURFACES[theme], "font": {"color": ink, "family": FONT}, "align": "left"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.02,
+            "yanchor": "bottom",
+            "font": {"size": 12},
+            "traceorder": "normal",
+        },
+        "showlegend": legend,
+        # The same picture after a change of data keeps the reader's zoom.
+        "uirevision": title,
+    }
+
+
+def _axis(title: str, theme: Theme) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "standoff": 10, "font": {"size": 13}},
+        "gridcolor": GRID[theme],
+        "linecolor": GRID[theme],
+        "zerolinecolor": GRID[theme],
+        "automargin": True,
+        "tickfont": {"color": QUIET[theme], "size": 12},
+        "ticks": "outside",
+        "tickcolor": GRID[theme],
+        "ticklen": 4,
+    }
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """`old` with all of `new` put into it, dictionaries within dictionaries too."""
+    both = {key: _merged(old[key], value) for key, value in new.items() if isinstance(value, dict) and key in old}
+    return old | new | both
+
+
+def colour_bar(title: str, theme: Theme, **options: object) -> dict[str, object]:
+    """A slim colour bar with its unit above it."""
+    return {
+        "title": {"text": title, "side": "right", "font": {"size": 12}},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "tickfont": {"color": QUIET[theme], "size": 11},
+        **options,
+    }
+
+
+def for_export(figure: go.Figure, theme: Theme, width: int = 1100) -> go.Figure:
+    """A copy on an opaque ground, as wide as a figure in a paper, for PNG, SVG and HTML."""
+    copy = go.Figure(figure)
+    return copy.update_layout(paper_bgcolor=SURFACES[theme], plot_bgcolor=SURFACES[theme], width=width)
+
+
+def log_axis(values: pd.Series | np.ndarray) -> dict[str, object]:
+    """Axis settings for a log scale over the positive `values`: powers of ten, or 1, 2, 5 where they span little."""
+    positive = values[values > 0]
+    settings: dict[str, object] = {"type": "log", "exponentformat": "power", "tickfont": {"size": 11}}
+    low, high = (float(positive.min()), float(positive.max())) if len(positive) else (1.0, 10.0)
+    if high / low > 300:
+        return settings | {"dtick": 1}
+    exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    digits = (1, 2, 5) if high / low > 20 else (1, 1.5, 2, 3, 4, 5, 7)
+    ticks = [digit * 10.0**exponent for exponent in exponents for digit in digits]
+    return settings | {"tickvals": ticks, "ticktext": [f"{tick:.6g}" for tick in ticks]}
+
+
+def token_ticks(labels: list[str], limit: int = 12) -> dict[str, object]:
+    """Axis settings that show at most `limit` of many labels, evenly spaced."""
+    chosen = labels[:: max(1, -(-len(labels) // limit))]
+    return {"type": "category", "tickmode": "array", "tickvals": chosen, "ticktext": chosen}

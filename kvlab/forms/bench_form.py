@@ -1,0 +1,85 @@
+"""From the form of the page Speed to benchmarks for the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from pydantic import ValidationError
+
+from kvlab.bench.request import BenchJob, make_request, parts_of
+from kvlab.catalogue import parameters
+from kvlab.catalogue.methods import MethodEntry
+from kvlab.common.errors import UserError
+from kvlab.forms import compare_form
+from kvlab.forms.eval_form import numbers
+from kvlab.model_info.names import check_model
+
+# Modes of the form, each with what it is called there.
+KINDS = {
+    "decode": "Decode rate",
+    "compress": "What deciding costs",
+    "prefill": "Prefill",
+    "memory": "Memory",
+    "overhead": "What recording costs",
+}
+FULL_CACHES = 3  # that a decode part measures beside the methods
+OVERHEAD = 2.0  # filling and freeing caches over the timed steps
+
+
+def make_job(
+    *,
+    name: str,
+    model: str,
+    modes: Sequence[str],
+    chosen: Sequence[MethodEntry],
+    typed: Mapping[str, Mapping[str, Any]],
+    budgets: str,
+    contexts: str,
+    batches: str,
+    private: bool = False,
+    **options: Any,
+) -> BenchJob:
+    """The job that the form asks for, one request a mode; `options` are further fields of `BenchRequest`.
+
+    Raises:
+        UserError: for the first thing that cannot be used.
+    """
+    if not modes:
+        raise UserError("There is nothing to measure: choose at least one figure.")
+    lists = {"contexts": numbers(contexts, "Tokens in the cache", int), "batches": numbers(batches, "Batches", int)}
+    if not all(lists.values()):
+        raise UserError("Give at least one number of tokens in the cache, and one batch.")
+    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
+    asked: dict[str, Any] = {
+        "model": model.strip() if model.strip().startswith("shape:") else check_model(model),
+        "choices": compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed),
+        **lists,
+    }
+    requests = tuple(make_request(mode=mode, **asked, **options) for mode in modes)
+    figures = ", ".join(KINDS.get(mode, mode).lower() for mode in modes)
+    try:
+        title = f"Speed {name.strip()}: {figures}"
+        return BenchJob(name=name.strip(), requests=requests, title=title, private=private)
+    except ValidationError:
+        raise UserError(
+            f"Results cannot be called {name[:60]!r}: give letters, digits, dots, dashes and underscores only."
+        ) from None
+
+
+def seconds(job: BenchJob, rows: pd.DataFrame) -> float | None:
+    """About how long the job takes, from decode steps of the same model; None where none was measured here.
+
+    A step is taken to grow with the tokens in the cache; a part runs every method and three full caches.
+    """
+    seen = rows[(rows["figure"] == "decode step") & rows["median"].notna()] if len(rows) else rows
+    seen = seen[seen["model"] == job.requests[0].model] if len(seen) else seen
+    if seen.empty:
+        return None
+    step = float((seen["median"] / seen["context"].clip(lower=1)).median()) / 1000
+    total = 0.0
+    for part in parts_of(job.requests):
+        steps = part.repeats * part.timed_steps + part.warm_steps
+        total += (len(part.choices) + FULL_CACHES) * steps * part.contexts[0] * part.batches[0]
+    return OVERHEAD * step * total

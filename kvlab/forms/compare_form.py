@@ -1,0 +1,197 @@
+"""From what a person typed to a request that can run, or one sentence saying why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from kvlab.catalogue.methods import MethodEntry, methods
+from kvlab.catalogue.parameters import PRESET
+from kvlab.common.errors import UserError
+from kvlab.common.validation import in_one_sentence
+from kvlab.jobs.batch import repeat_request
+from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.names import EMBEDDED, check_model, context_length
+from kvlab.model_info.token_count import check_prompt, count_tokens
+from kvlab.requests.budget import Amount, Budget
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.recording import Recording
+from kvlab.tasks.plant import WORDINGS
+from kvlab.tasks.shipped_samples import ShippedSample, shipped_samples
+
+# The choices of the form, each with what it is called there; `make_request` takes them as they are.
+DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "mps")
+PLACEMENTS: dict[str, tuple[str, dict[str, str]]] = {
+    "device": ("Device", {name: name for name in DEVICES}),
+    "placement": ("Placement", {"single": "one device", "auto": "spread over all devices"}),
+    "dtype": ("Number format", {name: name for name in ("auto", "float32", "bfloat16", "float16")}),
+    "load_in": ("Weights", {"none": "as they are", "8bit": "8 bit", "4bit": "4 bit"}),
+}
+CHATS = {"auto": "the model's own, where it has one", "no": "none: plain text"}
+FORM_WORDS: dict[Any, Any] = {"none": None, "template": None, "yes": True, "no": False}
+THINKING = {"template": "as the template has it", "yes": "on", "no": "off"}
+SAMPLE_METHODS = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv")
+
+
+def parse_budgets(text: str) -> list[Amount]:
+    """The budgets in a comma- or space-separated list, each once, in the order written.
+
+    Raises:
+        UserError: there is none, or one of them is no budget.
+    """
+    words = text.replace(",", " ").replace(";", " ").replace(" %", "%").replace("% B", "%B").split()
+    if not words:
+        raise UserError(
+            "Give at least one budget: a fraction of the prompt such as 0.2, slots such as 128, or bytes such as 10%B."
+        )
+    amounts = [Budget.parse(word).amount for word in words]
+    return [amount for number, amount in enumerate(amounts) if not _among(amount, amounts[:number])]
+
+
+def budget_notes(budgets: Sequence[Amount], prompt_tokens: int) -> list[str]:
+    """What a reader may not expect of these budgets, one sentence each."""
+    notes = []
+    for budget in budgets:
+        if isinstance(budget, int) and budget >= prompt_tokens:
+            notes.append(
+                f"{budget:,} slots hold the whole prompt ({prompt_tokens:,} tokens): nothing in it is dropped."
+            )
+        elif isinstance(budget, int) and budget == 1:
+            notes.append("1 means one slot per KV head; write 1.0 or 100% for the whole prompt.")
+        elif budget == 1:
+            notes.append("A budget of 100 % means that nothing is dropped: useful as a check against the full cache.")
+    return notes
+
+
+def choices(
+    entries: Sequence[MethodEntry],
+    budgets: Sequence[Amount],
+    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[MethodChoice, ...]:
+    """Every method with every budget; one that drops nothing, or finds its own budget, needs none and comes once."""
+    if not entries:
+        raise UserError("Choose at least one method.")
+    changed = {entry.name: dict((hyper_parameters or {}).get(entry.name, {})) for entry in entries}
+    without = [entry for entry in entries if not _takes_budget(entry, changed[entry.name])]
+    return (
+        *(MethodChoice(method=entry.name, budget=1.0, hyper_parameters=changed[entry.name]) for entry in without),
+        *(
+            MethodChoice(method=entry.name, budget=budget, hyper_parameters=changed[entry.name])
+            for entry in entries
+            if entry not in without
+            for budget in budgets
+        ),
+    )
+
+
+def _takes_budget(entry: MethodEntry, changed: Mapping[str, Any]) -> bool:
+    """Of the method as a preset has it; with more changed the method's own word counts."""
+    preset = entry.presets.get(str(changed.get(PRESET, "")))
+    return entry.needs_budget if preset is None or len(changed) > 1 else preset.needs_budget
+
+
+def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **options: Any) -> CompareRequest:
+    """The request for the queue; `options` are further fields of `CompareRequest`, or words of the form for them.
+
+    Of several `prompts` in them the first is `prompt`.
+
+    Raises:
+        UserError: the prompt, the model or an option cannot be used.
+    """
+    try:
+        known = meant(options)
+        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **known)
+        for one in _prompts(request):
+            check_fits(one.prompt, Manner.of(one), request.max_new_tokens, one.repeat.words if one.repeat else "")
+        return request
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error)) from error
+
+
+def _prompts(request: CompareRequest) -> list[CompareRequest]:
+    """What is looked at before the start: the prompt, the longest of several, or repeats with different wordings."""
+    if not request.is_batch:
+        return [request]
+    if request.prompts:
+        numbers = [max(range(1, 1 + len(request.prompts)), key=lambda number: len(request.prompts[number - 1].prompt))]
+    else:
+        numbers = list(range(1, 1 + min(len(request.repeats), WORDINGS)))
+    return [repeat_request(request, "-", number) for number in numbers]
+
+
+def meant(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a request from what a form offers for them.
+
+    Raises:
+        UserError: what to record is not written as it should be.
+    """
+    words = {name: options[name] for name in ("load_in", "thinking") if name in options}
+    known = {name: FORM_WORDS.get(value, value) for name, value in words.items()}
+    if isinstance(options.get("record"), str):
+        known["record"] = Recording.parse(options["record"])
+    return dict(options) | known
+
+
+def record_words(layers: str, heads: str, every: int) -> str:
+    """What to record as `Recording.parse` takes it, from what a form's fields hold."""
+    fields = {"layers": layers.strip(), "heads": heads.strip(), "every": str(every) if every > 1 else ""}
+    return ",".join(f"{name}={value}" for name, value in fields.items() if value)
+
+
+def check_fits(prompt: str, how: Manner, max_new_tokens: int, named: str = "") -> None:
+    """Nothing, as far as can be told without loading the model; `named` tells the prompt from others.
+
+    Raises:
+        UserError: the prompt and the new tokens are more than the model was trained to read, or its chat template does
+            not take the prompt.
+    """
+    count, exact = count_tokens(prompt, how)
+    if exact and (why := beyond(how.model, count, max_new_tokens, f"The prompt {named}" if named else "The prompt")):
+        raise UserError(why)
+
+
+def beyond(model: str, count: int, max_new_tokens: int, which: str = "The prompt") -> str:
+    """Why a prompt of `count` tokens is more than the model was trained to read; empty where it is not, or unknown."""
+    room = context_length(model)
+    if room is None or count + max_new_tokens <= room:
+        return ""
+    return (
+        f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
+        f"{room:,}: shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
+    )
+
+
+def _among(amount: Amount, others: Sequence[Amount]) -> bool:
+    """Whether this budget is there already; 1 slot and the fraction 1.0 are equal numbers and different budgets."""
+    return any(amount == other and type(amount) is type(other) for other in others)
+
+
+def sample_request() -> CompareRequest:
+    """The comparison behind "try the sample prompt": the first sample that fits mini, under the best-known methods.
+
+    Raises:
+        UserError: the samples or the list of methods cannot be read.
+    """
+    sample = next((sample for sample in shipped_samples() if _fits(sample)), shipped_samples()[0])
+    registered = {entry.name: entry for entry in methods()}
+    known = [registered[name] for name in SAMPLE_METHODS if name in registered]
+    chosen = choices(known, [sample.suggested_budget])
+    return make_request(
+        sample.text,
+        EMBEDDED,
+        chosen,
+        max_new_tokens=sample.max_new_tokens,
+        title=sample.title,
+        answer=sample.answer,
+        facts=sample.facts,
+    )
+
+
+def _fits(sample: ShippedSample) -> bool:
+    try:
+        check_fits(sample.text, Manner(EMBEDDED), sample.max_new_tokens)
+    except UserError:
+        return False
+    return True

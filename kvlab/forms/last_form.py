@@ -1,0 +1,35 @@
+"""What the form for a comparison was last sent with: the model, and where its weights went, for the next one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.forms.compare_form import PLACEMENTS
+from kvlab.model_info.names import check_model
+
+FILE = "last_form.json"
+
+
+def remember(root: Path, model: str, options: Mapping[str, object]) -> None:
+    """Keep the model and the placement of a form that was sent; a full or read-only disk keeps the one before."""
+    kept = {"model": model.strip()} | {name: str(options[name]) for name in PLACEMENTS if name in options}
+    with contextlib.suppress(UserError, OSError):
+        replace_text(root / ".jobs" / FILE, json.dumps(kept))
+
+
+def remembered(root: Path) -> dict[str, str]:
+    """The fields of the form that was sent last, by name; those that are no choice here and now are left out."""
+    try:
+        kept = json.loads((root / ".jobs" / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    found = {name: str(value) for name, value in kept.items()} if isinstance(kept, dict) else {}
+    known = {name: found[name] for name, (_, kinds) in PLACEMENTS.items() if found.get(name) in kinds}
+    with contextlib.suppress(UserError):
+        known["model"] = check_model(found.get("model", ""))
+    return known

@@ -1,0 +1,154 @@
+"""Files of prompts with answers as people upload them: all that `kvlab eval --data` reads, and CSV.
+
+A file lies in the queue's folder, named after what it holds, as text: Parquet and CSV become JSON lines. What it is,
+and whether every line fits, `kvlab data check` says in a process of its own, once a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from kvlab.catalogue.methods import run_command
+from kvlab.common.atomic_write import replace_text
+from kvlab.common.errors import UserError
+from kvlab.common.validation import decode_text
+from kvlab.evaluate.request import FileChoice
+from kvlab.jobs.queue_db import FOLDER
+from kvlab.tasks import rows
+from kvlab.tasks.rows import PARQUET, Row, is_csv, read_rows, rows_of_text
+
+PROMPTS = "prompts"  # the folder with the queue where uploaded files lie
+CHECKED = "checked.json"
+TYPES = (*rows.TYPES, "txt")
+MEGABYTE = 2**20
+LARGEST_UPLOAD = 4 * MEGABYTE  # as the server takes
+LARGEST_TEXT = 16 * MEGABYTE  # of a table, unpacked
+BY_FOLDER = ("validation", "test")  # names of RULER's files, whose task is their folder's name
+
+
+class Lengths(BaseModel):
+    """Tokens of the prompts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    median: float
+    longest: int
+
+
+class Checked(BaseModel):
+    """What `kvlab data check` says of a file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    form: str
+    benchmark: str
+    count: int
+    prompts: Lengths
+    malformed: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """`RULER niah_single_2: 12 prompts, median 400 tokens, longest 420 by mini's tokenizer`."""
+        counted = f"median {self.prompts.median:,.0f} tokens, longest {self.prompts.longest:,} by mini's tokenizer"
+        return f"{self.benchmark}: {self.count:,} {'prompt' if self.count == 1 else 'prompts'}, {counted}"
+
+
+def save_prompts(root: Path, name: str, content: bytes, form: str = "") -> tuple[FileChoice, Checked]:
+    """Keep an uploaded file with the queue; `form` names its format, which its fields tell otherwise.
+
+    Raises:
+        UserError: it is too large, is not what it says it is, or holds a line that does not fit.
+    """
+    if len(content) > LARGEST_UPLOAD:
+        raise UserError(_too_large(name, len(content), LARGEST_UPLOAD))
+    folder = root / FOLDER / PROMPTS / hashlib.sha256(content + form.encode()).hexdigest()[:12]
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).stem).strip(".-") or "prompts"
+    suffix = ".txt" if name.lower().endswith(".txt") else ".jsonl"
+    file = folder / f"{stem}{suffix}"
+    checked = _checked(folder) if file.exists() else None
+    if checked is None:
+        replace_text(file, as_text(name, content))
+        try:
+            checked = check(file, name, form)
+        except UserError:
+            file.unlink()
+            raise
+        replace_text(folder / CHECKED, checked.model_dump_json())
+    return FileChoice(form=checked.form, path=file), checked
+
+
+def check(file: Path, name: str, form: str = "") -> Checked:
+    """What the file holds; `name` is what its owner calls it.
+
+    Raises:
+        UserError: it is nothing known, or a line does not fit.
+    """
+    done = run_command("data", "check", str(file), "--json", *(("--loader", form) if form else ()))
+    try:
+        checked = Checked.model_validate_json(done.stdout)
+    except ValidationError:
+        raise UserError(_as_uploaded(done.stderr, file, name)) from None
+    if checked.malformed:
+        raise UserError(_as_uploaded(checked.malformed[0], file, name) + " Mend it and upload the file again.")
+    if checked.form == "ruler" and file.stem in BY_FOLDER:
+        raise UserError(f"{name} does not say which task of RULER it is: call it after the task, niah_single_1.jsonl.")
+    return checked
+
+
+def known_files(root: Path) -> dict[str, FileChoice]:
+    """Every uploaded file by its name, the newest of a name."""
+    files = [file for file in (root / FOLDER / PROMPTS).glob("*/*") if file.name != CHECKED]
+    found = {}
+    for file in sorted(files, key=lambda path: path.stat().st_mtime):
+        checked = _checked(file.parent)
+        found[file.name] = FileChoice(form=checked.form if checked else "table", path=file)
+    return found
+
+
+def as_text(name: str, content: bytes) -> str:
+    """The file as the loaders read it.
+
+    Raises:
+        UserError: it is damaged, not text, or too large unpacked.
+    """
+    if content.startswith(PARQUET) or name.lower().endswith(".parquet"):
+        return _lines(name, read_rows(name, content, LARGEST_TEXT))
+    text = decode_text(content, f"The file {name}")
+    return _lines(name, rows_of_text(name, text)) if is_csv(name) else text
+
+
+def _lines(name: str, rows: Iterable[Row]) -> str:
+    text, size = io.StringIO(), 0
+    for row in rows:
+        size += text.write(json.dumps(row.value, ensure_ascii=False, default=str) + "\n")
+        if size > LARGEST_TEXT:
+            raise UserError(_too_large(name, size, LARGEST_TEXT))
+    return text.getvalue()
+
+
+def _checked(folder: Path) -> Checked | None:
+    try:
+        return Checked.model_validate_json((folder / CHECKED).read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+
+
+def _as_uploaded(said: str, file: Path, name: str) -> str:
+    """The command's sentence in the words of who sees a form: the file's own name, and no options."""
+    sentence = (said.strip().splitlines() or ["It could not be read: no message."])[-1]
+    found = re.sub(rf"{re.escape(str(file))}:(\d+)", rf"Line \1 of {name}", sentence).replace(str(file), name)
+    return found.replace("name its --loader", "choose its format").removeprefix("Error: ").removeprefix("kvlab: ")
+
+
+def _too_large(name: str, size: int, most: int) -> str:
+    return (
+        f"{name} has {size / MEGABYTE:.1f} MB or more and the most is {most / MEGABYTE:.0f} MB: copy it to this "
+        "machine and name it under Files on this machine."
+    )

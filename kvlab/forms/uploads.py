@@ -1,0 +1,166 @@
+"""Files as people have them, as prompts: text, documents, and tables or conversations, one prompt a row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import prompts
+from kvlab.common.validation import check_text, in_one_sentence
+from kvlab.documents.read import check_size, is_document, read_document
+from kvlab.model_info.token_count import check_prompt, check_upload_size, decode_upload
+from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
+from kvlab.requests.conversation import as_text, read_turns
+from kvlab.requests.repeats import MOST_REPEATS
+from kvlab.tasks import rows as files_of_rows
+from kvlab.tasks.prompt_table import CHATS, NOT_PROMPTS, PromptRow, as_row
+
+TYPES = ("txt", "md", "pdf", "docx", "html", "htm", *files_of_rows.TYPES)
+MESSAGES = CHATS[0]  # the column of a conversation
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a file holds: one text, or rows of which each is a prompt; `left_out` says what of it is not there."""
+
+    name: str
+    text: str = ""
+    rows: list[PromptRow] = field(default_factory=list)
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def fields(self) -> list[str]:
+        """The columns that hold prompts: conversations, what rows are read from, then other texts, longest first."""
+        named = [name for row in self.rows for name in ([row.chat] if row.chat else row.parts)]
+        longest: dict[str, int] = {}
+        for row in self.rows:
+            for name, text in row.texts.items():
+                longest[name] = max(longest.get(name, 0), len(text))
+        texts = sorted(longest, key=lambda name: (name.casefold() in NOT_PROMPTS, -longest[name]))
+        return list(dict.fromkeys([*named, *texts]))
+
+    @property
+    def usual(self) -> str:
+        """What the prompt of a row is made of where no column is chosen: `context, question`."""
+        made = Counter((row.chat,) if row.chat else row.parts for row in self.rows)
+        return ", ".join(made.most_common(1)[0][0]) if made else ""
+
+    def pick(self, row: int, name: str = "") -> str:
+        """One text of the table; raises UserError where it is empty."""
+        return self.one(row, name).prompt
+
+    def one(self, row: int, name: str = "") -> OnePrompt:
+        """The prompt of a row, its answers and facts with it; `name` is a column whose text alone it is.
+
+        Raises:
+            UserError: it is empty, too large, or no conversation that can be answered, or it lacks its facts.
+        """
+        if not self.rows:
+            return OnePrompt(name=self.name[:200], prompt=self.text, notes=self.left_out)
+        read, what = self.rows[row], f"Row {row + 1} of {self.name}"
+        called = read.name or (f"row {row + 1} of {self.name}" if len(self.rows) > 1 else self.name)
+        asked: dict[str, Any] = {"name": called[:200], "facts": read.facts}
+        if read.answers:
+            asked |= {"answer": read.answers[0], "other_answers": read.answers[1:]}
+        if read.chat and name in ("", read.chat):
+            asked |= {"turns": read.turns(), "notes": read.not_read()}
+            check_prompt(as_text(asked["turns"]))
+        elif name:
+            asked |= {"prompt": check_prompt(read.texts.get(name, "")), "notes": read.not_read(name)}
+        else:
+            asked |= {"prompt": check_prompt("".join(read.prompt())), "notes": read.not_read()}
+        try:
+            return OnePrompt(**asked)
+        except ValidationError as error:
+            raise UserError(f"{what}: {in_one_sentence(error)}") from error
+
+
+def notes_of(found: Sequence[OnePrompt]) -> list[str]:
+    """Each note of some prompts once, with how many it is of where not of all."""
+    counts = Counter(note for one in found for note in one.notes)
+    return [note if count == len(found) else f"{prompts(count).capitalize()}: {note}" for note, count in counts.items()]
+
+
+def prompts_of(uploads: Sequence[Upload], name: str = "", rows: slice = slice(None)) -> list[OnePrompt]:
+    """The prompts in all files: of a table those in the column `name`, or as its rows are read, of these rows.
+
+    Raises:
+        UserError: one of them cannot be read, a table has no such column, or there are too many.
+    """
+    found: list[OnePrompt] = []
+    for upload in uploads:
+        numbers = range(len(upload.rows))[rows] if upload.rows else range(1)
+        if name and upload.rows and name not in upload.fields:
+            raise UserError(f"{upload.name} has no field {name!r}: choose one of {', '.join(upload.fields)}.")
+        check_count([*found, *numbers])
+        found += [upload.one(number, name) for number in numbers]
+    if not found:
+        raise UserError("There is no prompt in these rows: the first is number 1.")
+    return found
+
+
+def check_count(found: Sequence[object]) -> None:
+    """Raises UserError for more prompts than one request may have."""
+    if len(found) > MOST_REPEATS:
+        raise UserError(f"There are {len(found):,} prompts and the most is {MOST_REPEATS}: choose some of the rows.")
+
+
+def read_upload(name: str, content: bytes) -> Upload:
+    """The content of an uploaded file, by its ending.
+
+    Raises:
+        UserError: it is too large, empty, not text, or not what its ending says.
+    """
+    if is_document(name):
+        document = read_document(name, content)
+        return Upload(
+            name, text=check_prompt(check_text(document.text, f"The file {name}")), left_out=document.left_out
+        )
+    if files_of_rows.is_table(name):
+        return Upload(name, rows=_rows(name, content))
+    return Upload(name, text=decode_upload(name, content))
+
+
+def check_upload(name: str, size: int) -> None:
+    """Nothing, before a file's content is taken; raises UserError where it is too large."""
+    (check_size if is_document(name) else check_upload_size)(name, size)
+
+
+def read_messages(name: str, content: bytes) -> Upload:
+    """A conversation in OpenAI's form, or several, a line each.
+
+    Raises:
+        UserError: there is none in it.
+    """
+    known = name if files_of_rows.is_table(name) else f"{name}.json"
+    upload = Upload(name, rows=_rows(known, content))
+    if not any(row.chat for row in upload.rows):
+        read_turns(None, name)
+    return upload
+
+
+def _rows(name: str, content: bytes) -> list[PromptRow]:
+    if content.startswith(files_of_rows.PARQUET) or name.lower().endswith(".parquet"):
+        check_upload_size(name, len(content))
+        found = files_of_rows.read_rows(name, content, LARGEST_PROMPTS_BYTES)
+    else:
+        found = files_of_rows.rows_of_text(name, decode_upload(name, content))
+    made = []
+    for row in found:
+        what = f"{_unit(name)} {row.number} of {name}"
+        if row.problem:
+            raise UserError(f"{what} is not JSON ({row.problem}): give one object a line.")
+        made.append(as_row(row.value, what))
+    return made
+
+
+def _unit(name: str) -> str:
+    """What a file's rows are counted in."""
+    if name.lower().endswith((".jsonl", ".ndjson")):
+        return "Line"
+    return "Entry" if name.lower().endswith(".json") else "Row"

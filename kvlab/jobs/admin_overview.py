@@ -1,0 +1,129 @@
+"""Everything an administrator looks at: workers, jobs and whose they are, people with their limits, memory and disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import this_place
+from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs.client import JobStatus, list_jobs
+from kvlab.jobs.disk_usage import bytes_by_owner, folder_room
+from kvlab.jobs.quota_check import minutes_used
+from kvlab.planning.machine import cards
+from kvlab.server.disk_quota import Room
+from kvlab.server.quotas import Limits, limits_of
+from kvlab.server.users import Role, require
+
+WHAT = "administer the queue"
+MOST_OPEN = 500
+
+
+@dataclass(frozen=True)
+class WorkerNow:
+    """One worker; `bytes` of memory is None on another machine."""
+
+    place: int
+    pid: int
+    devices: str
+    here: bool
+    bytes: int | None
+    job: JobStatus | None
+
+
+@dataclass(frozen=True)
+class PersonNow:
+    """One person's share: jobs, minutes of compute in 24 hours, bytes of results, and what is allowed."""
+
+    name: str
+    running: int
+    waiting: int
+    minutes: float
+    bytes: int
+    limits: Limits
+
+
+@dataclass(frozen=True)
+class MemoryNow:
+    """A memory of this machine: what is taken of how much."""
+
+    name: str
+    used: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The server as it is now. Open jobs stand in the order in which they run."""
+
+    workers: tuple[WorkerNow, ...]
+    jobs: tuple[JobStatus, ...]
+    people: tuple[PersonNow, ...]
+    memory: tuple[MemoryNow, ...]
+    room: Room
+
+
+def overview(root: Path) -> Overview:
+    """Everything, asked now.
+
+    Raises:
+        UserError: the person who acts is no administrator, or the queue cannot be used.
+    """
+    require(Role.ADMINISTER, WHAT)
+    found = sorted(list_jobs(root, open_only=True, limit=MOST_OPEN), key=lambda job: (job.position or 0, job.created))
+    with queue_db.database(root) as connection:
+        workers = [_worker(row, found) for row in worker_slots.live_workers(connection)]
+        sizes = bytes_by_owner(connection, root)
+        known = {row["owner"] for row in connection.execute("SELECT DISTINCT owner FROM jobs")}
+        people = [
+            PersonNow(
+                name, _count(found, name, "running"), _count(found, name, "queued"), minutes_used(connection, name),
+                sizes.get(name, 0), limits_of(name),
+            )
+            for name in sorted(known | sizes.keys())
+        ]  # fmt: skip
+    return Overview(tuple(workers), tuple(found), tuple(people), tuple(_memory()), folder_room(root, measured=True))
+
+
+def stop_worker(root: Path, place: int) -> None:
+    """End the worker of a place: its job is marked cancelled and keeps what it saved, and a fresh one is started.
+
+    Raises:
+        UserError: the person who acts is no administrator, or the worker is on another machine or gone.
+    """
+    require(Role.ADMINISTER, WHAT)
+    with queue_db.database(root) as connection:
+        row = next((row for row in worker_slots.live_workers(connection) if row["place"] == place), None)
+    if row is None or row["host"] != this_place():
+        raise UserError(f"Worker {place} does not run on this machine: look at the page again.")
+    os.kill(row["pid"], signal.SIGTERM)
+
+
+def _worker(row: sqlite3.Row, found: list[JobStatus]) -> WorkerNow:
+    here = row["host"] == this_place()
+    size = None
+    if here:
+        try:
+            size = psutil.Process(row["pid"]).memory_info().rss
+        except psutil.Error:
+            here = False
+    job = next((job for job in found if job.worker == row["place"]), None)
+    return WorkerNow(row["place"], row["pid"], row["devices"] or "all", here, size, job)
+
+
+def _memory() -> list[MemoryNow]:
+    host = psutil.virtual_memory()
+    gpus = [
+        MemoryNow(f"GPU {number}: {name}", total - free, total) for number, (name, total, free) in enumerate(cards())
+    ]
+    return [MemoryNow("host", host.total - host.available, host.total), *gpus]
+
+
+def _count(found: list[JobStatus], owner: str, state: str) -> int:
+    return sum(job.owner == owner and job.state == state for job in found)

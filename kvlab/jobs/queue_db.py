@@ -1,0 +1,222 @@
+"""The queue's one SQLite file, `<runs>/.jobs/queue.sqlite`: jobs, who comes next, and the places of workers.
+
+Where the runs are on a shared disk, the file lies on this machine's own (`kvlab.jobs.queue_location`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from kvlab.common.errors import UserError
+from kvlab.common.transactions import PATIENCE_SECONDS, transaction, write_ahead
+from kvlab.jobs.queue_location import queue_folder
+from kvlab.trace.index import NOT_ITS_FAULT
+
+FOLDER = ".jobs"
+ASIDE_RUNS = 8  # kept of looks before a comparison
+VERSION = 2  # of the tables; those of an older kvlab are changed in place, with what they hold
+TABLES = (
+    """CREATE TABLE IF NOT EXISTS jobs (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        job_id TEXT UNIQUE NOT NULL,
+        session TEXT NOT NULL,
+        title TEXT NOT NULL,
+        request TEXT NOT NULL,
+        state TEXT NOT NULL DEFAULT 'queued',
+        message TEXT NOT NULL DEFAULT '',
+        created REAL NOT NULL,
+        started REAL,
+        finished REAL,
+        worker_pid INTEGER,
+        cancel INTEGER NOT NULL DEFAULT 0,
+        progress TEXT,
+        run_ids TEXT NOT NULL DEFAULT '[]'
+    )""",
+    "CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state)",
+    """CREATE TABLE IF NOT EXISTS workers (
+        place INTEGER PRIMARY KEY,
+        pid INTEGER NOT NULL,
+        host TEXT NOT NULL,
+        since TEXT NOT NULL,
+        heartbeat REAL NOT NULL,
+        devices TEXT NOT NULL DEFAULT ''
+    )""",
+    """CREATE TABLE IF NOT EXISTS keepers (
+        pid INTEGER NOT NULL,
+        host TEXT NOT NULL,
+        since TEXT NOT NULL,
+        heartbeat REAL NOT NULL,
+        PRIMARY KEY (pid, host)
+    )""",
+)
+ADDED = {  # to `jobs` since version 1
+    "owner": "TEXT NOT NULL DEFAULT ''",
+    "device": "TEXT NOT NULL DEFAULT ''",
+    "worker_host": "TEXT NOT NULL DEFAULT ''",
+    "worker_place": "INTEGER",
+    "begun": "INTEGER NOT NULL DEFAULT 0",  # how often a worker took it
+    "spent": "REAL NOT NULL DEFAULT 0",  # seconds of the times before the last
+}
+
+
+@contextmanager
+def database(root: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to the queue of this runs folder, made if need be; statements commit one by one.
+
+    Raises:
+        UserError: the file cannot be read or written, is held by another process for too long, or is damaged. Any other
+            error of the statements inside stays as it is.
+    """
+    folder = Path(root) / FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder = queue_folder(root, FOLDER)
+        folder.mkdir(parents=True, exist_ok=True)
+        connection = _open(folder / "queue.sqlite")
+    except OSError as error:
+        raise UserError(_unusable(folder, error)) from error
+    except sqlite3.DatabaseError as error:
+        raise UserError(_why(folder, error) or _unusable(folder, error)) from error
+    with closing(connection):
+        try:
+            yield connection
+        except sqlite3.DatabaseError as error:
+            if (sentence := _why(folder, error)) is None:
+                raise
+            raise UserError(sentence) from error
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(file, timeout=PATIENCE_SECONDS, isolation_level=None)
+    try:
+        connection.row_factory = sqlite3.Row
+        write_ahead(connection)
+        if not _is_current(connection):
+            with transaction(connection):
+                _make_current(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_current(connection: sqlite3.Connection) -> bool:
+    return connection.execute("PRAGMA user_version").fetchone()[0] >= VERSION
+
+
+def _make_current(connection: sqlite3.Connection) -> None:
+    if _is_current(connection):  # another process did it while this one waited for the lock
+        return
+    for statement in TABLES:
+        connection.execute(statement)
+    there = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
+    for name, kind in ADDED.items():
+        if name not in there:
+            connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {kind}")
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worker'").fetchone():
+        connection.execute("INSERT OR IGNORE INTO workers SELECT place, pid, host, since, heartbeat, '' FROM worker")
+        connection.execute("DROP TABLE worker")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _why(folder: Path, error: sqlite3.DatabaseError) -> str | None:
+    """What is wrong with the file, by SQLite's own code; None where the statement is at fault."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return f"The queue in {folder} is held by another process ({error}): try again."
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT):
+        return f"The queue {folder}/queue.sqlite is damaged: delete it; the runs are not touched."
+    return _unusable(folder, error) if code in NOT_ITS_FAULT else None
+
+
+def _unusable(folder: Path, error: Exception) -> str:
+    return f"The queue in {folder} cannot be used ({error}): is the disk full or not writable?"
+
+
+def log_path(root: Path, job_id: str) -> Path:
+    return Path(root) / FOLDER / f"{job_id}.log"
+
+
+def clear_aside(folder: Path, keep: int = ASIDE_RUNS) -> None:
+    """Remove all but the newest runs of requests that were `aside`: nobody looks at those for long, and none is listed.
+
+    A run that another process still reads stays readable there: its files are open.
+    """
+    runs = [path.parent for path in Path(folder).glob("*/run.json")]
+    newest = sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest[keep:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def queued_in_turn(connection: sqlite3.Connection) -> list[str]:
+    """Ids of the waiting jobs in the order they will run: the person served longest ago is next.
+
+    Where people have no names, browser sessions take turns in their place.
+    """
+    return [row["job_id"] for row in _in_turn(connection)]
+
+
+def _in_turn(connection: sqlite3.Connection) -> list[sqlite3.Row]:
+    # A session's name and a person's cannot be the same: one of both columns decides whose turn it is.
+    whose = "CASE owner WHEN '' THEN 's' || session ELSE 'o' || owner END"
+    served = {
+        row["turn"]: row["moment"]
+        for row in connection.execute(
+            f"SELECT {whose} AS turn, MAX(started) AS moment FROM jobs WHERE started IS NOT NULL GROUP BY 1"
+        )
+    }
+    waiting: dict[str, deque[sqlite3.Row]] = {}
+    question = f"SELECT number, job_id, device, {whose} AS turn FROM jobs WHERE state = 'queued' ORDER BY number"
+    for row in connection.execute(question):
+        waiting.setdefault(row["turn"], deque()).append(row)
+    order = []
+    moment = max(served.values(), default=0.0)
+    while waiting:
+        turn = min(waiting, key=lambda name: (served.get(name, 0.0), waiting[name][0]["number"]))
+        order.append(waiting[turn].popleft())
+        served[turn] = moment = moment + 1
+        if not waiting[turn]:
+            del waiting[turn]
+    return order
+
+
+def claim(
+    connection: sqlite3.Connection, pid: int, host: str = "", place: int = 1, left_to_others: Sequence[str] = ()
+) -> sqlite3.Row | None:
+    """The next job, now running under this worker; None when nobody waits for it.
+
+    `left_to_others` are devices that another worker has: jobs that name one of them are not taken.
+    """
+    with transaction(connection):
+        able = [row["job_id"] for row in _in_turn(connection) if row["device"] not in left_to_others]
+        if not able:
+            return None
+        connection.execute(
+            "UPDATE jobs SET state = 'running', worker_pid = ?, worker_host = ?, worker_place = ?, "
+            "started = ?, begun = begun + 1 WHERE job_id = ?",
+            (pid, host, place, time.time(), able[0]),
+        )
+        return connection.execute("SELECT * FROM jobs WHERE job_id = ?", (able[0],)).fetchone()
+
+
+def put_back(connection: sqlite3.Connection, job_id: str) -> None:
+    """An ended job waits again, with what it made."""
+    connection.execute(
+        "UPDATE jobs SET state = 'queued', message = '', cancel = 0, started = NULL, finished = NULL, "
+        "spent = spent + MAX(0, COALESCE(finished - started, 0)) WHERE job_id = ? AND state IN ('cancelled', 'failed')",
+        (job_id,),
+    )
+
+
+def finish(connection: sqlite3.Connection, job_id: str, state: str, message: str = "") -> None:
+    """Record how a job ended, unless it has ended already."""
+    connection.execute(
+        "UPDATE jobs SET state = ?, message = ?, finished = ? WHERE job_id = ? AND state IN ('queued', 'running')",
+        (state, message, time.time(), job_id),
+    )

@@ -1,0 +1,73 @@
+"""Where the queue's SQLite file lies: with the runs, or on this machine's own disk where the runs are on a shared one.
+
+SQLite's write-ahead log wants memory that all who use the file share, so that several machines would damage it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from kvlab.common.errors import UserError
+
+MOUNTS = Path("/proc/mounts")  # Linux only; elsewhere no disk is known to be shared
+SHARED = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.s3fs",
+    "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
+}  # fmt: skip
+ELSEWHERE = "KVLAB_QUEUE"
+
+
+def queue_folder(root: Path, beside: str) -> Path:
+    """The folder of the queue's file: `<root>/<beside>`, or one of this machine's own. It may have to be made.
+
+    Raises UserError where this machine's own is on a shared disk too, or another user's.
+    """
+    folder = Path(root) / beside
+    if shared_disk(folder) is None:
+        return folder
+    own = _own(root)
+    if (kind := shared_disk(own)) is not None:
+        raise UserError(
+            f"The queue cannot lie on a shared disk, and {own} is on one too ({kind}): name a folder on this machine's "
+            f"own disk in {ELSEWHERE}."
+        )
+    for made in (own.parent, own):
+        made.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if made.stat().st_uid != os.getuid():
+            raise UserError(f"{made} belongs to another user: name a folder of yours in {ELSEWHERE}.")
+    return own
+
+
+def queue_note(root: Path, beside: str) -> str:
+    """A sentence where the queue does not lie with the runs; else empty."""
+    kind = shared_disk(Path(root) / beside)
+    if kind is None:
+        return ""
+    return (
+        f"{root} is on a shared disk ({kind}), which the queue's SQLite file must stay off: it lies in "
+        f"{queue_folder(root, beside)}, for this machine alone. For many machines there is `kvlab sweep`."
+    )
+
+
+def shared_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
+    """The kind of the shared disk that a path is on, such as `nfs4`; None for a disk of this machine."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    real, found = Path(os.path.realpath(path)), (-1, "")
+    for line in lines:
+        _, point, kind, *_ = [*line.split(), "", "", ""]
+        where = Path(point.replace("\\040", " "))
+        if real.is_relative_to(where):
+            found = max(found, (len(where.parts), kind), key=lambda one: one[0])
+    return found[1] if found[1] in SHARED else None
+
+
+def _own(root: Path) -> Path:
+    named = os.environ.get(ELSEWHERE)
+    base = Path(named) if named else Path(tempfile.gettempdir()) / f"kvlab-queue-{os.getuid()}"
+    return base / hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]

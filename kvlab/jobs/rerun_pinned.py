@@ -1,0 +1,26 @@
+"""The same run again with chosen tokens kept: what would have happened, had they not been dropped."""
+
+from __future__ import annotations
+
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import CompareRequest
+from kvlab.trace.rerun_request import choice_of, request_again
+from kvlab.trace.schema import RunRecord
+
+
+def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
+    """A request for two runs over the same prompt: the method as it ran, and with tokens `first` to `last` kept.
+
+    Tokens kept in the run already stay kept in both.
+
+    Raises:
+        UserError: a chosen token is not of the prompt, or they are more than the run's budget has places for.
+    """
+    chosen = tuple(range(first, last + 1))
+    if not chosen or chosen[0] < 0 or chosen[-1] >= record.prompt_tokens:
+        raise UserError(f"Choose tokens of the prompt, 0 to {record.prompt_tokens - 1}: only they can be kept.")
+    places = record.budget if isinstance(record.budget, int) else int(record.budget * record.prompt_tokens)
+    if len(chosen) >= places and record.method != "gvote":
+        raise UserError(f"{len(chosen)} tokens do not fit into a budget of {places} slots: choose fewer.")
+    kept = choice_of(record).model_copy(update={"force_keep": tuple(sorted({*record.force_keep, *chosen}))})
+    return request_again(record, kept, f"What if tokens {first} to {last} had stayed ({record.label})")

@@ -1,0 +1,196 @@
+"""Methods made of other methods' choices: any score, any allocation, any selection, any settling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from kvlab.common.errors import UserError
+from kvlab.methods.allocators.ballots import ChosenSlots
+from kvlab.methods.allocators.model_wide import ModelWide
+from kvlab.methods.allocators.profile import HeadProfile
+from kvlab.methods.allocators.variance import Variance
+from kvlab.methods.composition.choices import PARTS, SELECTORS, choices, distributed, pipeline_of, selector, source
+from kvlab.methods.core.contract import Scorer, Selector, Settler, capabilities_of
+from kvlab.methods.core.method import Method, make_method, register
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.scorers.attention.ema import EmaScore
+from kvlab.methods.scorers.key_value.recency import Recency, Unscored
+from kvlab.methods.scorers.lookahead.gvote import Ballots
+from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
+from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
+from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
+from kvlab.methods.scorers.wrappers.side_state import Beside
+from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
+from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets
+from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
+from kvlab.methods.settlers.merging.pair_merge import PairMerge
+from kvlab.methods.settlers.merging.value_merge import ACCUMULATED, ValueMerge
+from kvlab.methods.settlers.pooling.pool import Pool
+from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
+
+# Scores that are set at the prompt, or follow from the slot; so do those that can be recalled.
+COSTS_NO_STEP = (PromptOnly, Ballots, RehearsedAttention, PredictedScore, Recency)
+# Half of an equal share would be half of what the layers could give each other.
+RECENT_ACROSS_LAYERS = 16
+
+__all__ = ["Composition", "choices", "compose"]
+
+
+def compose(
+    score: str = "accumulated",
+    allocate: str = "uniform",
+    select: str = "topk",
+    settle: str = "evict",
+    **hyper_parameters: Any,
+) -> Composition:
+    """A method made of four named choices, for `make_cache(model, compose(...), budget)`.
+
+    `choices()` lists the names; a method's name stands for what that method does. A hyper-parameter goes to whichever
+    choice has it; where two have one of that name, put the part before it (`score_window`, `settle_window`). `sinks`
+    and `recent` belong to `select` "topk". Raises UserError for unknown names, and for what does not fit together.
+    """
+    parts = {"score": score, "allocate": allocate, "select": select, "settle": settle}
+    made = make_method(Composition.name, **parts, **hyper_parameters)
+    assert isinstance(made, Composition)
+    return made
+
+
+def _names_of(part: str) -> Callable[[dict[str, Any]], None]:
+    """Adds the choices to a field's JSON schema when it is asked for, so that forms can offer them."""
+    return lambda schema: schema.update(enum=choices()[part])
+
+
+@register
+class Composition(Method):
+    """Any method's score, allocation, selection and settling together.
+
+    Further hyper-parameters are those of the methods the choices come from. What the chosen merge reads beside the
+    score (running averages, accumulated attention) is kept up to date next to it. Acts while decoding only if both the
+    method of the score and that of the settling do. Selection `topk` protects 4 sinks and half the budget of recent
+    tokens unless `sinks` and `recent` say otherwise, or 16 of them where layers share a budget.
+    GVote's allocation takes no budget.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: ClassVar[str] = "compose"
+    family: ClassVar[str] = "composition"
+    title: ClassVar[str] = "Composition"
+    paper: ClassVar[str] = ""
+
+    score: str = Field("accumulated", description="whose importance of slots", json_schema_extra=_names_of("score"))
+    allocate: str = Field(
+        "uniform",
+        description="whose split of the budget over layers and heads",
+        json_schema_extra=_names_of("allocate"),
+    )
+    select: str = Field(
+        "topk", description="which slots may go, lowest scores first", json_schema_extra=_names_of("select")
+    )
+    settle: str = Field("evict", description="whose treatment of what must go", json_schema_extra=_names_of("settle"))
+
+    @property
+    def needs_budget(self) -> bool:  # type: ignore[override]
+        """Whether the allocation splits a budget given from outside."""
+        return source("allocate", self.allocate)[1].needs_budget
+
+    @classmethod
+    def describe(cls) -> dict[str, JsonValue]:
+        """As for any method; with most allocations a budget is needed."""
+        return super().describe() | {"needs_budget": True}
+
+    def model_post_init(self, context: Any) -> None:
+        """Check that the choices exist and fit together."""
+        self.pipeline()
+
+    def pipeline(self) -> Pipeline:
+        """The four parts, with what one needs from another put in place."""
+        names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
+        given, plain = distributed(names, dict(self.model_extra or {})), self.select in SELECTORS
+        parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}
+        apart = isinstance(parts["allocate"].allocate, ModelWide | HeadProfile)
+        recent = RECENT_ACROSS_LAYERS if apart else 0.5
+        select = selector(self.select, given["select"], recent) if plain else parts["select"].select
+        return _fitted(_Chosen(names, parts["score"], parts["allocate"], select, parts["settle"]))
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    names: dict[str, str]
+    score: Pipeline
+    allocate: Pipeline
+    select: Selector
+    settle: Pipeline
+
+
+def _fitted(chosen: _Chosen) -> Pipeline:
+    score, allocate = chosen.score.score, chosen.allocate.allocate
+    settle, decode = chosen.settle.settle, chosen.score.decode and chosen.settle.decode
+    selects = capabilities_of(chosen.select)
+    if isinstance(allocate, ChosenSlots) and not isinstance(score, Ballots):
+        raise UserError(
+            f"gvote's allocation counts the ballots of its own score, which {chosen.names['score']!r} does not cast; "
+            "use score 'gvote' with it, or another allocation."
+        )
+    *others, settled = chosen.names.values()
+    if type(settle) is Evict and settled not in ("evict", *others):  # a method's own four parts are the method
+        raise UserError(f"{settled} settles nothing, it only drops tokens: say settle 'evict'.")
+    if isinstance(settle, Pool | GaussianSets | PairMerge) and selects.protected is None:
+        raise UserError(
+            f"settle {chosen.names['settle']!r} needs a selection that names protected slots, such as 'topk'."
+        )
+    if any(part.saves_prefill for part in (chosen.score, chosen.allocate, chosen.settle)):
+        raise UserError(
+            "prefill_saving needs every head to keep the same tokens, which only pyramidinfer as a whole promises."
+        )
+    if isinstance(settle, EvictAndReposition) and not (isinstance(score, Recency) and selects.sinks is not None):
+        raise UserError(
+            "Positions inside the cache are for sinks and a window without gaps: use score 'recency' and selection "
+            "'topk' or 'oldest', or positions 'original'."
+        )
+    if isinstance(settle, ExactResidual) and settle.future is not None and not score.needs_hidden_states:
+        raise UserError(
+            "futures are drawn from hidden states, which only the scores of exactmerge (with the same futures) and "
+            "gvote ask for; use one of these scores, or no futures."
+        )
+    if isinstance(allocate, Variance):
+        allocate = replace(allocate, from_score=isinstance(score, AccumulatedAttention) and score.decay == 1)
+    if isinstance(allocate, ModelWide | HeadProfile):
+        allocate = replace(allocate, select=chosen.select)
+    score, settle = _with_state(score, settle, chosen)
+    if not decode and not (isinstance(score, COSTS_NO_STEP) or capabilities_of(score).recall):
+        score = PromptOnly(score)
+    buffer, deferred = chosen.score.buffer if decode else 0, chosen.allocate.deferred
+    block = chosen.score.block if decode and not deferred else 0  # between two decisions, so there have to be several
+    return Pipeline(score, allocate, chosen.select, settle, decode, deferred, block=block, buffer=buffer)
+
+
+def _with_state(score: Scorer, settle: Settler, chosen: _Chosen) -> tuple[Scorer, Settler]:
+    """The scorer extended by the state the settler reads, and the settler told what the scores are."""
+    plain = score.scorer if isinstance(score, PromptOnly) else score
+    if isinstance(settle, NearestMerge):
+        return _with_averages(score, plain, settle, chosen)
+    if isinstance(settle, ValueMerge) and not isinstance(plain, AccumulatedAttention):
+        return Beside(score, AccumulatedAttention(), ACCUMULATED), settle
+    return score, settle
+
+
+def _with_averages(score: Scorer, plain: Scorer, settle: NearestMerge, chosen: _Chosen) -> tuple[Scorer, NearestMerge]:
+    averages = chosen.settle.score
+    assert isinstance(averages, EmaScore)
+    if isinstance(plain, EmaScore):
+        if plain.alpha != averages.alpha:
+            raise UserError(
+                f"keepkv's merge predicts with the averages its score keeps, so score_alpha ({plain.alpha}) and "
+                f"settle_alpha ({averages.alpha}) must be the same: give alpha once, without a prefix."
+            )
+        return replace(plain, raw=plain.raw or averages.raw), settle
+    combine: Literal["sum", "max"] = "max" if isinstance(plain, Recency | Unscored) else "sum"
+    settle = replace(settle, combine_score=combine)
+    return (score if settle.predict == "current" else Beside(score, averages)), settle

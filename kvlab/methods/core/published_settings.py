@@ -1,0 +1,142 @@
+"""Published settings as data: a TOML file beside each method, and `shared.toml` for what several of them say.
+
+    paper = "https://arxiv.org/abs/..."
+
+    [presets.paper]
+    about = "the paper's tables"              # the source
+    like = "code"                             # a preset above, or one of shared.toml: its values, but for those below
+    beyond = "{shared_heads}"                 # what of it no hyper-parameter can express
+
+    [presets.paper.values]
+    window = [32, "section 5.3"]              # a value, and where it says so
+
+    [reasons]
+    window = "the paper's; the code has 64"   # why a default is what it is
+
+A {word} stands for a text in the file's own table `[texts]`, or in that of `shared.toml`. TOML has no None: a preset
+that sets one is written in Python.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from kvlab.common.errors import UserError
+from kvlab.common.validation import decode_text, in_one_sentence, read_file
+from kvlab.methods.core.preset import Preset
+
+SHARED = Path(__file__).with_name("shared.toml")
+LARGEST = 2**20
+WORD = re.compile(r"\{([^{}]*)\}")
+
+
+class Published(NamedTuple):
+    """What a method's class has under these names."""
+
+    paper: str
+    presets: Mapping[str, Preset]
+    reasons: Mapping[str, str]
+
+
+def published(module: str, name: str = "") -> Published:
+    """The settings in the TOML file beside `module`, a path; the file is called as the module is, or `name`.
+
+    Raises:
+        UserError: it cannot be read, is no TOML, or says what no settings say; the sentence names the file and the key.
+    """
+    path = Path(module)
+    path = path.with_name(f"{name or path.stem}.toml")
+    file, shared = _read(path), _shared()
+    texts = _Texts(path, shared.texts | file.texts)
+    values = _values(path, shared.presets | file.presets)
+    presets = {
+        key: Preset(
+            texts.said(preset.about, f"presets.{key}.about"),
+            {
+                field: (value, texts.said(source, f"presets.{key}.values.{field}"))
+                for field, (value, source) in values[key].items()
+            },
+            texts.said(preset.beyond, f"presets.{key}.beyond"),
+        )
+        for key, preset in file.presets.items()
+    }
+    reasons = {field: texts.said(text, f"reasons.{field}") for field, text in file.reasons.items()}
+    return Published(file.paper, presets, reasons)
+
+
+def _with_source(given: object) -> tuple[Any, str]:
+    match given:
+        case [value, str(source)] if source.strip():
+            return tuple(value) if isinstance(value, list) else value, source
+    raise ValueError('a value comes with its source, as in [32, "section 5.3"]')
+
+
+Text = Annotated[str, Field(min_length=1)]
+Values = dict[str, Annotated[tuple[Any, str], BeforeValidator(_with_source)]]
+
+
+class _Preset(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    about: Text
+    like: Text | None = None
+    beyond: str = ""
+    values: Values = {}
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    paper: str = ""
+    texts: dict[str, Text] = {}
+    presets: dict[str, _Preset] = {}
+    reasons: dict[str, Text] = {}
+
+
+@dataclass(frozen=True)
+class _Texts:
+    path: Path
+    texts: Mapping[str, str]
+
+    def said(self, text: str, key: str) -> str:
+        """The text with its words written out."""
+        unknown = set(WORD.findall(text)) - self.texts.keys()
+        if unknown:
+            raise UserError(
+                f"In {self.path}: {key} has the word {{{min(unknown)}}}, for which neither its table texts nor "
+                f"{SHARED.name} has a text."
+            )
+        return WORD.sub(lambda word: self.texts[word[1]], text)
+
+
+def _values(path: Path, presets: Mapping[str, _Preset]) -> dict[str, Values]:
+    """Each preset's values, with those of the preset that it is like."""
+    found: dict[str, Values] = {}
+    for name, preset in presets.items():
+        if preset.like is not None and preset.like not in found:
+            raise UserError(f"In {path}: presets.{name} is like {preset.like!r}, and no preset above it is called so.")
+        found[name] = (found[preset.like] if preset.like else {}) | preset.values
+    return found
+
+
+@cache
+def _shared() -> _File:
+    return _read(SHARED)
+
+
+def _read(path: Path) -> _File:
+    try:
+        text = decode_text(read_file(path, "The settings file", LARGEST), f"The settings file {path}")
+        return _File.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"The settings file {path} is no TOML: {error}.") from error
+    except ValidationError as error:
+        raise UserError(f"In {path}: {in_one_sentence(error)}") from error

@@ -1,0 +1,64 @@
+"""How much keys and values vary against the range of the tokens right after them (LagKV)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
+
+TAIL = 2.0  # above every rank: what has no partition after it goes last, the oldest of it first
+
+
+@dataclass(frozen=True)
+class Lag:
+    """The prompt behind its `sinks` is cut into partitions of `lag` tokens, and each is seen against the next one.
+
+    A token's key is scaled channel by channel to the range of the next partition, its standard deviation over channels
+    is taken, and a softmax over its partition; the same for its value. Score = its rank by the mean of both, over
+    `lag`: so each partition gives up as many. The last full partition and what follows it have no range: they stay.
+    """
+
+    sinks: int = 4
+    lag: int = 128
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Copies of the keys in float32 while a prompt is scored were counted with the allocator."""
+        return Capabilities(recall=self.recall, key_copies=3.0)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill."""
+        return self.recall(slots, seen) if first else {}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """The same of the slots held, in the order of the text; no query plays a part."""
+        order = slots.in_text()
+        tokens = slots.live()  # (B, H): padding is at the end of the order
+        score = TAIL + slots.position.float() / slots.position.shape[-1]
+        parts = max((order.shape[-1] - self.sinks) // self.lag, 0)
+        if parts < 2:
+            return {"score": score}
+        chosen = order[..., self.sinks : self.sinks + parts * self.lag]  # (B, H, parts * lag)
+        both = [self._spread(states, chosen, parts) for states in (slots.keys, slots.values)]
+        rank = ((both[0] + both[1]) / 2).argsort(-1).argsort(-1).float() / self.lag  # (B, H, parts - 1, lag)
+        followed = self.sinks + self.lag * torch.arange(2, parts + 1, device=tokens.device) <= tokens[..., None]
+        old = score.gather(2, chosen)[..., : -self.lag]
+        rank = torch.where(followed[..., None].expand_as(rank), rank, old.unflatten(-1, rank.shape[-2:]))
+        return {"score": score.scatter(2, chosen[..., : -self.lag], rank.flatten(-2))}
+
+    def _spread(self, states: Tensor, chosen: Tensor, parts: int) -> Tensor:
+        """(B, H, parts - 1, lag): softmax over a partition of the deviation over channels, each in the next's range."""
+        index = chosen[..., None].expand(*chosen.shape, states.shape[-1])
+        cut = states.gather(2, index).float().unflatten(2, (parts, self.lag))
+        low, high = cut[:, :, 1:].amin(-2, keepdim=True), cut[:, :, 1:].amax(-2, keepdim=True)
+        # A channel that does not vary in the next partition would be divided by nothing.
+        scaled = (cut[:, :, :-1] - low) / (high - low).clamp_min(1e-6)
+        return scaled.std(-1).softmax(-1)

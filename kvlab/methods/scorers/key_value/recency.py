@@ -1,0 +1,59 @@
+"""Scores that need no attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
+
+
+@dataclass(frozen=True)
+class _Blind:
+    """Needs nothing to be read and keeps nothing."""
+
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    def note(self, slots: Slots, seen: Seen) -> None:
+        """Nothing changes."""
+
+
+@dataclass(frozen=True)
+class Recency(_Blind):
+    """Score = position: the oldest token is the least important (local window, StreamingLLM)."""
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32."""
+        return {"score": self.rate(slots)}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The score follows from the position."""
+        return Capabilities(note=self.note, rate=self.rate)
+
+    def rate(self, slots: Slots) -> Tensor:
+        """The score, which follows from the position."""
+        return slots.position.float()
+
+
+@dataclass(frozen=True)
+class Unscored(_Blind):
+    """No score at all (full cache)."""
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """Nothing changes."""
+        return {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The score is 0 for all."""
+        return Capabilities(note=self.note, rate=self.rate)
+
+    def rate(self, slots: Slots) -> Tensor:
+        """0 for all."""
+        return slots.score

@@ -1,0 +1,118 @@
+"""Attention that queries to come are expected to give, if queries are Gaussian (ExpectedAttention)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.key_value.value_norm import output_norms
+from kvlab.methods.scorers.lookahead.sampled_queries import ROW_BLOCK, average_turn
+
+Weight = Literal["value", "output", "none"]
+RECALLED = 128
+
+
+@dataclass(frozen=True)
+class ExpectedAttention:
+    """Score_j = softmax_j(s mu.k_j + s^2 k_j' C k_j / 2), mean over the group, times what the value weighs.
+
+    mu and C are mean and covariance (divided by n) of each query head's queries before rotation, the first `sinks`
+    tokens left out, both turned by the mean rotation of the `n_future` positions after the text; s is the model's
+    scaling. E exp(s q.k) of a Gaussian q is exp of that logit. `weight`: (score + `epsilon`) times the length of the
+    value, or of what the output projection makes of it, each query head by itself. The first `sinks` tokens get a score
+    above all others. Caps on logits play no part. While decoding the last 128 queries are the sample.
+    """
+
+    n_future: int = 512
+    sinks: int = 4
+    covariance: bool = True
+    weight: Weight = "value"
+    epsilon: float = 0.0
+    every_step: bool = False
+    needs_hidden_states: bool = True
+    state: Mapping[str, float] = field(default_factory=dict)
+    recalls: int = RECALLED
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and can do."""
+        return Capabilities(recalls=self.recalls, recall=self.recall)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""
+        if not first:
+            return {}
+        states = seen.hidden_states
+        assert states is not None, "a scorer that needs hidden states is given them inside a model"
+        tokens = slots.valid[:, 0].sum(-1)
+        rows = slots.valid[:, 0] & (slots.position[:, 0] >= self.sinks)  # heads are alike before the first decision
+
+        def blocks() -> Iterator[tuple[Tensor, Tensor]]:
+            for block, real in zip(states.split(ROW_BLOCK, 1), rows.split(ROW_BLOCK, 1), strict=True):
+                query = seen.project_queries(block, tokens + self.n_future // 2).float()
+                yield (query if seen.rotary is None else seen.rotary.lengthened(query)), real[:, None, :, None]
+
+        return {"score": self._score(slots, seen, *moments(blocks), tokens)}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the slots held, by the moments of the newest queries."""
+        query, asked = seen.recalled_queries(self.recalls)
+        if seen.rotary is not None:
+            query = seen.rotary.turn(query, -asked[:, None].expand(query.shape[:3]))
+        real = (asked >= self.sinks)[:, None, :, None]
+        return {"score": self._score(slots, seen, *moments(lambda: iter([(query.float(), real)])), asked[:, -1] + 1)}
+
+    def _score(self, slots: Slots, seen: Seen, mean: Tensor, covariance: Tensor, start: Tensor) -> Tensor:
+        if seen.rotary is not None:
+            mean = average_turn(mean, seen.rotary, start, self.n_future)
+            covariance = average_turn(covariance, seen.rotary, start, self.n_future).mT
+            covariance = average_turn(covariance, seen.rotary, start, self.n_future)
+        judged = (slots.valid & (slots.position >= self.sinks))[:, :, None]
+        logits = self._logits(slots.keys, seen.scaling, mean, covariance)
+        share = torch.softmax(logits.masked_fill(~judged, -torch.inf), -1).nan_to_num(0.0)
+        score = ((share + self.epsilon) * self._weights(slots, seen) * judged).mean(2)
+        return torch.where(slots.valid & (slots.position < self.sinks), score.amax(-1, keepdim=True) + 1, score)
+
+    def _logits(self, keys: Tensor, scaling: float, mean: Tensor, covariance: Tensor) -> Tensor:
+        """(B, H, G, S) float32: log of the expected exp(logit), keys in blocks."""
+        mean, covariance = (part.unflatten(1, (keys.shape[1], -1)) for part in (mean, covariance))
+        found = []
+        for block in keys.split(ROW_BLOCK, 2):
+            key = block.float()[:, :, None]  # (B, H, 1, S, d)
+            logit = scaling * (key @ mean.mT).squeeze(-1)
+            if self.covariance:
+                logit = logit + scaling**2 / 2 * ((key @ covariance) * key).sum(-1)
+            found.append(logit)
+        return torch.cat(found, -1)
+
+    def _weights(self, slots: Slots, seen: Seen) -> Tensor:
+        """(B, H, G or 1, S)."""
+        if self.weight == "output":
+            return output_norms(slots.values, seen.output_weight(), 2)
+        return slots.values.float().norm(dim=-1)[:, :, None] if self.weight == "value" else slots.score.new_ones(1)
+
+
+def moments(blocks: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
+    """(mean (B, Hq, 1, d), covariance (B, Hq, d, d)) of queries, which `blocks()` gives block by block, with a mask.
+
+    Queries are (B, Hq, n, d), the mask (B, 1, n, 1). The covariance divides by n; what is masked never counts.
+    """
+    count: Tensor | float = 0.0
+    total: Tensor | float = 0.0
+    for query, real in blocks():
+        count = count + real.sum(2, keepdim=True)
+        total = total + query.masked_fill(~real, 0.0).sum(2, keepdim=True)
+    assert isinstance(count, Tensor) and isinstance(total, Tensor)
+    mean = total / count.clamp_min(1)
+    spread: Tensor | float = 0.0
+    for query, real in blocks():
+        apart = (query - mean).masked_fill(~real, 0.0)
+        spread = spread + apart.mT @ apart
+    assert isinstance(spread, Tensor)
+    return mean, spread / count.clamp_min(1)

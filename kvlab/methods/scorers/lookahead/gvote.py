@@ -1,0 +1,108 @@
+"""GVote: sampled future queries each choose the slots they would need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
+
+BALLOTS = "ballots"
+TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Ballots:
+    """Score_j = ballots_j = how many of the sampled queries have slot j in their top k (GVote, Algorithm 1).
+
+    k is the step budget: the size of the smallest set of slots that holds `p_nuc` of the last query's attention, per
+    query head, at least `minimum`, averaged over the last `step_queries` queries and rounded. Unless `count_sinks`,
+    the first `sinks` tokens take part in neither the nucleus nor the top k: one sink can hold 95 % of the mass and
+    would leave k = 1. `union`: a sample chooses what any query head of the group chooses; `mean`: attention is
+    averaged over the group first, for k and for each sample. The samples' Gaussian always leaves the sinks out. A
+    prompt of at most `sinks` + 2 tokens is too short for it: every sample chooses everything.
+    """
+
+    future: FutureQueries = field(default_factory=FutureQueries)
+    p_nuc: float = 0.95
+    sinks: int = 4
+    minimum: int = 1
+    count_sinks: bool = False
+    step_queries: int = 1
+    group: Literal["union", "mean"] = "union"
+    every_step: bool = False
+    needs_hidden_states: bool = True
+    state: Mapping[str, float] = field(default_factory=lambda: {BALLOTS: 0.0})
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Scores the prompt once."""
+        return Capabilities()
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` and `ballots` (B, H, S) float32 on the first prefill; later tokens have none."""
+        if not first:
+            return {}
+        valid, position = slots.valid[:, 0], slots.position[:, 0].int()  # heads are alike before the first decision
+        inner = valid & (position >= self.sinks)  # (B, S)
+        tokens = valid.sum(-1)
+        eligible = valid if self.count_sinks else inner
+        count = self.step_budget(seen, valid, eligible)
+        ballots = self._count(seen, self.future.draw(seen, inner, tokens), eligible, count)
+        short = (tokens <= self.sinks + 2)[:, None, None]
+        ballots = torch.where(short, valid[:, None].float() * self.future.samples, ballots)
+        return {"score": ballots, BALLOTS: ballots}
+
+    def step_budget(self, seen: Seen, valid: Tensor, eligible: Tensor) -> Tensor:
+        """(B, H, G) int64 k of each query head (G is 1 for `mean`), never above the eligible slots (B, S)."""
+        mass = self._attention(seen.last_logits(self.step_queries), eligible)  # (B, H, G, r, S)
+        sizes = nucleus_size(mass, self.p_nuc).float()
+        real = valid[:, None, None, -mass.shape[3] :].float()  # the last slots are the last queries' own
+        average = (sizes * real).sum(-1) / real.sum(-1).clamp_min(1)
+        return average.round().long().clamp_min(self.minimum).minimum(eligible.sum(-1)[:, None, None])
+
+    def choices(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Iterator[Tensor]:
+        """(B, H, S) bool of each sample in turn: the slots it chooses. One at a time, so that memory does not grow."""
+        largest = int(count.max())
+        for sample in range(query.shape[2]):
+            logits = seen.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
+            wish = self._attention(logits, eligible) if self.group == "mean" else logits
+            yield chosen(_only(wish, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
+
+    def _count(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
+        """(B, H, S) ballots."""
+        ballots = torch.zeros(*count.shape[:2], eligible.shape[-1], device=query.device)
+        for choice in self.choices(seen, query, eligible, count):
+            ballots += choice
+        return ballots
+
+    def _attention(self, logits: Tensor, eligible: Tensor) -> Tensor:
+        """(B, H, G, r, S): shares of the attention to eligible slots; G is 1 for `mean`, the group's mean."""
+        if self.group == "union":
+            return torch.softmax(_only(logits, eligible, -torch.inf), -1).nan_to_num(0.0)
+        mass = _only(torch.softmax(logits, -1).nan_to_num(0.0).mean(2, keepdim=True), eligible, 0.0)
+        return mass / mass.sum(-1, keepdim=True).clamp_min(TINY)
+
+
+def _only(values: Tensor, eligible: Tensor, elsewhere: float) -> Tensor:
+    return values.masked_fill(~eligible[:, None, None, None], elsewhere)
+
+
+def nucleus_size(mass: Tensor, share: float) -> Tensor:
+    """(...): how many of the largest of `mass` (..., S) hold `share` together, the one that crosses it included."""
+    largest = mass.sort(-1, descending=True).values
+    before = largest.cumsum(-1) - largest
+    return ((before < share) & (largest > 0)).sum(-1)
+
+
+def chosen(wish: Tensor, count: Tensor, largest: int) -> Tensor:
+    """(..., S) bool: the `count` (...) highest of `wish` (..., S); `largest` is a host-side bound on the counts."""
+    index = wish.topk(largest, dim=-1).indices
+    meant = torch.arange(largest, device=wish.device) < count[..., None]
+    return torch.zeros_like(wish, dtype=torch.bool).scatter(-1, index, meant)

@@ -1,0 +1,54 @@
+"""What a rehearsal would have said, predicted from hidden states alone (KVzap)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.view import Seen, Slots
+from kvlab.methods.learned.score_networks import ScoreHead, untrained
+from kvlab.methods.scorers.lookahead.kvzip import most_looked_at
+
+UNTRAINED = "untrained"
+
+
+@dataclass(frozen=True)
+class PredictedScore:
+    """Score_j = what a small network of the layer makes of token j's hidden state: the log of its rehearsal score.
+
+    `heads` names a file of `kvlab fit --method kvzap` (`mini`: the shipped one; `untrained`: random numbers), of which
+    `known` holds the network of each model layer. Later tokens keep score 0.
+
+    With `recalls` it is that score itself, not its log, so that 0 is less than any: decisions while decoding give a
+    slot at least the most attention it gets from the newest `recalls` queries.
+    """
+
+    heads: str = "mini"
+    known: Mapping[int, ScoreHead] = field(default_factory=dict)
+    every_step: bool = False
+    needs_hidden_states: bool = True
+    state: Mapping[str, float] = field(default_factory=dict)
+    recalls: int = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and can do."""
+        return Capabilities(recalls=self.recalls, recall=self.recall)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 on the first prefill."""
+        if not first:
+            return {}
+        states = seen.hidden_states
+        assert states is not None, "a scorer that needs hidden states is given them inside a model"
+        layer = getattr(seen.module, "layer_idx", None) or 0
+        head = untrained(states, slots.score.shape[1], layer) if self.heads == UNTRAINED else self.known[layer]
+        score = head.predict(states)
+        return {"score": score.exp() if self.recalls else score}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 with what the newest queries look at."""
+        return most_looked_at(slots, seen, self.recalls)

@@ -1,0 +1,81 @@
+"""What the text asks of itself: attention from a second reading of the context (KVzip)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities
+from kvlab.methods.core.second_pass import Rehearsal
+from kvlab.methods.core.view import Seen, Slots
+
+Over = Literal["max", "rms", "mean"]
+
+
+@dataclass(frozen=True)
+class RehearsedAttention:
+    """Score_j = the most attention slot j gets from any query of the rehearsal, over the group too (KVzip, eq. 2).
+
+    Attention is over the whole prompt and the rehearsal so far. `over` rms is the root of the sum of squares (mean over
+    the group; Attention Matching's, times a constant that all slots of a row share), mean the sum. With `window`, a
+    slot's score is at least its largest attention from the prompt's last `window` queries. Later tokens keep score 0,
+    unless decisions while decoding look at the newest `recalls` queries: these count as if they were rehearsed too.
+    """
+
+    over: Over = "max"
+    window: int = 0
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+    recalls: int = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Reads the prompt a second time."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            recalls=self.recalls,
+            rehearsal=self.rehearsal,
+            recall=self.recall,
+            rehearsed=self.rehearsed,
+        )
+
+    def prompt_rows(self, tokens: int) -> int:
+        """The window's."""
+        return max(self.window, 1)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the window on the first prefill; 0 without one."""
+        return {"score": seen.column_max(self.window)} if first and self.window else {}
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 after one more pass of the rehearsal."""
+        count = slots.score.shape[-1]
+        if self.over == "max":
+            return {"score": torch.maximum(slots.score, seen.column_max(slots=count)[..., :count])}
+        if self.over == "mean":
+            return {"score": slots.score + seen.column_mass()[..., :count]}
+        squares = (
+            seen.column_rms(slots=count)[..., :count].square() * seen.rows_seen()[..., :1]
+        )  # all rows see the first slot
+        return {"score": (slots.score.square() + squares).sqrt()}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 with what the newest queries look at."""
+        if self.over == "max":
+            return most_looked_at(slots, seen, self.recalls)
+        mass = seen.recalled_mass(slots.position, self.recalls)  # (B, H, G, r, S)
+        if self.over == "mean":
+            return {"score": slots.score + mass.mean(2).sum(2)}
+        return {"score": (slots.score.square() + mass.square().mean(2).sum(2)).sqrt()}
+
+
+def most_looked_at(slots: Slots, seen: Seen, rows: int) -> dict[str, Tensor]:
+    """`score` (B, H, S) float32: at least the most attention a slot gets from the newest `rows` queries."""
+    mass = seen.recalled_mass(slots.position, rows)  # (B, H, G, r, S)
+    return {"score": torch.maximum(slots.score, mass.amax((2, 3)))}

@@ -1,0 +1,87 @@
+"""Queries that the text to come might ask, drawn from a Gaussian of what the layer was given so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.rotary import Rotary
+from kvlab.methods.core.view import Seen
+
+RowMask = Tensor
+ROW_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class FutureQueries:
+    """GVote's samples (Algorithm 1, lines 4-7): states from N(mean, diag variance), projected, rotated ahead.
+
+    The statistics are per channel over the rows they are taken from. Queries for the `n_future` positions after the
+    prompt are rotated by the mean of those positions' cosines and sines (`average`, the paper: high frequencies fade,
+    to 0.69 of their length on average over 64 positions), or sample by sample at positions spread evenly over them
+    (`sampled`: every frequency keeps its length). All batch rows share one draw of noise from the layer's generator, so
+    that a row's samples depend neither on its place in the batch nor on padding.
+    """
+
+    samples: int = 8
+    n_future: int = 64
+    rope_mode: Literal["average", "sampled"] = "average"
+
+    def draw(self, seen: Seen, rows: RowMask, start: Tensor) -> Tensor:
+        """(B, Hq, samples, d) rotated queries; statistics over `rows` (B, q), first future position `start` (B,)."""
+        states = seen.hidden_states
+        assert states is not None, "a scorer that needs hidden states is given them inside a model"
+        return self.draw_from(seen, *moments(states, rows), states.dtype, start)
+
+    def draw_from(self, seen: Seen, mean: Tensor, deviation: Tensor, dtype: torch.dtype, start: Tensor) -> Tensor:
+        """The same for statistics (B, hidden) float32 that are known already; the model's states are of `dtype`."""
+        noise = torch.randn(self.samples, mean.shape[-1], generator=_source(seen, mean.device), device=mean.device)
+        sampled = mean[:, None] + deviation[:, None] * noise
+        query = seen.project_queries(sampled.to(dtype), start + self.n_future // 2).float()
+        if seen.rotary is None:
+            return query
+        return self._ahead(seen.rotary.lengthened(query), seen.rotary, start)
+
+    def _ahead(self, query: Tensor, rotary: Rotary, start: Tensor) -> Tensor:
+        if self.rope_mode == "sampled":
+            offset = (torch.arange(self.samples, device=query.device) * 2 + 1) * self.n_future // (2 * self.samples)
+            position = (start[:, None] + offset)[:, None]  # (B, 1, samples)
+            return rotary.turn(query, position.expand(query.shape[:3]))
+        return average_turn(query, rotary, start, self.n_future)
+
+
+def moments(states: Tensor, rows: RowMask) -> tuple[Tensor, Tensor]:
+    """(mean, standard deviation), each (B, hidden) float32, of `states` (B, q, hidden) over `rows` (B, q) bool.
+
+    The variance divides by n - 1. States are taken in blocks; what is outside `rows` never counts, NaN included.
+    """
+    count = rows.sum(-1, keepdim=True)
+    mean = _sum(states, rows, torch.zeros((), device=states.device), 1) / count.clamp_min(1)
+    variance = _sum(states, rows, mean[:, None], 2) / (count - 1).clamp_min(1)
+    return mean, variance.sqrt()
+
+
+def average_turn(states: Tensor, rotary: Rotary, start: Tensor, count: int) -> Tensor:
+    """`states` (B, H, n, d) turned by the mean cosine and sine of positions start .. start + count - 1, float32."""
+    frequencies = rotary.inverse_frequencies.to(states.device)
+    position = start[:, None] + torch.arange(count, device=states.device)  # (B, count)
+    angle = position[..., None].float() * frequencies
+    cosine, sine = angle.cos().mean(1)[:, None, None], angle.sin().mean(1)[:, None, None]
+    return rotary.rotated(states, cosine, sine)
+
+
+def _sum(states: Tensor, rows: RowMask, centre: Tensor, power: int) -> Tensor:
+    total = states.new_zeros(states.shape[0], states.shape[-1], dtype=torch.float32)
+    for block, real in zip(states.split(ROW_BLOCK, 1), rows.split(ROW_BLOCK, 1), strict=True):
+        total += (block.float() - centre).pow(power).masked_fill(~real[..., None], 0.0).sum(1)
+    return total
+
+
+def _source(seen: Seen, device: torch.device) -> torch.Generator:
+    if seen.generator is not None:
+        return seen.generator
+    layer = getattr(seen.module, "layer_idx", None) or 0
+    return torch.Generator(device=device).manual_seed(layer)

@@ -1,0 +1,107 @@
+"""Let the lowest scores go, but never the sinks or the most recent tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities, Victims
+from kvlab.methods.core.decision_formulas import stays
+from kvlab.methods.core.view import Slots, View
+
+ROUNDING = 1e-9  # a product that is whole but for rounding is whole
+
+
+@dataclass(frozen=True)
+class LowestScore:
+    """`sinks` first tokens and `recent` last tokens are protected; a fraction is a share of the head's budget.
+
+    A share of sinks is rounded up, one of recent tokens down. `of` may make `recent` a share of the text seen so far
+    instead: 1 + int(recent * tokens). With `most`, no more recent tokens than that share of the head's budget.
+
+    When the budget cannot hold both, the recent tokens win, then the sinks: the newest token always stays.
+    """
+
+    sinks: float | int = 0
+    recent: float | int = 1
+    of: Literal["budget", "text"] = "budget"
+    most: float | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Protects sinks and recent tokens."""
+        return Capabilities(
+            protected=self.protected,
+            sinks=self.sinks,
+            bounds=self.bounds_of if self.of == "budget" else None,
+        )
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The `excess` (B, H) lowest unprotected slots."""
+        slots = view.slots
+        order = fit(view, slots.score.nan_to_num(nan=0.0), self.protected(view), barred, torch.inf)
+        if view.certain and not view.in_lots:
+            return Victims.lowest(view, order, most)
+        count = min(most, order.shape[-1])
+        if view.phase == "decode" and view.in_lots:
+            index = ascending(slots, order)[..., :count]
+            lowest = order.gather(2, index)
+        else:
+            lowest, index = _lowest(order, count, stable=view.phase == "prefill")
+        active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
+        return Victims(index, active & ~torch.isposinf(lowest))
+
+    def protected(self, view: View) -> Tensor:
+        """(B, H, S) bool: sinks and recent tokens."""
+        recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
+        return stays(view.slots.position, view.tokens_seen, recent, None if self.sinks == 0 else sinks)
+
+    def bounds_of(self, view: View, budget: Tensor) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), worked out once."""
+        view = view if view.budget is budget else replace(view, budget=budget)
+        return view.of_budget(self, lambda: self._bounds(view))
+
+    def _bounds(self, view: View) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected."""
+        recent = self._recent(view)
+        if self.most is not None:
+            recent = recent.minimum((view.budget * self.most).long())
+        recent = recent.clamp_min(1).minimum(view.budget)
+        return recent, (view.budget - recent).minimum(self._sinks(view.budget))[..., None]
+
+    def _recent(self, view: View) -> Tensor:
+        if not isinstance(self.recent, float):
+            return torch.full_like(view.budget, self.recent)
+        if self.of == "text":
+            return (1 + (view.tokens_seen.double() * self.recent).long())[:, None].expand_as(view.budget)
+        return (view.budget * self.recent).long()
+
+    def _sinks(self, budget: Tensor) -> Tensor:
+        if isinstance(self.sinks, float):
+            return (budget.double() * self.sinks - ROUNDING).ceil().long()
+        return torch.full_like(budget, self.sinks)
+
+
+def ascending(slots: Slots, score: Tensor) -> Tensor:
+    """(B, H, S): indices of the slots by `score` (B, H, S), lowest first; of equals the earliest in the text first."""
+    by_text = slots.in_text()
+    return by_text.gather(2, score.gather(2, by_text).argsort(stable=True, dim=-1))
+
+
+def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:
+    """`order` (B, H, S) with `last` wherever a slot cannot be chosen to leave; `protected` is changed."""
+    safe = protected if barred is None else protected.logical_or_(barred)
+    never = view.of_budget(("never", last), lambda: order.new_full((), last))
+    return torch.where(view.slots.valid > safe, order, never)  # valid and not safe
+
+
+def _lowest(order: Tensor, count: int, stable: bool) -> tuple[Tensor, Tensor]:
+    """(value, index) of the `count` lowest; `stable`: of equals the first, so that padding decides nothing."""
+    if not stable:
+        return order.topk(count, dim=-1, largest=False)
+    # Pooled scores are equal for whole neighbourhoods, so that ties are the rule after a prompt.
+    value, index = order.sort(dim=-1, stable=True)
+    return value[..., :count], index[..., :count]

@@ -1,0 +1,83 @@
+"""PyramidInfer: generated tokens are thinned a lot at a time, so that the cache grows with the text, but slower."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities, Selector
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import View
+
+PROMPT = "prompt_tokens"  # state of a head: tokens of the prompt, which later decisions leave alone
+
+
+@dataclass(frozen=True)
+class ThinInLots:
+    """The prompt is evicted to its budget once. Generated tokens stay, and are thinned `lot` at a time.
+
+    When `lot` of them have left the recent region (the last 1 + int(recent * tokens seen)), the k best scored of these
+    stay for good: k = max(1, int(lot * keep * c_i)) with c_i = (1 - ratio) (cos(pi i / L) + 1) / 2 + ratio in layer i
+    of L. The n-th lot is the n-th `lot` generated tokens by position.
+    """
+
+    lot: int = 16
+    keep: float = 0.9
+    ratio: float = 0.1
+    recent: float = 0.2
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Generated tokens stay on top of the budget until their lot is complete."""
+        return Capabilities(
+            thinned=self.thinned,
+            head_bytes=self.head_bytes,
+        )
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """The prompt's victims, or those of the lots that are complete."""
+        if view.phase == "prefill":
+            keep = select.victims(view, view.excess(), view.most_excess).keep(view.slots.valid)
+            return Plan(keep, head_state={PROMPT: view.tokens_seen[:, None].expand_as(view.budget).contiguous()})
+        prompt = view.head_state.get(PROMPT)
+        if prompt is None:  # nothing was over before: what this pass brought is what was generated
+            prompt = (view.tokens_seen - view.seen.num_new)[:, None].expand_as(view.budget).contiguous()
+        region = 1 + (view.tokens_seen.double() * self.recent).long()
+        complete = ((view.tokens_seen - region)[:, None] - prompt).clamp_min(0) // self.lot  # (B, H)
+        keep = view.slots.valid
+        for back in range(view.most_excess // self.lot + 1):
+            first = prompt + self.lot * (complete - 1 - back)
+            keep = keep & ~self._leaving(view, first, complete > back)
+        return Plan(keep, head_state={PROMPT: prompt})
+
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of a prompt's length, kept for each head."""
+        return 8
+
+    def thinned(self, before: int, shortest: int, longest: int, layer: int, num_layers: int) -> int:
+        """Slots that every head has lost to lots for certain.
+
+        For texts of `shortest` to `longest` tokens whose prompts had at most `before`.
+        """
+        complete = max(shortest - 1 - int(longest * self.recent) - before, 0) // self.lot
+        return complete * (self.lot - self.kept(layer, num_layers))
+
+    def kept(self, layer: int, num_layers: int) -> int:
+        """k."""
+        cosine = (1 - self.ratio) * (math.cos(math.pi * layer / num_layers) + 1) / 2 + self.ratio
+        return max(1, int(self.lot * self.keep * cosine))
+
+    def _leaving(self, view: View, first: Tensor, due: Tensor) -> Tensor:
+        """(B, H, S): of the lot that begins at `first` (B, H) all but the best, where it is `due`."""
+        slots = view.slots
+        inside = slots.valid & (slots.position >= first[..., None]) & (slots.position < (first + self.lot)[..., None])
+        excess = (inside.sum(-1) - self.kept(view.layer_idx, view.num_layers)).clamp_min(0) * due
+        order = torch.nan_to_num(slots.score).masked_fill(~inside, torch.inf)
+        index = order.topk(min(self.lot, order.shape[-1]), dim=-1, largest=False, sorted=True).indices
+        active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
+        return torch.zeros_like(slots.valid).scatter(2, index, active)

@@ -1,0 +1,58 @@
+"""Any selector, with chosen tokens that must stay: what would have happened, had they not been dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Capabilities, Selector, Victims, capabilities_of
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.view import View
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """`inner`, but the slots of the tokens at `positions` never leave.
+
+    They take their places from the budget, so a head holds as many slots as without them; where it has fewer places
+    than chosen tokens, the first of them stay, and always one place is left for the newest token.
+    """
+
+    inner: Selector
+    positions: tuple[int, ...]
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The inner selector's; chosen tokens stand before the window as its sinks do."""
+        inner = capabilities_of(self.inner)
+        sinks = None if inner.sinks is None else inner.sinks + len(self.positions)
+        protected = None if inner.protected is None else self.protected
+        return replace(inner, protected=protected, sinks=sinks, bounds=None)
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The inner selector's victims among all other slots."""
+        kept = self.forced(view)
+        return self.inner.victims(_rest(view, kept), excess, most, kept if barred is None else barred | kept)
+
+    def protected(self, view: View) -> Tensor:
+        """(B, H, S) bool: the chosen tokens, and what the inner selector protects with the places left."""
+        kept = self.forced(view)
+        inner = capabilities_of(self.inner).protected
+        return kept if inner is None else inner(_rest(view, kept)) | kept
+
+    def forced(self, view: View) -> Tensor:
+        """(B, H, S) bool: slots of the chosen tokens."""
+        chosen = torch.tensor(self.positions, dtype=torch.int32, device=view.slots.position.device)
+        wanted = torch.isin(view.slots.position, chosen) & view.slots.valid
+        return wanted & (wanted.cumsum(-1) < view.budget[..., None])
+
+
+def keeping(pipeline: Pipeline, positions: tuple[int, ...]) -> Pipeline:
+    """The same pipeline with the tokens at `positions` kept."""
+    return replace(pipeline, select=Keeping(pipeline.select, positions)) if positions else pipeline
+
+
+def _rest(view: View, kept: Tensor) -> View:
+    return replace(view, budget=(view.budget - kept.sum(-1)).clamp_min(1))

@@ -1,0 +1,161 @@
+"""Any method, with something given back: what would have happened, had these tokens or heads lost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.core.contract import Allocator, Capabilities, capabilities_of
+from kvlab.methods.core.pipeline import Pipeline
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.requests.restore import Return
+
+RETURNED = "returned"
+ON_TOP, PINNED, EVICTS = 1, 2, 3
+
+
+def giving_back(pipeline: Pipeline, returned: Return | None, layers: Sequence[int], room: int) -> Pipeline:
+    """The same pipeline with `returned` given back; for one cache, as it remembers what that came to.
+
+    `layers` are the compressed layers of the model, `room` the tokens that may be generated. With None the slots have
+    the same state, and nothing is given back.
+    """
+    parts = {f.name: getattr(pipeline, f.name) for f in fields(Pipeline)}
+    if returned is None:
+        return GivingBack(**parts)
+    marks = Marks(pipeline, returned, tuple(layers), room)
+    return GivingBack(**parts | {"allocate": RoomOnTop(pipeline.allocate, marks)}, marks=marks)
+
+
+@dataclass(frozen=True)
+class GivingBack(Pipeline):
+    """Plans as the method does, among the slots that were not given back.
+
+    The method plans as if slots on top of its budget were not there, so that it decides about all others as before. A
+    returned token that it would have kept anyway counts in its budget, and never leaves.
+    """
+
+    marks: Marks | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def state(self) -> dict[str, float]:
+        """The method's own slot state, and what was given back."""
+        return {**super().state, RETURNED: 0}
+
+    @property
+    def fills_budget(self) -> bool:
+        """With something given back heads are over their budgets by unlike amounts."""
+        return self.marks is None and super().fills_budget
+
+    def plan(self, view: View) -> Plan:
+        """The method's decision about what was not given back."""
+        if self.marks is None:
+            return super().plan(view)
+        prompt = view.phase == "prefill"
+        marks = self.marks.of(view) if prompt else view.slots.extra[RETURNED]
+        hidden = (marks == ON_TOP) if prompt else (marks == ON_TOP) | (marks == PINNED)
+        plan = super().plan(without(view, hidden & view.slots.valid))
+        evicts = (marks == EVICTS).any(-1)
+        plan = replace(plan, keep=plan.keep | (hidden & view.slots.valid), **_unmerged(plan, evicts))
+        return replace(plan, extra=(plan.extra or {}) | {RETURNED: marks}) if prompt else plan
+
+
+@dataclass(frozen=True)
+class RoomOnTop:
+    """An allocator's budgets, and on top of them a place for every token given back."""
+
+    inner: Allocator
+    marks: Marks
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As the method's."""
+        return capabilities_of(self.inner)
+
+    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
+        """As the method's."""
+        return self.inner.layer_budgets(average, tokens, num_layers)
+
+    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+        """As the method's."""
+        return self.inner.statistic(slots, seen)
+
+    def head_budgets(self, view: View) -> Tensor:
+        """(B, H)."""
+        own = self.inner.head_budgets(view)
+        return self.marks.settle(view, view.budget if own is None else own.long())
+
+
+class Marks:
+    """What a return comes to in every layer; known once the prompt's budgets are."""
+
+    def __init__(self, pipeline: Pipeline, returned: Return, layers: tuple[int, ...], room: int) -> None:
+        self.pipeline, self.returned, self.layers, self.room = pipeline, returned, layers, room
+        self._of: dict[int, Tensor] = {}
+
+    def of(self, view: View) -> Tensor:
+        """(B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS` or 0."""
+        return self._of[view.layer_idx]
+
+    def settle(self, view: View, budget: Tensor) -> Tensor:
+        """The budgets (B, H) with room for what is given back; `budget` are the method's own."""
+        meant = torch.tensor(self.returned.heads_of(self.layers[view.layer_idx], budget.shape[1]), device=budget.device)
+        marks = torch.zeros_like(view.slots.position, dtype=torch.int16)
+        if self.returned.kind in ("tokens", "apart"):
+            marks = self._marks(view, self._own_plan(view, budget)) * meant[:, None]
+        elif self.returned.kind == "evict":
+            marks = (marks + EVICTS) * meant[:, None]
+        else:
+            everything = (view.tokens_seen + self.room)[:, None]
+            budget = torch.where(meant, torch.maximum(budget, everything), budget)
+        self._of[view.layer_idx] = marks
+        return budget + (marks == ON_TOP).sum(-1)
+
+    def _own_plan(self, view: View, budget: Tensor) -> Plan:
+        """What the method does by itself; draws no random numbers that it draws later."""
+        excess = max(int((view.slots.live() - budget).max()), 0)
+        own = replace(view, budget=budget, largest_budget=int(budget.max()), most_excess=excess)
+        before = None if view.generator is None else view.generator.get_state()
+        plan = self.pipeline.plan(own) if excess else Plan(view.slots.valid)
+        if before is not None and view.generator is not None:
+            view.generator.set_state(before)
+        return plan
+
+    def _marks(self, view: View, plan: Plan) -> Tensor:
+        slots, edges = view.slots, plan.edges
+        nothing = torch.zeros_like(slots.valid)
+        merged = nothing if edges is None else _at(nothing, edges.source, edges.active)
+        if self.returned.kind == "apart":
+            return merged.short() * ON_TOP
+        taking = nothing if edges is None else _at(nothing, edges.target, edges.active)
+        chosen = torch.tensor(self.returned.tokens, dtype=torch.int32, device=slots.position.device)
+        wanted = torch.isin(slots.position, chosen) & slots.valid
+        alone = plan.keep & ~taking
+        return torch.where(wanted, torch.where(alone, PINNED, ON_TOP), 0).short()
+
+
+def without(view: View, hidden: Tensor) -> View:
+    """The view as if the slots in `hidden` (B, H, S) were not there, nor their places in the budget."""
+    slots = replace(view.slots, valid=view.slots.valid & ~hidden)
+    return replace(view, slots=slots, budget=(view.budget - hidden.sum(-1)).clamp_min(1))
+
+
+def _unmerged(plan: Plan, evicts: Tensor) -> dict[str, Any]:
+    """The plan's merges, without those of the heads in `evicts` (B, H): what would have been merged just leaves."""
+    found: dict[str, Any] = {}
+    if plan.edges is not None:
+        found["edges"] = replace(plan.edges, active=plan.edges.active & ~evicts[..., None])
+    if plan.value_shift is not None:
+        amount = plan.value_shift.amount.masked_fill(evicts[..., None, None], 0.0)
+        found["value_shift"] = replace(plan.value_shift, amount=amount)
+    return found
+
+
+def _at(nothing: Tensor, index: Tensor, active: Tensor) -> Tensor:
+    """(B, H, S) bool: the slots that active entries of `index` (B, H, E) name."""
+    return nothing.short().scatter_add(2, index, active.short()) > 0

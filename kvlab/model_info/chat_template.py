@@ -1,0 +1,131 @@
+"""A prompt as the model will be given it: as it stands, or in the model's chat template. Asked of a second process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+from kvlab.common.errors import UserError
+from kvlab.model_info.files import model_file
+from kvlab.requests.compare import ChatRequest, ModelRequest
+from kvlab.requests.conversation import Turn
+from kvlab.requests.prompt_notes import Reader
+
+COMMAND = (sys.executable, "-P", "-m", "kvlab.models.render")
+SECONDS_ALLOWED = 20
+TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a prompt is put to a model; the fields are those of a request."""
+
+    model: str
+    chat: str = "auto"
+    system: str = ""
+    thinking: bool | None = None
+    turns: tuple[Turn, ...] = ()
+
+    @classmethod
+    def of(cls, request: ModelRequest) -> Manner:
+        """That of a request."""
+        turns = request.turns if isinstance(request, ChatRequest) else ()
+        return cls(request.model, request.chat, request.system, request.thinking, turns)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """The text a tokenizer is given. `own` (start, stop) is where the prompt stands in it; a template puts the rest.
+
+    In a template all special tokens are written out, so the tokenizer adds none.
+    """
+
+    text: str
+    own: tuple[int, int]
+    templated: bool = False
+
+
+def spoken(prompt: str, how: Manner) -> Spoken:
+    """The prompt as the model will be given it, as far as that can be told from the files on this machine.
+
+    Raises:
+        UserError: the template refuses the prompt, or nothing would read the system prompt.
+    """
+    asks = bool(how.system.strip()) or how.thinking is not None
+    if not (asks or (how.chat == "auto" and has_template(how.model))):
+        return Spoken(prompt, (0, len(prompt)))
+    if model_file(how.model, "tokenizer_config.json") is None:
+        return Spoken(prompt, (0, len(prompt)))  # the worker will tell
+    text, error = _rendered(prompt, how, _changed(how.model))
+    if error:
+        raise UserError(error)
+    if text is None:
+        return Spoken(prompt, (0, len(prompt)))
+    first, last = (how.turns[0].content, how.turns[-1].content) if how.turns else (prompt, prompt)
+    start, stop = text.find(first.strip()), text.rfind(last.strip())
+    if min(start, stop) < 0:  # the template changed it, and nobody can tell which part it is
+        return Spoken(text, (0, len(text)), templated=True)
+    return Spoken(text, (start, stop + len(last.strip())) if how.turns else (start, start + len(prompt.strip())), True)
+
+
+def has_template(model: str) -> bool:
+    """Whether the files of the model on this machine have a chat template."""
+    return bool(_template(model))
+
+
+def reader_of(model: str, special: Collection[str]) -> Reader:
+    """What notes on prompts have to know of a model's tokenizer, whose special tokens are given."""
+    known = _settings(model)
+    bos, eos = (_token(known.get(name)) for name in ("bos_token", "eos_token"))
+    return Reader(bos, eos, special, _template(model))
+
+
+def _template(model: str) -> str:
+    try:
+        file = model_file(model, TEMPLATE_FILES[0])
+        return file.read_text(encoding="utf-8") if file else str(_settings(model).get("chat_template") or "")
+    except (OSError, ValueError):
+        return ""
+
+
+def _settings(model: str) -> dict[str, Any]:
+    """The tokenizer's settings among the files of the model on this machine."""
+    file = model_file(model, TEMPLATE_FILES[1])
+    try:
+        known: Any = json.loads(file.read_text(encoding="utf-8")) if file else {}
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _token(given: object) -> str | None:
+    """A token as settings name it: its text, or an object that holds it."""
+    text = given.get("content") if isinstance(given, dict) else given
+    return text if isinstance(text, str) else None
+
+
+def _changed(model: str) -> tuple[float, ...]:
+    files = (model_file(model, name) for name in (*TEMPLATE_FILES, "tokenizer.json"))
+    return tuple(file.stat().st_mtime for file in files if file is not None)
+
+
+@lru_cache(maxsize=16)
+def _rendered(prompt: str, how: Manner, _changed: tuple[float, ...]) -> tuple[str | None, str]:
+    """The rendered text, None where there is no template, and what the template has against it.
+
+    Raises UserError, which is not kept, where the second process gives no answer.
+    """
+    asked = json.dumps(asdict(how) | {"prompt": prompt, "turns": [turn.model_dump() for turn in how.turns]})
+    try:
+        done = subprocess.run(COMMAND, input=asked, capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=True)
+        answer = json.loads(done.stdout)
+        return answer.get("text"), answer.get("error", "")
+    except (subprocess.SubprocessError, OSError, ValueError, AttributeError) as error:
+        slow = isinstance(error, subprocess.TimeoutExpired)
+        what = f"gave no text in {SECONDS_ALLOWED} seconds" if slow else "could not be tried"
+        raise UserError(f"The chat template of {how.model!r} {what}; choose no chat template.") from error

@@ -1,0 +1,41 @@
+"""Where a model's files lie on this machine, found without loading it: for the web side and for plans."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from kvlab.common.assets import project_root
+from kvlab.server.offered_models import offered
+
+HUB_NAME = re.compile(r"(?!.*(--|\.\.))\w[\w.-]*/\w(?:[\w.-]*\w)?", re.ASCII)
+EMBEDDED = "mini"
+
+
+def model_file(name: str, file: str) -> Path | None:
+    """A file of the model `name` (mini, a folder or a hub name) where it is on this machine, else None."""
+    folder = project_root() / "assets" / EMBEDDED if name == EMBEDDED else model_folder(name)
+    if folder is not None:
+        return folder / file if (folder / file).is_file() else None
+    if not HUB_NAME.fullmatch(name) or name not in (offered() or [name]):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    try:
+        found = try_to_load_from_cache(name, file)
+    except ValueError:  # the hub's own rules for names are stricter
+        return None
+    return Path(found) if isinstance(found, str) else None
+
+
+def model_folder(name: str) -> Path | None:
+    """The folder that `name` is the path of, if there is one."""
+    known = offered()
+    if known is not None:
+        place = known.get(name, "")
+        return Path(place) if Path(place).is_absolute() else None
+    try:
+        folder = Path(name).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError):  # a name too long for a path, or the home of nobody
+        return None

@@ -1,0 +1,81 @@
+"""What can be said of a model's name without loading it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kvlab.common.errors import UserError
+from kvlab.common.validation import read_json
+from kvlab.model_info.files import EMBEDDED, HUB_NAME, model_file, model_folder
+from kvlab.model_info.model_faults import fault
+from kvlab.server.offered_models import offered, place_of
+
+PREFIX = "models--"  # of the hub's folders, which have -- for the slash
+
+
+def check_model(name: str) -> str:
+    """The model's name when it can be meant: `mini`, a folder that holds a model, or a hub name.
+
+    A hub name is not looked up here; the worker says so when the hub has no such model.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    name = name.strip()
+    if offered() is not None:
+        place_of(name)
+        return name
+    if not name:
+        raise UserError("Name a model: mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B.")
+    if name == EMBEDDED:
+        return name
+    if (folder := model_folder(name)) is not None:
+        return _check_folder(folder)
+    if said := fault(_path(name), name):
+        raise UserError(said)
+    if not HUB_NAME.fullmatch(name):
+        raise UserError(
+            f"There is no model {name!r}: write mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B."
+        )
+    return name
+
+
+def tokenizer_file(name: str) -> Path | None:
+    """The model's `tokenizer.json` when it is on this machine; None when only the worker can tell."""
+    return model_file(name, "tokenizer.json")
+
+
+def context_length(name: str) -> int | None:
+    """How many tokens the model was trained to read, as its `config.json` on this machine says; None if unknown."""
+    file = model_file(name, "config.json")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8")) if file else {}
+        length = config.get("text_config", config).get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError):  # the worker will say what is wrong with the file
+        return None
+    return length if isinstance(length, int) else None
+
+
+def generation_settings(name: str) -> dict[str, Any]:
+    """The model's `generation_config.json` on this machine; empty where there is none that can be read."""
+    file = model_file(name, "generation_config.json")
+    try:
+        settings = read_json(file.read_bytes()) if file else {}
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # the home of nobody
+        return Path(name)
+
+
+def _check_folder(folder: Path) -> str:
+    if said := fault(folder):
+        raise UserError(said)
+    return str(folder.absolute())

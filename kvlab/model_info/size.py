@@ -1,0 +1,169 @@
+"""A model as the numbers that decide its memory and time, read from `config.json` and the weights' headers alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvlab.common.errors import UserError
+from kvlab.common.validation import read_file, read_json
+from kvlab.model_info.architectures import find_shape
+from kvlab.model_info.files import model_file
+from kvlab.model_info.layers import count_layers, kinds_of_layers
+from kvlab.model_info.model_faults import fault
+
+LARGEST_CONFIG_BYTES = 2**24
+SHAPE_PREFIX = "shape:"
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
+# A packed weight with its share of the scale: 4 bytes for 64 in 4 bit, for a row in 8 bit.
+PACKED_BYTES = {"8bit": 1.01, "4bit": 0.5625}
+
+
+@dataclass(frozen=True)
+class Model:
+    """Layers, heads and widths of a decoder. `parameters` are counted in the weights' files, or from the shape."""
+
+    name: str
+    family: str
+    full_layers: int
+    sliding_layers: int
+    window: int  # of the sliding layers
+    heads: int
+    key_value_heads: int
+    head_dim: int
+    hidden: int
+    intermediate: int  # of what one token passes through: all its experts'
+    vocabulary: int
+    parameters: int
+    read_per_token: int  # parameters that one token passes through
+    dtype: str  # of the checkpoint
+    counted: bool  # the parameters were counted, not worked out
+    tables: int = 0  # parameters of embedding and output layer, which packing leaves as they are
+    other_layers: int = 0  # that keep a recurrent state, or nothing
+    written_out: bool = False  # its logits are capped, biased or beside a learned sink, so no fused kernel takes them
+
+    @property
+    def layers(self) -> int:
+        """All layers."""
+        return self.full_layers + self.sliding_layers + self.other_layers
+
+    @property
+    def group(self) -> int:
+        """Query heads to a KV head."""
+        return max(1, self.heads // self.key_value_heads)
+
+    def number_bytes(self, dtype: str, device: str) -> int:
+        """Bytes of one number of weights and cache under a request's `dtype`, resolved as the loader does."""
+        if dtype == "auto":
+            dtype = "float32" if device == "cpu" else self.dtype
+        return BYTES.get(dtype, 4)
+
+    def weight_bytes(self, number: int, load_in: str | None = None) -> int:
+        """Bytes of all weights, at `number` bytes each; packed, but for the tables, where `load_in` says so."""
+        tables = min(self.tables, self.parameters)
+        return math.ceil(tables * number + (self.parameters - tables) * PACKED_BYTES.get(load_in or "", number))
+
+
+def find_model(name: str, scale: int = 1) -> Model:
+    """The numbers of `mini`, a local folder, a hub name whose configuration is cached here, or `shape:NAME`.
+
+    A shape is made `scale` times smaller first.
+
+    Raises UserError where there is no configuration on this machine, or one that says too little.
+    """
+    if name.startswith(SHAPE_PREFIX):
+        return _of_shape(name, scale)
+    file = model_file(name, "config.json")
+    if file is None:
+        if said := fault(Path(name)):
+            raise UserError(said)
+        raise UserError(
+            f"The configuration of {name!r} is not on this machine, so nothing can be planned: give mini, a folder "
+            "with config.json, a hub model that was loaded here before, or a shape such as shape:llama3-8b."
+        )
+    try:
+        config = read_json(read_file(file, "The configuration", LARGEST_CONFIG_BYTES))
+        return model_from(name, config.get("text_config") or config, _counted(file.parent))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+        raise UserError(f"{file} does not say what a plan needs ({error!r}): is it a decoder's?") from None
+
+
+def model_from(name: str, config: Mapping[str, Any], parameters: int | None = None) -> Model:
+    """The numbers of a transformers configuration. Raises KeyError where one that cannot be guessed is missing."""
+    layers = count_layers(config)
+    heads = _first(config, "num_attention_heads", "n_head", "n_heads")
+    hidden = _first(config, "hidden_size", "n_embd", "n_embed", "d_model")
+    head_dim = config.get("head_dim") or hidden // heads
+    full, sliding, window = kinds_of_layers(config, layers)
+    experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1
+    chosen = config.get("num_experts_per_tok", 1) if experts > 1 else 1
+    width = (config.get("moe_intermediate_size") if experts > 1 else None) or config.get("intermediate_size")
+    width = width or config.get("ffn_hidden_size") or 4 * hidden
+    key_value_heads = _key_value_heads(config, heads)
+    vocabulary = config["vocab_size"]
+    attention = (2 * heads + 2 * key_value_heads) * head_dim * hidden
+    matrices = 2 if config.get("model_type") in ("gpt_neox", "falcon", "bloom", "mpt", "phi", "starcoder2") else 3
+    tables = (1 if config.get("tie_word_embeddings", False) else 2) * vocabulary * hidden
+    whole = layers * (attention + matrices * experts * width * hidden + 2 * hidden) + tables + hidden
+    return Model(
+        name=name,
+        family=str(config.get("model_type", "")),
+        full_layers=full,
+        sliding_layers=sliding,
+        window=window,
+        heads=heads,
+        key_value_heads=key_value_heads,
+        head_dim=head_dim,
+        hidden=hidden,
+        intermediate=chosen * width,
+        vocabulary=vocabulary,
+        parameters=parameters or whole,
+        read_per_token=layers * (attention + matrices * chosen * width * hidden) + vocabulary * hidden,
+        dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+        counted=parameters is not None,
+        tables=tables,
+        other_layers=layers - full - sliding,
+        written_out=bool(config.get("attn_logit_softcapping") or config.get("alibi"))
+        or config.get("model_type") in ("gpt_oss", "bloom", "mpt"),
+    )
+
+
+def _of_shape(name: str, scale: int) -> Model:
+    shape = find_shape(name.removeprefix(SHAPE_PREFIX), scale)
+    config = vars(shape) | shape.options | {"model_type": shape.family, "dtype": "bfloat16"}
+    return model_from(name, config)
+
+
+def _first(config: Mapping[str, Any], *names: str) -> int:
+    return next((config[name] for name in names if config.get(name) is not None), None) or config[names[0]]
+
+
+def _key_value_heads(config: Mapping[str, Any], heads: int) -> int:
+    if config.get("model_type") == "falcon":
+        if config.get("new_decoder_architecture"):
+            return config.get("num_kv_heads") or heads
+        return 1 if config.get("multi_query", True) else heads
+    return config.get("num_key_value_heads") or heads
+
+
+def _counted(folder: Path) -> int | None:
+    """Parameters in the safetensors files of a model's folder, by their headers; None without any."""
+    files = sorted(folder.glob("*.safetensors"))
+    named = folder / "model.safetensors.index.json"
+    if named.is_file():  # some folders hold a second, merged copy; and not all parts may be here
+        parts = {folder / part for part in json.loads(named.read_text(encoding="utf-8"))["weight_map"].values()}
+        files = sorted(parts) if all(part.is_file() for part in parts) else []
+    shapes = [tensor["shape"] for file in files for name, tensor in _header(file).items() if name != "__metadata__"]
+    return sum(math.prod(shape) for shape in shapes) or None
+
+
+def _header(file: Path) -> dict[str, Any]:
+    with file.open("rb") as opened:
+        size = int.from_bytes(opened.read(8), "little")
+        if size > file.stat().st_size:
+            raise ValueError(f"{file.name} is damaged")
+        return read_json(opened.read(size))

@@ -1,0 +1,114 @@
+"""Where a model's weights go and in which type: device, placement over several, number format, 4 and 8 bit."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kvlab.common.errors import UserError
+from kvlab.common.validation import name_of
+
+log = logging.getLogger(__name__)
+DRIVER = Path("/proc/driver/nvidia/version")  # there where NVIDIA's driver is
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BITS = ("4bit", "8bit")
+
+
+def pick_device(device: str) -> torch.device:
+    """The device asked for (auto, cpu, mps, cuda, cuda:1), or the best one there is.
+
+    Raises UserError if it is not there.
+    """
+    device = name_of(device, "The device")
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        best = next(name for name in ("cuda", "mps", "cpu") if there[name])
+        if best == "cpu" and DRIVER.exists():
+            warn_of_an_idle_gpu()
+        return torch.device(best)
+    kind, _, number = device.partition(":")
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    if not there.get(kind, False) or (number and not (number.isdecimal() and int(number) < count)):
+        raise UserError(f"There is no device {device!r} here; leave the device out to use the best one there is.")
+    return torch.device(device)
+
+
+@lru_cache
+def warn_of_an_idle_gpu() -> None:
+    """Say, once, that a GPU is here which this torch cannot use."""
+    built = f"is built for CUDA {torch.version.cuda}, for which the driver may be too old" if torch.version.cuda else ""
+    log.warning(
+        "An NVIDIA driver is here, but torch %s finds no GPU, so the CPU does the work, in float32: torch %s. "
+        "`nvidia-smi` shows the driver's own CUDA version; install a torch built for that one or an older one.",
+        torch.__version__,
+        built or "is built without CUDA",
+    )
+
+
+def pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
+    """The type of the weights: float32 on cpu, else the checkpoint's own, unless one is named."""
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    if dtype not in DTYPES:
+        raise UserError(f"There is no number format {dtype!r}; choose auto, {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
+
+
+def device_map(placement: str, device: torch.device) -> str | dict[str, Any] | None:
+    """What transformers is told: one device, all there are, or nothing: the weights are then moved once they are read.
+
+    Only accelerate sends weights straight to their device. Raises UserError for another word, or without accelerate.
+    """
+    if placement not in ("single", "auto"):
+        raise UserError(f"There is no placement {placement!r}: choose single (one device) or auto (all devices).")
+    there = find_spec("accelerate") is not None
+    if placement == "auto" and not there:
+        raise UserError("Placement auto needs accelerate: install it with `pip install 'kvlab[placement]'`.")
+    if placement == "auto":
+        return "auto"
+    return {"": device} if there and device.type != "cpu" else None
+
+
+def quantization(load_in: str | None) -> Any:
+    """The settings for weights in 4 or 8 bit, by bitsandbytes or else torchao; None for weights as they are.
+
+    Raises UserError where neither is installed.
+    """
+    if load_in is None:
+        return None
+    if load_in not in BITS:
+        raise UserError(f"Weights cannot be loaded in {load_in!r}: choose {' or '.join(BITS)}, or leave it out.")
+    if find_spec("bitsandbytes") is not None:
+        from transformers import BitsAndBytesConfig
+
+        four = load_in == "4bit"
+        return BitsAndBytesConfig(load_in_4bit=four, load_in_8bit=not four, bnb_4bit_quant_type="nf4")
+    if find_spec("torchao") is not None:
+        from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
+        from transformers import TorchAoConfig
+
+        return TorchAoConfig(Int4WeightOnlyConfig() if load_in == "4bit" else Int8WeightOnlyConfig())
+    raise UserError(
+        f"Weights in {load_in.replace('bit', ' bit')} need a package for it: install bitsandbytes or torchao, or leave "
+        "--load-in out."
+    )
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Where token ids go: the device at which the embedding works, also where its weight lies elsewhere."""
+    embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+    hook = getattr(embedding, "_hf_hook", None)
+    place = getattr(hook, "execution_device", None)
+    return embedding.weight.device if place is None else torch.device(place)
+
+
+def empty_device_cache() -> None:
+    """Give memory that nothing uses any more back to the device."""
+    if torch.accelerator.is_available():
+        torch.accelerator.empty_cache()

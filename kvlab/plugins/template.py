@@ -1,0 +1,30 @@
+"""A first plug-in to change: a method with a scorer of its own, and its test."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from kvlab.common.errors import UserError
+
+
+def write_plugin(name: str, folder: Path) -> list[Path]:
+    """Write `NAME.py` and `test_NAME.py` into the folder and return their paths.
+
+    Raises UserError where the name cannot be a method's, or a file is there already.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) or len(name) > 60:
+        raise UserError(f"{name!r} cannot be the name of a method: use small letters, digits and hyphens.")
+    stem = name.replace("-", "_")
+    texts = {f"{stem}.py": "method.py.txt", f"test_{stem}.py": "test.py.txt"}
+    words = [word.capitalize() for word in stem.split("_")]
+    known = {"name": name, "cls": "".join(words), "title": " ".join(words), "file": f"{stem}.py"}
+    there = [file for file in texts if (folder / file).exists()]
+    if there:
+        raise UserError(f"There is a file {there[0]} in {folder} already: take another name, or another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, template in texts.items():
+        text = (files("kvlab.plugins") / "templates" / template).read_text(encoding="utf-8")
+        (folder / file).write_text(text.format(**known, test=f"test_{stem}.py"), encoding="utf-8")
+    return [folder / file for file in texts]

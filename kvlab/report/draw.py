@@ -1,0 +1,77 @@
+"""A small SVG: boxes, lines and words at their places, in colours and fonts that every viewer has."""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+
+from kvlab.figures.base.template import FONT
+
+MONO = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace"
+ADVANCE = 0.605  # of a letter of a monospaced font, in font sizes
+NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+SANS = FONT.replace('"', "'")
+
+
+class Drawing:
+    """Elements in the order they are drawn; `place` moves what follows."""
+
+    def __init__(self, width: float, height: float, ground: str) -> None:
+        self.width, self.height, self.ground = width, height, ground
+        self._parts: list[str] = []
+
+    def box(
+        self, x: float, y: float, width: float, height: float, fill: str, edge: str = "", dash: bool = False
+    ) -> None:
+        """A filled box; `edge` is the colour of its border."""
+        line = f' stroke="{edge}" stroke-width="2"{DASHED if dash else ""}' if edge else ""
+        self._parts.append(
+            f'<rect x="{x:.4g}" y="{y:.4g}" width="{width:.4g}" height="{height:.4g}" fill="{fill}"{line}/>'
+        )
+
+    def line(
+        self, x: float, y: float, to_x: float, to_y: float, colour: str, width: float = 1.5, dash: bool = False
+    ) -> None:
+        """A straight line."""
+        self._parts.append(
+            f'<line x1="{x:.4g}" y1="{y:.4g}" x2="{to_x:.4g}" y2="{to_y:.4g}" stroke="{colour}" stroke-width="{width}"'
+            f"{DASHED if dash else ''}/>"
+        )
+
+    def words(
+        self, x: float, y: float, text: str, size: float, colour: str,
+        mono: bool = False, bold: bool = False, middle: bool = False, opacity: float = 1.0,
+    ) -> None:  # fmt: skip
+        """A line of text; `y` is its base line."""
+        look = "".join(
+            (f' font-family="{html.escape(MONO if mono else SANS)}"', ' font-weight="600"' if bold else "",
+             ' text-anchor="middle"' if middle else "", f' opacity="{opacity:g}"' if opacity < 1 else "")
+        )  # fmt: skip
+        shown = html.escape(NOT_XML.sub("\ufffd", text), quote=False)
+        self._parts.append(
+            f'<text x="{x:.4g}" y="{y:.4g}" font-size="{size:g}" fill="{colour}"{look} xml:space="preserve">'
+            f"{shown}</text>"
+        )
+
+    def svg(self) -> bytes:
+        """The drawing (UTF-8)."""
+        size = f'width="{self.width:g}" height="{self.height:g}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {self.width:g} {self.height:g}">'
+        ground = f'<rect width="100%" height="100%" fill="{self.ground}"/>'
+        return "".join((head, ground, *self._parts, "</svg>")).encode()
+
+
+DASHED = ' stroke-dasharray="4 3"'
+
+
+def columns(text: str) -> int:
+    """How many letters of a monospaced font a text is wide: signs of East Asian scripts and emoji take two."""
+    return sum(
+        0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text
+    )
+
+
+def sans_width(text: str, size: float) -> float:
+    """About how wide a text is in the other font."""
+    return 0.56 * size * columns(text)

@@ -1,0 +1,130 @@
+"""The report of a comparison by its id, in the format asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from kvlab.analysis.lineage import fold
+from kvlab.analysis.lineage.starting_point import telling_head
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.common.errors import UserError
+from kvlab.figures.base.export import ImageWriter
+from kvlab.figures.base.palette import Theme
+from kvlab.library.paths import comparison
+from kvlab.report.contents import Report, report
+from kvlab.report.deck import deck, untitled
+from kvlab.report.gif import animation, size_before
+from kvlab.report.native_charts import values
+from kvlab.report.page import page
+from kvlab.report.pdf import printed
+from kvlab.report.slide_parts import Picture
+from kvlab.report.slides import slides, story_slides
+from kvlab.report.views import history_of
+from kvlab.trace.labels import load_labels
+from kvlab.trace.reader import Run, open_run
+from kvlab.trace.stories import Story
+
+FORMATS = {"html": "text/html", "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+           "pdf": "application/pdf"}  # fmt: skip
+SLIDE_HEIGHT = 450  # pixels of a figure on a slide, before they are doubled; it may be higher
+MOST_MARKS, LARGEST_SVG = 5000, 2 << 20
+
+
+def written(root: Path, name: str, kind: str) -> bytes:
+    """The file of this kind (`FORMATS`).
+
+    Raises:
+        UserError: there is no such comparison, nothing of it can be read, or what the format needs is missing.
+    """
+    entry = comparison(root, name)
+    runs: list[Run] = []
+    for run in entry.runs:
+        try:
+            runs.append(open_run(root / run.run_id))
+        except UserError:
+            continue  # a run that cannot be read is left out, as on the page Compare
+    if not runs:
+        raise UserError(f"No run of {name[:80]!r} can be read: open it on the page Compare to see why.")
+    return in_format(report(runs, load_labels(root, entry.comparison_id)), kind)
+
+
+def in_format(told: Report, kind: str, writer: ImageWriter | None = None) -> bytes:
+    """The report as a file; `writer` draws the pictures of slides, or one of its own does."""
+    if kind == "html":
+        return page(told)
+    if kind == "pdf":
+        return printed(page(told))
+    with _writer(writer) as own:
+        return slides(told, partial(_picture, own))
+
+
+def talk(story: Story, kind: str, writer: ImageWriter | None = None) -> bytes:
+    """A story as a talk of this kind (`FORMATS`); raises UserError for one without views."""
+    made = deck(story)
+    if kind == "html":
+        return made
+    if kind == "pdf":
+        return printed(made)
+    with _writer(writer) as own:
+        return story_slides(story, partial(_picture, own))
+
+
+def played(
+    root: Path,
+    name: str,
+    layer: int | None,
+    head: int | None,
+    say: Callable[[str], None],
+) -> bytes:
+    """One head of a run as a GIF; `say` is told how large it will be, before the first frame.
+
+    Raises:
+        UserError: there is no such run, layer or head, it did not record its events, or there is no Chromium.
+    """
+    run = open_run(Path(root) / Path(name).name)
+    shape = run.record.model
+    if run.record.level != "full":
+        raise UserError("A GIF needs the events of a run, which are recorded at level full: record it again with it.")
+    telling = telling_head(run, [run], None)
+    layer, head = telling.layer if layer is None else layer, telling.head if head is None else head
+    if not (0 <= layer < shape.num_hidden_layers and 0 <= head < shape.num_key_value_heads):
+        last = f"layers 0 to {shape.num_hidden_layers - 1}, KV heads 0 to {shape.num_key_value_heads - 1}"
+        raise UserError(f"This run has {last}: choose one of them.")
+    steps = run.select("steps", layer, head)
+    if steps.empty:
+        raise UserError(f"This run recorded nothing of layer {layer}, head {head}: choose another.")
+    lineage = fold(run.select("events", layer, head), steps)
+    history = history_of(lineage, token_texts(run.tokens, lineage.tokens), int(lineage.steps[-1]))
+    say(f"{run.record.label}, layer {layer}, head {head}: {size_before(len(history.steps))}")
+    with _writer(None) as own:
+        return animation(history, own)
+
+
+@contextmanager
+def _writer(given: ImageWriter | None) -> Iterator[ImageWriter]:
+    """The writer that is there, or one for this file alone."""
+    own = given or ImageWriter()
+    try:
+        yield own
+    finally:
+        if given is None:
+            own.close()
+
+
+def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Picture:
+    if isinstance(shown, bytes):
+        return Picture(writer.picture(shown, "png"), shown)
+    figure = untitled(go.Figure(shown))
+    figure.layout.height = max(figure.layout.height or 0, SLIDE_HEIGHT)
+    svg = writer.image(figure, "svg", theme=theme) if _is_light(shown) else None
+    return Picture(writer.image(figure, "png", theme=theme), svg if svg and len(svg) <= LARGEST_SVG else None)
+
+
+def _is_light(figure: go.Figure) -> bool:
+    """Whether its SVG will be small; one of many marks takes seconds in an office program, and megabytes."""
+    return all(len(values(getattr(trace, "y", None))) <= MOST_MARKS for trace in figure.data)

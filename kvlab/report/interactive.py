@@ -1,0 +1,102 @@
+"""Views that are no charts as HTML: by the dashboard's own scripts, so that a talk behaves as the page it came from."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kvlab.browser import read_static
+from kvlab.figures.base.palette import Theme, pick
+from kvlab.report.pictures import PICTURED, picture
+from kvlab.report.views import History, Passages, Shown, Table, Text, history_data, state_looks
+
+# What each component of the page is made of, in the order its parts need; see app/components/tokentext.py,
+# tokenstrip.py.
+SCRIPTS: dict[type[Shown], tuple[str, ...]] = {
+    Text: ("texts.js", "charts.js", "blocks.js", "tokentext.js"),
+    History: ("texts.js", "charts.js", "focus.js", "blocks.js", "tokenstrip-head.js", "tokenstrip-pictures.js",
+              "tokenstrip-words.js", "stepbar.js", "tokenstrip.js"),
+}  # fmt: skip
+STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("stepbar.css", "tokenstrip.css")}
+PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}
+MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
+SHORT = 12  # letters of a cell that stay on one line
+HINT = "Hover a word to see what became of it."
+
+
+def script(kinds: set[type[Shown]]) -> str:
+    """A script that knows how to mount each kind: `views.KIND(component)`; each in a scope of its own."""
+    mounts = []
+    for kind in PICTURED:
+        if kind not in kinds:
+            continue
+        code = "\n".join(read_static(name) for name in SCRIPTS[kind])
+        code = code.replace("export default ", "const mount = ")
+        mounts.append(f"views.{PARTS[kind]} = (() => {{ const unpack = (data) => data; {code}\nreturn mount; }})();")
+    return "const views = {};\n" + "\n".join(mounts)
+
+
+def styles(kinds: set[type[Shown]]) -> str:
+    """The components' own styles."""
+    return "\n".join(read_static(name) for kind in PICTURED if kind in kinds for name in STYLES[kind])
+
+
+def markup(shown: Shown, theme: Theme) -> str:
+    """What stands in a slide before any script ran; for paper, a picture stands beside what lives."""
+    if isinstance(shown, Table):
+        return f'<div class="scroll">{table(shown)}</div>'
+    if isinstance(shown, Passages):
+        return f'<div class="scroll passages">{"".join(passage(*one) for one in shown.passages)}</div>'
+    own = picture(shown, theme).decode()
+    return f'<div class="alive">{read_static(f"{PARTS[type(shown)]}.html")}</div><div class="paper">{own}</div>'
+
+
+def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
+    """What the component is given, as JSON; None for what needs no script."""
+    if isinstance(shown, Text):
+        classes = [{"name": one.name, "colour": pick(one.colour, theme), "cue": one.cue} for one in shown.classes]
+        given: Mapping[str, Any] = {
+            "texts": shown.texts, "codes": shown.codes, "classes": classes, "identity": identity, "hint": HINT,
+            "chosen": shown.chosen, "choosing": False, "scroll": shown.chosen[0] if shown.chosen else None,
+        }  # fmt: skip
+    elif isinstance(shown, History):
+        given = history_data(shown.lineage()) | state_looks(theme) | {
+            "texts": shown.texts, "identity": identity,
+            "step": shown.step, "selected": shown.selected, "why": "", "phases": shown.phases,
+            "massesStep": None,
+        }  # fmt: skip
+    else:
+        return None
+    return {"view": PARTS[type(shown)]} | {name: _plain(value) for name, value in given.items()}
+
+
+def table(shown: Table) -> str:
+    """A table as HTML."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown.rows)
+    more = f"<p class=more>and {shown.left_out:,} more rows</p>" if shown.left_out else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+
+
+def _cell(text: str) -> str:
+    return f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>"
+
+
+def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
+    """A text with what differs marked."""
+    marked = "".join(MARKS[kind].format(html.escape(text)) for kind, text in segments)
+    return f"<article><b>{html.escape(label)}</b><div class=text>{marked}</div></article>"
+
+
+def in_script(given: Any) -> str:
+    """JSON that can stand in a script: `</` would end it."""
+    return json.dumps(given).replace("</", "<\\/")
+
+
+def _plain(value: Any) -> Any:
+    # A picture of states comes as a table, which the script reads as one row after the other.
+    return value.ravel().tolist() if isinstance(value, np.ndarray) else value

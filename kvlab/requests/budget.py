@@ -1,0 +1,173 @@
+"""How much of the cache a method may keep, in an explicit unit: a share of the prompt, slots per KV head, or bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvlab.common.errors import UserError
+from kvlab.common.validation import shown
+
+UNLIMITED = 2**30
+ROUNDING = 1e-9  # .29 of 100 tokens is 29 of them, though their product is a little less
+Amount = float | int | str
+
+FRACTION, SLOTS, BYTE_SHARE, BYTES = "fraction", "slots", "share of bytes", "bytes"
+_SIZES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SHARE, _SIZE = re.compile(r"(\d+\.?\d*|\.\d+)%B"), re.compile(rf"(\d+\.?\d*|\.\d+)({'|'.join(_SIZES)})")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What slots of one KV head take, in bytes, for budgets that are given in bytes.
+
+    At most `native` slots are held natively at any time, at `slot` each; the others are packed, at `packed` each.
+    """
+
+    token: int  # a token's key and value in the full cache, as the model made them
+    slot: int  # a native slot, metadata included
+    packed: float  # a packed one, metadata and its part of what slots share included
+    native: int = UNLIMITED
+    beside: int = 0  # what a head takes beside its slots
+    heads: int = 1  # heads of all layers and rows, which share a number of bytes
+
+    def bytes_of(self, slots: int) -> float:
+        """What so many slots take at most."""
+        native = min(slots, self.native)
+        return self.beside + self.slot * native + self.packed * (slots - native)
+
+    def slots_within(self, size: float) -> int:
+        """The most slots that never take more than `size` bytes together; at least 1."""
+        room = size - self.beside
+        few = math.floor(room / self.slot)
+        return max(
+            1, few if few <= self.native else self.native + math.floor((room - self.native * self.slot) / self.packed)
+        )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A fraction in (0, 1] of the prompt's tokens (`float`), a number of slots per KV head (`int`), or bytes (`str`).
+
+    The fraction 1.0 means that nothing is ever dropped, also while decoding; anything smaller is resolved once, on the
+    first prefill, and then holds for the rest of the run. `10%B` is that share of what keys and values of the whole
+    prompt take natively, `64MiB` a size of the whole cache; all that a slot takes counts against them.
+    """
+
+    amount: Amount
+
+    def __post_init__(self) -> None:
+        if not self._is_possible():
+            raise UserError(_WHAT_A_BUDGET_IS.format(shown(self.amount)))
+
+    def _is_possible(self) -> bool:
+        if isinstance(self.amount, str):
+            return self._share is not None or self._size is not None
+        if isinstance(self.amount, bool) or not isinstance(self.amount, int | float):
+            return False
+        if isinstance(self.amount, int):
+            return 1 <= self.amount < 2**63  # what the index of runs can hold
+        return 0 < self.amount <= 1
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """A budget from the command line or a form: `0.2`, `20%`, `1.0` are fractions; `128` is slots per KV head.
+
+        `20%B` and `64MiB` are bytes. Raises UserError for anything else.
+        """
+        text = "".join(text.split())
+        try:
+            if text.endswith("B"):
+                return cls(text)
+            if text.endswith("%"):
+                return cls(float(text[:-1]) / 100)
+            return cls(int(text)) if text.lstrip("+").isdecimal() and text.isascii() else cls(float(text))
+        except ValueError as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(_WHAT_A_BUDGET_IS.format(shown(text))) from None
+
+    @classmethod
+    def of(cls, number: float, unit: str) -> Budget:
+        """The budget that `number` and `unit` stand for in tables."""
+        if unit == BYTE_SHARE:
+            return cls(f"{100 * number:g}%B")
+        return cls(int(number)) if unit == SLOTS else cls(f"{number:.0f}B") if unit == BYTES else cls(float(number))
+
+    @property
+    def unit(self) -> str:
+        """`fraction`, `slots`, `share of bytes` or `bytes`."""
+        if isinstance(self.amount, str):
+            return BYTES if self._share is None else BYTE_SHARE
+        return SLOTS if isinstance(self.amount, int) else FRACTION
+
+    @property
+    def number(self) -> float:
+        """How many of its unit."""
+        if isinstance(self.amount, str):
+            return self._share if self._share is not None else self._size or 0.0
+        return float(self.amount)
+
+    @property
+    def words(self) -> str:
+        """`20 %`, `128 slots`, `20 % of the bytes` or `64 MiB`."""
+        if isinstance(self.amount, str):
+            found = _SIZE.fullmatch(self.amount)
+            return f"{found[1]} {found[2]}" if found else f"{100 * self.number:g} % of the bytes"
+        return f"{self.amount} slots" if isinstance(self.amount, int) else f"{100 * self.amount:g} %"
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing is ever dropped."""
+        return self.amount == 1 and isinstance(self.amount, float)
+
+    def slots(self, tokens: int, sizes: Sizes | None = None) -> int:
+        """Slots per KV head for a prompt of `tokens` tokens; at least 1. Bytes need to know `sizes`."""
+        if isinstance(self.amount, str):
+            if sizes is None:
+                raise UserError(f"A budget in bytes ({self.words}) cannot be used here: give a fraction or slots.")
+            size = self.number * sizes.token * tokens if self.unit == BYTE_SHARE else self.number / sizes.heads
+            return sizes.slots_within(size)
+        if isinstance(self.amount, int):
+            return min(self.amount, UNLIMITED)
+        # Down, as the authors' codes do, so that never more is held than was asked for.
+        return UNLIMITED if self.amount == 1 else max(1, math.floor(self.amount * tokens + ROUNDING))
+
+    @property
+    def _share(self) -> float | None:
+        found = _SHARE.fullmatch(str(self.amount))
+        share = float(found[1]) / 100 if found else 0
+        return share if 0 < share <= 1 else None
+
+    @property
+    def _size(self) -> float | None:
+        found = _SIZE.fullmatch(str(self.amount))
+        size = float(found[1]) * _SIZES[found[2]] if found else 0
+        return size if 1 <= size < 2**63 else None
+
+
+_WHAT_A_BUDGET_IS = (
+    "The budget {} cannot be used: give a fraction of the prompt between 0 and 1 (such as 0.2 or 20%), "
+    "a whole number of slots per KV head of at least 1 (such as 128), or bytes (such as 10%B or 64MiB)."
+)
+
+
+def not_bound(titles: Sequence[str], budgets: Sequence[Budget]) -> str:
+    """A sentence on methods that take no budget where one of bytes was given; nothing where none was."""
+    asked = [budget.words for budget in budgets if isinstance(budget.amount, str)]
+    if not titles or not asked:
+        return ""
+    they = "takes no budget: it" if len(titles) == 1 else "take no budget: each"
+    return f"{' and '.join(titles)} {they} holds as many bytes as it comes to, whatever {' and '.join(asked)} is."
+
+
+def window_note(title: str, window: int, slots: int, tokens: int) -> str:
+    """A sentence on a budget that the tokens of a method's window take up whole; nothing where some is left."""
+    if slots > window or slots >= tokens or not window:
+        return ""
+    return (
+        f"The budget of {slots:,} slots a head does not exceed the observation window of {window:,}: {title} keeps the "
+        f"last {slots:,} tokens and nothing else, as a local window does."
+    )

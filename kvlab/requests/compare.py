@@ -1,0 +1,260 @@
+"""What a person asks for: one prompt, one model, some methods and budgets. Torch-free: the web side writes requests."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    model_validator,
+)
+
+from kvlab.common.validation import Seed, Text, check_text
+from kvlab.requests.budget import Budget
+from kvlab.requests.conversation import MOST_TURNS, Turn, as_text, check_turns
+from kvlab.requests.facts import Fact, check_answer, find_facts
+from kvlab.requests.generation_settings import GenerationSettings
+from kvlab.requests.recording import Recording
+from kvlab.requests.repeats import MOST_REPEATS, BatchName, Planting, Repeat
+from kvlab.requests.restore import Return, token_words
+
+LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
+LARGEST_PROMPTS_BYTES = 8 * LARGEST_PROMPT_BYTES  # of all prompts of one request
+
+MOST_NEW_TOKENS = 4096
+MOST_ANSWERS, MOST_NOTES = 100, 20  # of one prompt
+MOST_RUNS = 1000  # of one request: each is a folder, and a list of more nobody reads
+
+RecordLevel = Literal["off", "light", "full"]
+
+ModelName = Annotated[str, AfterValidator(partial(check_text, what="The model"))]
+Revision = Annotated[str, AfterValidator(partial(check_text, what="The revision"))]
+Folder = Annotated[str, AfterValidator(partial(check_text, what="The folder of downloads"))]
+Answer = Annotated[str, AfterValidator(check_answer)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
+Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
+
+
+class MethodChoice(BaseModel):
+    """One method with one budget: a share of the prompt, slots per KV head, or bytes
+    (`kvlab.requests.budget.Budget`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: str
+    budget: Slots | Fraction | Bytes = 0.2
+    hyper_parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="positions of tokens that must stay")
+    returned: Return | None = Field(None, description="what is given back on top of the budget")
+    called: str = Field("", description="the name of the run that is made again; none: made of method and settings")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stored_is_no_reference(cls, fields: Any) -> Any:
+        """The full cache is what others are compared with; every token in a store is a method, `packed`."""
+        if not isinstance(fields, dict) or fields.get("method") != "full":
+            return fields
+        stored = (fields.get("hyper_parameters") or {}).get("store", "native") != "native"
+        return fields | {"method": "packed"} if stored else fields
+
+    @property
+    def preset(self) -> JsonValue:
+        """The named settings the hyper-parameters start from: `default`, `paper`, `code` ..."""
+        return self.hyper_parameters.get("preset", "default")
+
+    @property
+    def label(self) -> str:
+        """The name a legend shows, such as `keepkv 20 %`, `keepkv 20 % (paper)` or `h2o 128 slots`."""
+        amount = Budget(self.budget).words
+        own = [f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()) if name != "preset"]
+        changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *own])
+        name = self.called or f"{self.method} {amount}" + (f" ({changed})" if changed else "")
+        kept = [f"keeping {token_words(self.force_keep)}"] if self.force_keep else []
+        return " ".join([name, *kept, *([self.returned.words] if self.returned else [])])
+
+
+FULL = MethodChoice(method="full", budget=1.0)
+
+
+class ModelRequest(BaseModel):
+    """Which model, where its weights go, and how it is spoken to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelName = "mini"
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
+    load_in: Literal["4bit", "8bit"] | None = Field(None, description="pack the weights; none: as they are")
+    revision: Revision | None = Field(None, description="a branch, tag or commit of a hub name")
+    cache_dir: Folder | None = Field(None, description="where a hub model's files are kept; none: the hub's own folder")
+    chat: Literal["auto", "no"] = Field("auto", description="auto: in the model's chat template where it has one")
+    system: Text = Field("", max_length=LARGEST_PROMPT_BYTES, description="a system prompt, before the user's turn")
+    thinking: bool | None = Field(None, description="the template's enable_thinking; none: as the template has it")
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """What `kvlab.load_model` is given beside the name."""
+        return {name: getattr(self, name) for name in LOADING}
+
+
+LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")
+
+
+class ChatRequest(ModelRequest):
+    """A model that is asked something, and the turns of the conversation where it is more than one prompt."""
+
+    turns: tuple[Turn, ...] = Field(
+        (), max_length=MOST_TURNS, description="a conversation, its system prompt too; none: the prompt is a turn"
+    )
+
+
+class OnePrompt(BaseModel):
+    """One of the prompts of a request that has several."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Text = Field("", max_length=200, description="what lists call it")
+    prompt: Text
+    turns: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
+    answer: Answer | None = None
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="right as well")
+    facts: tuple[Fact, ...] = ()
+    notes: tuple[Text, ...] = Field((), max_length=MOST_NOTES, description="what of its file is not in the prompt")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        return _filled_in(given)
+
+    @model_validator(mode="after")
+    def _turns_can_be_answered(self) -> OnePrompt:
+        _check_turns(self.turns, self.prompt)
+        return self
+
+
+def _check_turns(turns: tuple[Turn, ...], prompt: str) -> None:
+    if turns and prompt != as_text(check_turns(turns)):
+        raise ValueError("a conversation is given as its turns alone, and its prompt follows from them")
+
+
+def _filled_in(given: Any) -> Any:
+    """The fields of a prompt: its text is that of its turns, and facts that are words are found in it."""
+    if not isinstance(given, dict):
+        return given
+    turns, prompts = given.get("turns") or (), given.get("prompts") or ()
+    if turns and "prompt" not in given:
+        given = given | {"prompt": as_text(tuple(Turn.model_validate(turn) for turn in turns))}
+    if prompts and "prompt" not in given:
+        given = given | {"prompt": OnePrompt.model_validate(prompts[0]).prompt}
+    if given.get("facts") and isinstance(given.get("prompt"), str):
+        given = given | {"facts": find_facts(given["prompt"], given["facts"])}
+    return given
+
+
+class CompareRequest(ChatRequest):
+    """Several methods over one prompt; all decode the full cache's continuation (forced) and their own (free)."""
+
+    prompt: Text = Field(description="what is read; of a conversation `kvlab.requests.conversation.as_text`")
+    choices: tuple[MethodChoice, ...]
+    max_new_tokens: int = Field(64, ge=1, le=MOST_NEW_TOKENS)
+    level: RecordLevel = "full"
+    compress_every: int = Field(1, ge=1, le=MOST_NEW_TOKENS)
+    prefill_chunk: int | None = Field(
+        None, ge=1, lt=2**31, description="prompt tokens a pass; none: the whole prompt in one"
+    )
+    generation_config: GenerationSettings = Field(
+        "ignore", description="the checkpoint's own: whether its penalties, suppressed tokens and so on are applied"
+    )
+    record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
+    seed: Seed = 0
+    title: Text = ""
+    answer: Answer | None = Field(None, description="what a right continuation holds, as whole words")
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="right as well as the answer")
+    facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+    notes: tuple[Text, ...] = Field((), max_length=MOST_NOTES, description="what of its file is not in the prompt")
+    repeats: tuple[Planting, ...] = Field(
+        (), max_length=MOST_REPEATS, description="needles in the prompt: one comparison each, see `kvlab.jobs.batch`"
+    )
+    prompts: tuple[OnePrompt, ...] = Field(
+        (), max_length=MOST_REPEATS, description="several prompts: one comparison each, `prompt` being the first"
+    )
+    batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
+    repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
+    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
+    aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        return _filled_in(given)
+
+    @property
+    def runs(self) -> tuple[MethodChoice, ...]:
+        """Every run that will be made, in order: beside several choices the full cache, first, where none is it."""
+        alone = len(self.choices) == 1 or any(choice.method == "full" for choice in self.choices)
+        return self.choices if alone else (FULL, *self.choices)
+
+    @property
+    def comparisons(self) -> int:
+        """How many there will be: one, or one a repeat or prompt."""
+        return len(self.repeats) or len(self.prompts) or 1
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it has repeats or several prompts: `kvlab.jobs.batch.run_batch` runs it."""
+        return bool(self.repeats or self.prompts)
+
+    @model_validator(mode="after")
+    def _has_choices(self) -> CompareRequest:
+        if not self.choices:
+            raise ValueError("name at least one method")
+        if len(self.choices) > MOST_RUNS:
+            raise ValueError(f"{len(self.choices):,} runs were asked for: ask for at most {MOST_RUNS:,} at once")
+        if self.repeats and (self.answer is not None or self.facts):
+            raise ValueError("repeats plant their own answers and facts: leave out both")
+        if self.repeats and (self.prompts or self.turns):
+            raise ValueError("a needle is planted in one text: give several prompts or a conversation without repeats")
+        if self.prompts and (self.answer is not None or self.facts or self.turns):
+            raise ValueError("several prompts have an answer, facts and turns each: give them there")
+        if sum(len(one.prompt) for one in self.prompts) > LARGEST_PROMPTS_BYTES:
+            raise ValueError(f"all prompts together may have {LARGEST_PROMPTS_BYTES // 2**20} million characters")
+        if self.turns and self.system.strip():
+            raise ValueError("a conversation has its system prompt as its first turn: leave out the other")
+        if self.other_answers and self.answer is None:
+            raise ValueError("other answers stand beside an answer: give the first of them as the answer")
+        _check_turns(self.turns, self.prompt)
+        return self
+
+
+class RescueRequest(BaseModel):
+    """What to give back to a recorded run that does not answer, so that it does."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["rescue"] = "rescue"
+    run_id: str = Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="a folder's name, no path")
+    most_reruns: int = Field(40, ge=1, le=1000)
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
+    title: str = ""
+    private: bool = Field(False, description="as the run is")
+
+
+class Progress(BaseModel):
+    """One progress report of a running request."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: str
+    done: int
+    total: int
+    run_id: str | None = None
+
+
+FULL = MethodChoice(method="full", budget=1.0)

@@ -1,0 +1,162 @@
+"""A conversation as the prompt of a run: turns with roles, the last of them the user's. Free of everything.
+
+A model with a chat template reads the turns in it. One without reads `as_text`: every turn after the name of its role,
+an empty line between two, and `Assistant:` at the end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import left_out
+from kvlab.common.validation import Text, plain_text, shown
+
+Role = Literal["system", "user", "assistant"]
+ROLES: tuple[Role, ...] = get_args(Role)
+MOST_TURNS = 200
+SAME: dict[object, Role] = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"}
+NAMED = re.compile(r"(?:^|\n\n)(?:System|User|Assistant):(?: |$)")
+# What parts of a message are by their type, and what messages hold beside their content.
+PARTS = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "audio": "audio part",
+    "audio_url": "audio part",
+    "input_audio": "audio part",
+    "video": "video",
+    "video_url": "video",
+    "file": "file",
+    "input_file": "file",
+    "document": "file",
+    "tool_use": "tool call",
+    "tool_call": "tool call",
+    "tool_result": "tool result",
+    "thinking": "reasoning part",
+    "reasoning": "reasoning part",
+    "refusal": "refusal",
+}
+BESIDE = {
+    "tool_calls": "tool call",
+    "function_call": "tool call",
+    "audio": "audio part",
+    "images": "image",
+    "attachments": "file",
+    "refusal": "refusal",
+    "reasoning": "reasoning part",
+    "reasoning_content": "reasoning part",
+}
+SHAPE = 'give a list of objects with role and content, as {"messages": [{"role": "user", "content": "Hello"}]}'
+
+
+class Turn(BaseModel):
+    """One turn."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Role
+    content: Text = Field(min_length=1)
+
+
+def check_turns(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """The turns, where a model can answer them.
+
+    Raises:
+        UserError: there are none or too many, the last is not the user's, or a system prompt stands further on.
+    """
+    if not turns:
+        raise UserError("The conversation is empty: give at least one turn of the user's.")
+    if len(turns) > MOST_TURNS:
+        raise UserError(f"The conversation has {len(turns):,} turns and the most is {MOST_TURNS}.")
+    if turns[-1].role != "user":
+        raise UserError(
+            f"The last turn is the {turns[-1].role}'s: end with one of the user's, which the model answers."
+        )
+    late = [number for number, turn in enumerate(turns, 1) if turn.role == "system" and number > 1]
+    if late:
+        raise UserError(f"Turn {late[0]} is a system prompt: it can only come first, and once.")
+    blank = [number for number, turn in enumerate(turns, 1) if not turn.content.strip()]
+    if blank:
+        raise UserError(f"Turn {blank[0]} is empty: write what it says, or remove it.")
+    return tuple(turns)
+
+
+def as_text(turns: Sequence[Turn]) -> str:
+    """What a model without a chat template reads."""
+    return "\n\n".join([*(f"{turn.role.capitalize()}: {turn.content}" for turn in turns), "Assistant:"])
+
+
+def said_in(text: str) -> list[tuple[int, int]]:
+    """(start, stop) of what stands between the names of roles in `as_text`, white space at both ends left out.
+
+    Where a turn's own text holds such a name, it comes in two parts.
+    """
+    edges = [0, *(edge for found in NAMED.finditer(text) for edge in found.span()), len(text)]
+    spans = [
+        (start, start + len(text[start:stop].rstrip())) for start, stop in zip(edges[::2], edges[1::2], strict=True)
+    ]
+    spans = [(stop - len(text[start:stop].lstrip()), stop) for start, stop in spans]
+    return [span for span in spans if span[0] < span[1]]
+
+
+def read_turns(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
+    """Turns from messages in OpenAI's form, and how many parts that are no text were left out.
+
+    Raises:
+        UserError: `what` holds no such messages, or a role that no template knows.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise UserError(f"{what} holds no messages: {SHAPE}.")
+    turns, dropped = [], 0
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message, dict) or "role" not in message:
+            raise UserError(f"Message {number} of {what} has no role: {SHAPE}.")
+        role = SAME.get(message["role"] if isinstance(message["role"], str) else "", message["role"])
+        if role not in ROLES:
+            raise UserError(f"Message {number} of {what} has the role {shown(role)}: give system, user or assistant.")
+        content, others = _content(message.get("content"))
+        if not content.strip():
+            raise UserError(f"Message {number} of {what} holds no text: {SHAPE}.")
+        turns.append(Turn(role=role, content=content))
+        dropped += others
+    return check_turns(turns), dropped
+
+
+def left_out_of(messages: Sequence[Any]) -> tuple[str, ...]:
+    """What messages hold beside their text, in a sentence; nothing where they hold no more."""
+    counts = Counter(noun for message in messages if isinstance(message, dict) for noun in _no_text(message))
+    return left_out(counts)
+
+
+def _content(content: Any) -> tuple[str, int]:
+    """The text of a message, whose content is a text or a list of parts, and how many parts are none."""
+    if isinstance(content, str):
+        return plain_text(content), 0
+    texts = [text for part in _parts(content) if (text := _text_of(part)) is not None]
+    return plain_text("\n".join(texts)), len(_parts(content)) - len(texts)
+
+
+def _parts(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else []
+
+
+def _text_of(part: Any) -> str | None:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else None
+
+
+def _no_text(message: dict[str, Any]) -> Iterator[str]:
+    """What each part of a message is that no turn holds."""
+    for part in _parts(message.get("content")):
+        kind = str(part.get("type") or "") if isinstance(part, dict) else ""
+        if _text_of(part) is None or not (kind in ("", "text") or kind.endswith("_text")):
+            yield PARTS.get(kind, "unknown part")
+    for name, noun in BESIDE.items():
+        held = message.get(name)
+        yield from [noun] * (len(held) if isinstance(held, list) else bool(held))

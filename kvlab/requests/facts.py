@@ -1,0 +1,66 @@
+"""What a prompt asks for: the expected answer, and the facts that it needs, as spans of the prompt's characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from kvlab.common.answer_match import find_answer
+from kvlab.common.errors import UserError
+from kvlab.common.validation import check_text
+
+LONGEST_ANSWER = 2_000
+
+
+def _is_span(span: tuple[int, int]) -> tuple[int, int]:
+    if span[0] >= span[1]:
+        raise ValueError("a fact starts before it stops")
+    return span
+
+
+Place = Annotated[int, Field(ge=0, lt=2**31)]
+Fact = Annotated[
+    tuple[Place, Place],
+    AfterValidator(_is_span),
+    Field(description="first character of the prompt in it, and the first after it"),
+]
+
+
+def check_answer(answer: str) -> str:
+    """The answer without white space around it.
+
+    Raises:
+        UserError: there is none, or it is longer than an answer can be.
+    """
+    if not answer.strip():
+        raise UserError("The expected answer is empty: write the words that a right continuation holds, or leave it.")
+    if len(answer) > LONGEST_ANSWER:
+        raise UserError(f"The expected answer has {len(answer):,} characters: give one of at most {LONGEST_ANSWER:,}.")
+    return check_text(answer.strip(), "The expected answer")
+
+
+def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    """Each fact as (start, stop) in the prompt; words stand for the first place where they occur.
+
+    Words that do not occur as written are looked for as an answer is: case, quotes and the form of letters aside.
+
+    Raises:
+        UserError: the prompt lacks one of them.
+    """
+    return tuple(_find(prompt, fact) for fact in facts)
+
+
+def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
+    if isinstance(fact, str):
+        words = fact.strip()
+        start = prompt.find(words) if words else -1
+        place = (start, start + len(words)) if start >= 0 else find_answer(prompt, words)
+        if place is None:
+            raise UserError(f"The prompt has no “{words[:80]}”: write the fact as it stands there, letter by letter.")
+        return place
+    if len(fact) != 2 or not 0 <= fact[0] < fact[1] <= len(prompt):
+        shown = " to ".join(map(str, fact))
+        raise UserError(f"The fact {shown} is no part of the prompt: it has the characters 0 to {len(prompt)}.")
+    return fact[0], fact[1]

@@ -1,0 +1,79 @@
+"""Repeats of a comparison, each a comparison of one batch: a needle again and again in one text, or several prompts.
+
+Free of everything, so that requests and records can name a repeat.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from kvlab.common.errors import UserError
+
+MOST_REPEATS = 200
+VARIED = ("depth", "wording")  # a name and a number of its own every repeat has
+GOLDEN = (5**0.5 - 1) / 2
+
+BatchName = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,149}$")]
+
+
+class Planting(BaseModel):
+    """Where and how a needle is planted in a text (`kvlab.tasks.plant`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    wording: int = Field(0, ge=0, description="number of the wording, from 0")
+    depth: float = Field(0.3, ge=0, le=1, description="0: the text's start, 1: its end")
+    draw: int = Field(0, ge=0, description="draws the name and the number")
+
+    @property
+    def words(self) -> str:
+        """As a list shows it."""
+        return f"depth {100 * self.depth:g} %, wording {self.wording + 1}, draw {self.draw}"
+
+
+class Repeat(BaseModel):
+    """Which repeat of which batch a comparison is: of a needle that is planted, or of a prompt of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch: BatchName
+    number: int = Field(ge=1)
+    of: int = Field(ge=1, le=MOST_REPEATS)
+    planting: Planting | None = Field(None, description="of the needle; none: another prompt each time")
+    name: str = Field("", max_length=200, description="of the prompt")
+
+    @property
+    def words(self) -> str:
+        """What tells it from the others."""
+        return self.planting.words if self.planting else self.name
+
+    @model_validator(mode="after")
+    def _is_among(self) -> Repeat:
+        if self.number > self.of:
+            raise ValueError(f"repeat {self.number} is none of {self.of}")
+        return self
+
+
+def plantings(count: int, first: Planting, wordings: int, vary: tuple[str, ...] = VARIED) -> tuple[Planting, ...]:
+    """Return `count` plantings; what `vary` does not name is that of `first`, the draw counts up from its.
+
+    Depths follow the golden ratio, so that those of the first few repeats are spread as evenly as all; wordings take
+    turns.
+
+    Raises:
+        UserError: the count is not one of 1 to `MOST_REPEATS`, or there is nothing of that name to vary.
+    """
+    if not 1 <= count <= MOST_REPEATS:
+        raise UserError(f"There cannot be {count:,} repeats: ask for 1 to {MOST_REPEATS}.")
+    if unknown := set(vary) - set(VARIED):
+        raise UserError(f"Repeats cannot vary {sorted(unknown)[0]!r}: name {' or '.join(VARIED)}, or both.")
+    return tuple(
+        Planting(
+            wording=(first.wording + index) % wordings if "wording" in vary else first.wording,
+            depth=round((0.5 + index * GOLDEN) % 1, 2) if "depth" in vary else first.depth,
+            draw=first.draw + index,
+        )
+        for index in range(count)
+    )

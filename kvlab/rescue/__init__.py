@@ -1,5 +1,0 @@
-"""Who killed the answer: the smallest sets whose return restores it, by reruns from the prompt as it was read."""
-
-from kvlab.rescue.rescue import rescue
-
-__all__ = ["rescue"]

@@ -1,0 +1,160 @@
+"""What the page Quality shows of evaluation rows: tables of scores, ranks that respect intervals, bytes, prompts.
+
+Rows are those of one model with the question in sight or not, as `kvlab.evaluate.results.rows.ROWS`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from kvlab.common.intervals import Interval
+from kvlab.evaluate.results.summary import over_tasks, with_measures
+from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.requests.method_spec import with_options
+from kvlab.results.score_tables import FULL, NAMES, PROMPT, named, paired_gap, score_table, where_all_were
+
+ALL_TASKS = "all tasks"
+MOST_CELLS = 120
+NEEDLE = "needle"  # in the names of tasks that hide one
+PAIR = [*PROMPT, "question_aware"]
+BYTES = ("score", "live_bytes", "allocated_bytes", "kept")
+
+
+def labelled(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `NAMES`; an arm is named with all options that were given, a preset too."""
+    table = named(rows)
+    options = [json.loads(text) for text in table["options"]]
+    return table.assign(arm=[with_options(*pair) for pair in zip(table["method"], options, strict=True)])
+
+
+def scores(rows: pd.DataFrame) -> pd.DataFrame:
+    """`kvlab.results.score_tables.score_table` with arms named as `labelled` does."""
+    table = score_table(rows)
+    options = [json.loads(text) for text in table["options"]]
+    return table.assign(arm=[with_options(*pair) for pair in zip(table["method"], options, strict=True)])
+
+
+def means(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """A row a group of `by`: means over the tasks of the rows that `table` shows and all arms were asked."""
+    shown = where_all_were(table[table["higher"]] if table["higher"].any() else table)
+    keys = ["task", *NAMES]
+    measured = labelled(with_measures(rows)).merge(shown[keys].drop_duplicates(), on=keys)
+    return over_tasks(measured, by)
+
+
+def budgets(rows: pd.DataFrame) -> list[str]:
+    """The budgets that were asked for, as people say them, those of most arms first."""
+    table = labelled(rows[rows["method"] != FULL])
+    count = table.groupby("asked", sort=False)["arm"].nunique()
+    return count.sort_values(ascending=False, kind="stable").index.tolist()
+
+
+def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
+    """A row a task and arm at one budget, with its rank; with several tasks where more is better, also over all tasks.
+
+    An arm stands behind as many others as are better than it on the same prompts, that is whose paired difference to it
+    has a 95 % interval above zero: `rank` is one more than their number. `level` marks those that nobody is better
+    than. Columns: task, arm, method, rank, level, prompts, score and behind (the best mean minus this arm's, paired),
+    both with `_low` and `_high`. With one prompt a task nobody is better: every rank is 1.
+    """
+    table = labelled(rows)
+    table = table[(table["asked"] == asked) & (table["method"] != FULL)]
+    table = table.assign(higher=table["metric"].map(higher_is_better))
+    groups = [(str(task), group) for task, group in table.groupby("task", sort=False)]
+    better = table[table["higher"]]
+    if better["task"].nunique() > 1:
+        groups.append((ALL_TASKS, better))
+    return pd.DataFrame([line for task, group in groups for line in _ranked(task, group)])
+
+
+def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
+    sign, tasks = 1.0 if group["higher"].all() else -1.0, group["task"].nunique()
+    arms = {str(arm): part.assign(signed=sign * part["score"]) for arm, part in group.groupby("arm", sort=False)}
+    found = over_tasks(group, ["arm", "method"], ("score",)).set_index("arm")
+    best = str((sign * found["score"]).idxmax())
+    lines = []
+    for arm, part in arms.items():
+        gaps = {other: _gap(theirs, part, sign) for other, theirs in arms.items() if other != arm}
+        rank = 1 + sum(one is not None and one.n > tasks and one.low > 0 for one in gaps.values())
+        behind = gaps.get(best) or Interval(0.0, 0.0, 0.0, len(part))
+        mean = found.loc[arm]
+        lines.append(
+            {
+                "task": task, "arm": arm, "method": mean["method"], "rank": rank, "level": rank == 1,
+                "prompts": int(mean["prompts"]), "score": mean["score"], "score_low": mean["score_low"],
+                "score_high": mean["score_high"], "behind": behind.mean, "behind_low": behind.low,
+                "behind_high": behind.high,
+            }
+        )  # fmt: skip
+    return lines
+
+
+def _gap(one: pd.DataFrame, other: pd.DataFrame, sign: float) -> Interval | None:
+    """How much better `one` is than `other` on the prompts both saw; scores of 0 and 1 have intervals of their own."""
+    return paired_gap(one, other, PAIR, "score" if sign > 0 else "signed")
+
+
+def by_bytes(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row an arm and budget: mean score over the tasks, mean bytes a prompt, and whether it is on the frontier.
+
+    Of the tasks where more is better, and that every arm was asked, as one that skipped the hard tasks is no better.
+    Columns: `NAMES`, score, live_bytes, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
+    """
+    table = labelled(with_measures(rows))
+    table = table[table["metric"].map(higher_is_better)]
+    asked_of = table.groupby("task")["arm"].nunique()
+    table = table[table["task"].isin(asked_of[asked_of == asked_of.max()].index)]
+    found = over_tasks(table, NAMES, BYTES)
+    return found.assign(frontier=_frontier(found["live_bytes"].to_numpy(float), found["score"].to_numpy(float)))
+
+
+def _frontier(size: np.ndarray, score: np.ndarray) -> list[bool]:
+    """Which points nothing beats: no other has at most its bytes and at least its score, and one of both better."""
+    return [
+        not bool(np.any((size <= s) & (score >= p) & ((size < s) | (score > p))))
+        for s, p in zip(size, score, strict=True)
+    ]
+
+
+def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What `figures.needle_map` and its reading show at one budget: the cells, and the mean of each arm.
+
+    Of the tasks that hide needles where there are any, else of all with several depths; empty where there are none.
+    """
+    known = rows.dropna(subset="depth")
+    if known.empty:
+        return pd.DataFrame(), pd.DataFrame()
+    known = known[known["metric"].map(higher_is_better)]
+    placed = known.groupby("task")["depth"].nunique()
+    names = placed[placed > 1].index
+    hiding = [name for name in names if NEEDLE in name]
+    known = known[known["task"].isin(hiding or names)]
+    on_grid = known.groupby(["length", "depth"])["index"].nunique()
+    if known.empty or len(on_grid) > MOST_CELLS:  # depths drawn at random are no grid
+        return pd.DataFrame(), pd.DataFrame()
+    table = labelled(known)
+    full = table["method"] == FULL
+    table, full = table[full | (table["asked"] == asked)], full[full | (table["asked"] == asked)]
+    table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
+    return over_tasks(table, ["row", "length", "depth"], ("score",)), over_tasks(table, ["row"], ("score",))
+
+
+def prompts_behind(rows: pd.DataFrame, task: str, arm: str, asked: str) -> pd.DataFrame:
+    """The prompts of a cell, the worst first: those that lose most against the full cache, then the lowest scores.
+
+    Columns of the rows, with `full` (the full cache's score on the same prompt) and `lost` (full minus score; of a
+    measure where less is better, the other way round).
+    """
+    table = labelled(rows)
+    cell = table[(table["task"] == task) & (table["arm"] == arm) & (table["asked"] == asked)]
+    measured = with_measures(rows[rows["task"] == task])
+    full = measured[measured["method"] == FULL].drop_duplicates(PAIR)[[*PAIR, "score", "prediction"]]
+    both = cell.merge(full, on=PAIR, how="left", suffixes=("", "_full"))
+    sign = np.where(both["metric"].map(higher_is_better), 1.0, -1.0)
+    both = both.rename(columns={"score_full": "full"}).assign(lost=sign * (both["score_full"] - both["score"]))
+    order = both.assign(_goodness=sign * both["score"])
+    return order.sort_values(["lost", "_goodness"], ascending=[False, True], kind="stable").drop(columns="_goodness")

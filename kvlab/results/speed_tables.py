@@ -1,0 +1,134 @@
+"""What the page Speed shows of benchmark rows (`kvlab.bench.rows.SCHEMA`), each at one batch and context."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from kvlab.analysis.comparison.speed import REFERENCE
+
+# Figures of rows, each with what the page calls it and the unit of its bar.
+MEASURES = {
+    "rate": ("decode rate", "tokens/s"),
+    "prefill": ("prefill", "s"),
+    "memory": ("allocated bytes", "bytes"),
+    "freed": ("allocator: taken by the cache", "bytes"),
+}
+DECIDING = "scoring and deciding"
+RECORDING = "recording {} / off"
+LEVELS = ("light", "full")
+COLUMNS = [
+    "method", "label", "value", "spread", "bound", "ratio", "reference", "own_ratio", "is_full", "status", "note",
+    "repeats",
+]  # fmt: skip
+
+
+def loads(rows: pd.DataFrame) -> list[tuple[str, int, int]]:
+    """(model, batch, context) of everything measured, the largest context of each model first."""
+    drawn = {figure for figure, _ in MEASURES.values()} | {RECORDING.format(level) for level in LEVELS} | {DECIDING}
+    measured = rows[(rows["batch"] > 0) & rows["figure"].isin(drawn)]
+    found = measured[["model", "batch", "context"]].drop_duplicates().sort_values("context", ascending=False)
+    return [(str(model), int(batch), int(context)) for model, batch, context in found.itertuples(index=False)]
+
+
+def at(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
+    """The rows of one load; of a figure that was measured again the newest."""
+    model, batch, context = load
+    found = rows[(rows["model"] == model) & (rows["batch"] == batch) & (rows["context"] == context)]
+    again = ["mode", "figure", "method", "budget", "hyper_parameters", "compress_every"]
+    return found.sort_values("timestamp", kind="stable").drop_duplicates(again, keep="last").sort_index()
+
+
+def measured(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
+    """A row a method with columns `COLUMNS`.
+
+    `ratio` is that to `reference`, the best of the full caches there, by name; `own_ratio` that to kvlab's full cache,
+    which comparisons take for reference.
+    """
+    found = rows[rows["figure"] == figure]
+    best = found.loc[found["is_full"].astype(bool), "method"]
+    own = found.loc[(found["method"] == REFERENCE) & (found["median"] > 0), "median"]
+    labels = [label(row) for _, row in found.iterrows()]
+    return pd.DataFrame(
+        {
+            "method": found["method"].str.split(":").str[0].to_numpy(),
+            "label": labels,
+            "value": found["median"].to_numpy(float),
+            "spread": found["iqr"].to_numpy(float),
+            "bound": found["bound"].to_numpy(float),
+            "ratio": found["ratio_to_full"].to_numpy(float),
+            "reference": str(best.iloc[0]) if len(best) else "",
+            "own_ratio": found["median"].to_numpy(float) / (float(own.iloc[0]) if len(own) else float("nan")),
+            "is_full": found["is_full"].to_numpy(bool),
+            "status": found["status"].to_numpy(str),
+            "note": found["note"].fillna("").to_numpy(str),
+            "repeats": found["repeats"].to_numpy(int),
+        },
+        columns=COLUMNS,
+    )
+
+
+def split(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a method whose decode step was timed whole and in parts: attention, deciding, rest, whole (ms).
+
+    Deciding is the step of attention less that over as many slots undecided, round by round; rest is the whole step
+    less its attention. Columns also label, method. Empty where modes decode and compress were not both measured.
+    """
+    parts = {
+        name: measured(rows, figure).set_index("label")["value"]
+        for name, figure in (
+            ("whole", "decode step"), ("attending", "attention step"), ("deciding", DECIDING),
+        )
+    }  # fmt: skip
+    both = pd.DataFrame({name: part[~part.index.duplicated()] for name, part in parts.items()})
+    both = both.dropna(subset=["whole", "attending", "deciding"])
+    deciding = both["deciding"].clip(lower=0)
+    table = pd.DataFrame(
+        {
+            "attention": (both["attending"] - deciding).clip(lower=0),
+            "deciding": deciding,
+            "rest": (both["whole"] - both["attending"]).clip(lower=0),
+            "whole": both["whole"],
+        }
+    )
+    return table.rename_axis("label").reset_index()
+
+
+def recording(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a method and level: the step over recording off (value, spread) with columns label, level."""
+    frames = [measured(rows, RECORDING.format(level)).assign(level=level) for level in LEVELS]
+    return pd.concat(frames, ignore_index=True).dropna(subset="value")
+
+
+def label(row: pd.Series) -> str:
+    """A method with its budget and options, such as `h2o 20 %` or `full (sdpa)`."""
+    method = str(row["method"])
+    if pd.isna(row["budget"]):
+        return method
+    amount = f"{row['budget']:.0f} slots" if row["budget_unit"] == "slots" else f"{100 * row['budget']:g} %"
+    return f"{method} {amount}" if amount not in method else method
+
+
+def place(rows: pd.DataFrame, load: tuple[str, int, int]) -> str:
+    """Device, number format, model and load in one line: it stands on every figure."""
+    model, batch, context = load
+    first = rows.iloc[0]
+    smaller = f", 1/{first['scale']} of its layers and width" if first["scale"] > 1 else ""
+    devices = ", ".join(sorted(rows["device"].dropna().unique()))
+    return f"{devices} · {first['dtype']} · {model}{smaller} · batch {batch} · {context:,} tokens"
+
+
+def origin(rows: pd.DataFrame) -> str:
+    """Which file, device and versions the rows came from."""
+    first = rows.iloc[0]
+    versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
+    return " · ".join(
+        part for part in (f"benchmark {first['name']}", first["device"], first["dtype"], versions) if part
+    )
+
+
+def bandwidth(rows: pd.DataFrame) -> float | None:
+    """GB/s that the device copies, as measured beside the rows; None where it was not."""
+    found = rows.loc[rows["figure"] == "copy bandwidth", "median"].dropna()
+    return float(found.iloc[-1]) if len(found) else None

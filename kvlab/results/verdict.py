@@ -1,0 +1,133 @@
+"""What a verdict on a paper's claim is, what it rests on, and how an interval over prompts decides it. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kvlab.common.formatting import in_range, prompts
+from kvlab.common.intervals import Interval
+
+Verdict = Literal["holds", "does not hold", "not enough to say"]
+HOLDS: Verdict = "holds"
+FAILS: Verdict = "does not hold"
+OPEN: Verdict = "not enough to say"
+# The fewest prompts that can decide: all six on one side of a threshold happen by chance in 2 * 0.5^6 = 3 % of cases,
+# all five in 6 %, and an interval bootstrapped from fewer is too narrow besides.
+LEAST_PROMPTS = 6
+
+
+@dataclass(frozen=True)
+class Basis:
+    """How much a verdict rests on: prompts, (layer, KV head) pairs, merges, and repeats of a benchmark; 0 is unsaid."""
+
+    prompts: int = 0
+    heads: int = 0
+    merges: int = 0
+    repeats: int = 0
+
+    @property
+    def words(self) -> str:
+        """`12 prompts, 24 heads, 8,412 merges`."""
+        counts = {"heads": self.heads, "merges": self.merges, "repeats": self.repeats}
+        told = [f"{count:,} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count]
+        return ", ".join([*([prompts(self.prompts)] if self.prompts else []), *told])
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Above what a measured number counts for the claim, and why; `at_most`: below what; `up_to`: between which two."""
+
+    value: float
+    reason: str
+    at_most: bool = False
+    up_to: float | None = None
+
+    def side(self, found: Interval | None, least: int = LEAST_PROMPTS) -> Verdict:
+        """`holds` where the whole interval lies where it counts, `does not hold` where none of it does."""
+        if found is None or found.n < least:
+            return OPEN
+        if self.up_to is not None:
+            if self.value < found.low and found.high < self.up_to:
+                return HOLDS
+            return FAILS if found.high < self.value or found.low > self.up_to else OPEN
+        low, high = (-found.high, -found.low) if self.at_most else (found.low, found.high)
+        value = -self.value if self.at_most else self.value
+        return HOLDS if low > value else FAILS if high < value else OPEN
+
+    @property
+    def words(self) -> str:
+        """`above 0.1: a tenth of what two equal keys have`."""
+        if self.up_to is not None:
+            return f"between {self.value:g} and {self.up_to:g}: {self.reason}"
+        return f"{'below' if self.at_most else 'above'} {self.value:g}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, whether this data agrees, and the figure that decides, in one sentence.
+
+    `basis` says what it rests on, `interval` is that of the number that decides (over prompts, 95 %), `threshold` what
+    it is held to. `settle` is a command that would settle what there is not enough to say of. `setting` says under
+    which settings it was judged; `Exhibit.draw` takes it from the origin where the claim does not say. `judged_at` is
+    the key of the exhibit made for the claim, on an exhibit that only repeats that verdict.
+    """
+
+    paper: str
+    verdict: Verdict
+    finding: str
+    basis: Basis = field(default_factory=Basis)
+    interval: Interval | None = None
+    threshold: Threshold | None = None
+    settle: str = ""
+    setting: str = ""
+    judged_at: str = ""
+
+
+def judge(
+    paper: str, found: Interval | None, threshold: Threshold, basis: Basis, finding: str, settle: str = ""
+) -> Claim:
+    """The claim by one number over prompts: `finding` says it in words, `settle` how to measure more of it."""
+    verdict = threshold.side(found)
+    return Claim(paper, verdict, finding, basis, found, threshold, settle if verdict == OPEN else "")
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of a claim in several parts: it fails with any of them, and holds with all."""
+    found = list(verdicts)
+    if FAILS in found:
+        return FAILS
+    return HOLDS if found and all(one == HOLDS for one in found) else OPEN
+
+
+def decisive(parts: Sequence[tuple[Interval | None, Threshold]]) -> tuple[Verdict, Interval | None, Threshold]:
+    """The verdict of a claim in several parts (at least one), with the number and threshold of a part that decides it.
+
+    That is the first part that fails, else the first that is open, else the first.
+    """
+    sides = [held.side(found) for found, held in parts]
+    verdict = together(sides)
+    return verdict, *parts[sides.index(verdict)]
+
+
+def rests_on(claim: Claim) -> list[str]:
+    """Sentences on the basis of a verdict: prompts, deciding interval, threshold and settings."""
+    found, held = claim.interval, claim.threshold
+    parts = [f"On {claim.basis.words}."] if claim.basis.words else []
+    if found is not None and found.n > 1:
+        measured = "Measured:" if claim.verdict == OPEN else "Decided by"
+        mean, low, high = in_range(found.mean, found.low, found.high)
+        parts.append(f"{measured} {mean} (95 % interval {low} to {high}).")
+    if held is not None:
+        parts.append(f"Counts if {held.words}.")
+    if claim.verdict == OPEN and found is not None and found.n < LEAST_PROMPTS:
+        parts.append(f"Fewer than {LEAST_PROMPTS} prompts decide nothing.")
+    return [*parts, f"Judged {claim.setting}."] if claim.setting else parts
+
+
+def never(broken: int, basis: Basis) -> Verdict:
+    """Of a claim about every case: one that breaks it is enough, and as many prompts as for any other to hold."""
+    if broken:
+        return FAILS
+    return HOLDS if basis.prompts >= LEAST_PROMPTS else OPEN

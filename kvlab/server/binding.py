@@ -1,0 +1,112 @@
+"""Where a dashboard may be served, given who it lets in."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+from kvlab.common.assets import project_root
+from kvlab.common.errors import UserError
+from kvlab.server.settings import Lab
+from kvlab.server.tokens import hashes_from_environment
+
+# Told to the server: nobody is asked who they are; and only this machine is answered.
+OPEN, LOCAL = "KVLAB_OPEN_TO_EVERYONE", "KVLAB_LOCAL"
+LARGEST_UPLOAD_MB = 200
+# A session of a reader who went on takes half a megabyte, and Streamlit would keep 128 for two minutes.
+GONE_SECONDS = 10
+KEPT_RUNS = 20  # more than requests may wait between a browser and its page
+OPEN_TO_EVERYONE = (
+    "This dashboard asks nobody who they are: everybody who reaches it reads all prompts, starts runs and deletes them."
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server at this address."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+def check_serving(host: str, found: Lab | None, open_to_everyone: bool) -> str:
+    """What the terminal says of it, "" where there is nothing to say.
+
+    Raises:
+        UserError: the address is not this machine's alone, and nobody is asked who they are; or the lab's way to ask
+            lacks something.
+    """
+    local = is_loopback(host)
+    if found is None:
+        if not local and not open_to_everyone:
+            raise UserError(
+                f"At {host} everybody who reaches this machine could read all prompts and delete runs: give --lab "
+                "lab.toml (docs/shared-lab.md), or say --open-to-everyone too if that is meant."
+            )
+        return "" if local else f"Warning: {OPEN_TO_EVERYONE}"
+    if found.people.way == "token":
+        if not {**found.people.tokens, **hashes_from_environment()}:
+            raise UserError(
+                "The lab's way is token, and there is none: write what `kvlab token` prints into [people.tokens], or "
+                "set KVLAB_TOKEN or KVLAB_TOKEN_FILE."
+            )
+        return "" if local else "The token and all prompts travel in the clear: put a proxy with HTTPS in front."
+    if found.people.way == "oidc":
+        _check_oidc(found)
+    return ""
+
+
+def _check_oidc(found: Lab) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("authlib") is None:
+        raise UserError("people.way = \"oidc\" needs Authlib: pip install 'kvlab[oidc]'.")
+    if found.people.secrets is None or not found.people.secrets.is_file():
+        raise UserError(f"people.secrets names {found.people.secrets}, which is no file: write the table [auth] there.")
+
+
+def server_command(root: Path, host: str, port: int, found: Lab | None = None) -> tuple[list[str], dict[str, str]]:
+    """The line that starts the dashboard's server over a folder of runs, and its environment.
+
+    The server ends when its standard input does.
+    """
+    # -P keeps the user's own files from being imported in place of libraries.
+    line = [sys.executable, "-P", str(project_root() / "app" / "server" / "serve.py")]
+    flags = [f"--{name}={value}" for name, value in server_options(host, port, found).items()]
+    local = is_loopback(host)
+    told = {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and found is None else ""}
+    told |= {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # its own keeps what each of many threads has freed
+    return [*line, *flags], os.environ | told | {OPEN: "" if local or found else "yes"}
+
+
+def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]:
+    """Streamlit's options; given in full, so that no file in somebody's home loosens them."""
+    options: dict[str, object] = {
+        "server.port": port,
+        "server.address": host,
+        "server.headless": "true",
+        "server.fileWatcherType": "none",
+        "server.enableCORS": "true",
+        "server.enableXsrfProtection": "true",
+        "server.enableStaticServing": "false",
+        "server.maxUploadSize": LARGEST_UPLOAD_MB,
+        "browser.gatherUsageStats": "false",
+        # What a browser that is gone has open is kept for it so long; its address, and what it typed, it has itself.
+        "server.disconnectedSessionTTL": GONE_SECONDS,
+        # A browser says with a request what it keeps of what it was sent, and gets no more of that than a name; as kept
+        # for 2 runs only, it was gone when keys were pressed faster than pages come, and the page lost its server.
+        "global.maxCachedMessageAge": KEPT_RUNS,
+        "runner.postScriptGC": "false",  # all objects after every run of a page; the server does it now and then
+    }
+    if not is_loopback(host) or found is not None:
+        options["client.showErrorDetails"] = "none"  # a traceback names folders of the server
+    if found is not None and found.people.way != "oidc":
+        options["server.trustedUserHeaders"] = json.dumps({"X-Kvlab-Name": "kvlab_name", "X-Kvlab-Role": "kvlab_role"})
+    if found is not None and found.people.secrets is not None:
+        options["secrets.files"] = str(found.people.secrets)
+    return options

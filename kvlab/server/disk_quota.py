@@ -1,0 +1,86 @@
+"""How large the folder of runs may grow: the table `[disk]` of the lab's file, and what there is of the disk itself."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import in_words
+from kvlab.common.validation import in_one_sentence
+from kvlab.server.settings import lab
+from kvlab.server.units import Amount, seconds_of
+
+LEAST_FREE = 500 * 10**6
+
+
+def _span(given: object) -> object:
+    return seconds_of(given) if isinstance(given, str) else given
+
+
+class DiskRules(BaseModel):
+    """What the folder may take, and when old recordings lose their arrays. Without a file: what the disk has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    limit: Annotated[Amount, Field(ge=1)] | None = Field(None, description="bytes of the folder; none: the disk's")
+    warn: Annotated[float, Field(gt=0, le=1)] = Field(0.9, description="share of the limit from which on it is said")
+    free: Annotated[Amount, Field(ge=0)] = Field(LEAST_FREE, description="bytes of the disk that stay free")
+    thin_older_than: Annotated[int, BeforeValidator(_span)] | None = Field(
+        None, description="such as 30d: older recordings lose their arrays once the folder is near its limit"
+    )
+
+
+class Room(BaseModel):
+    """What the folder takes, and what it may."""
+
+    model_config = ConfigDict(frozen=True)
+
+    used: int
+    free: int
+    total: int
+    rules: DiskRules
+
+    @property
+    def full(self) -> str:
+        """What is used up, as a clause; empty where there is room."""
+        limit = self.rules.limit
+        if limit is not None and self.used >= limit:
+            return f"the folder of runs takes {in_words(self.used)}, and its limit is {in_words(limit)}"
+        if self.free <= min(self.rules.free, self.total // 20):
+            return f"the disk has {in_words(self.free)} left of {in_words(self.total)}"
+        return ""
+
+    @property
+    def warning(self) -> str:
+        """A sentence once it is full or nearly; empty before."""
+        if self.full:
+            return f"Nothing more is run here: {self.full}. Delete or thin recordings."
+        limit, near = self.rules.limit, 2 * min(self.rules.free, self.total // 20)
+        if limit is not None and self.used >= self.rules.warn * limit:
+            return f"The folder of runs takes {in_words(self.used)} of at most {in_words(limit)}: delete or thin soon."
+        if self.free <= near:
+            return f"The disk has {in_words(self.free)} left of {in_words(self.total)}: delete or thin soon."
+        return ""
+
+
+def disk_rules() -> DiskRules:
+    """The rules of this lab.
+
+    Raises:
+        UserError: the lab's file says what cannot be.
+    """
+    found = lab()
+    try:
+        return DiskRules() if found is None else DiskRules.model_validate(found.disk)
+    except ValidationError as error:
+        raise UserError(f"In the lab's file, [disk]: {in_one_sentence(error)}") from error
+
+
+def room_of(root: Path, used: int) -> Room:
+    """What is left of a folder that takes `used` bytes."""
+    disk = shutil.disk_usage(root)
+    return Room(used=used, free=disk.free, total=disk.total, rules=disk_rules())

@@ -1,0 +1,86 @@
+"""Models that whoever starts the dashboard puts on offer: folders given with `kvlab app --models DIR` or a lab file.
+
+On a server with a lab file these, mini and the hub names in the file are all that can be asked for, by short names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvlab.common.errors import UserError
+from kvlab.server.settings import lab
+
+FOLDERS = "KVLAB_MODELS"  # absolute paths, separated as PATH is: other processes have another current folder
+FITS = "KVLAB_FITS"  # where the fits of the worker's folder lie
+FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # how a method's setting names one
+DEPTHS = ("*", "*/*")  # a folder of models, and one sorted by owner; the folder itself may be a model too
+
+
+def given(folders: Sequence[Path]) -> str:
+    """What `KVLAB_MODELS` has to be for these folders. Raises UserError for one that is not there or has no model."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"There is no folder of models {folder}: give one that holds models saved by transformers.")
+        if not _models_in(folder):
+            raise UserError(f"The folder {folder} holds no model: give a folder of folders saved by transformers.")
+        if os.pathsep in str(folder.absolute()):
+            raise UserError(f"The name of the folder {folder} has a {os.pathsep!r} in it: rename it or link to it.")
+    return os.pathsep.join(str(folder.absolute()) for folder in folders)
+
+
+def shelf() -> list[str]:
+    """The models on offer as absolute paths, in alphabetic order a folder; each is looked for anew at every call."""
+    found = (str(model) for folder in _folders() if folder.is_dir() for model in _models_in(folder))
+    return list(dict.fromkeys(found))
+
+
+def offered() -> dict[str, str] | None:
+    """What a server with a lab file offers: by the name it is asked for, the folder or hub name; None without one."""
+    found = lab()
+    if found is None:
+        return None
+    by_name = {"mini": "mini"} | {name: name for name in found.models.hub}
+    for model in shelf():
+        short = short_name(model)
+        by_name.setdefault(Path(model).name if Path(short).is_absolute() else short, model)
+    return by_name
+
+
+def place_of(name: str, revision: str | None = None, cache_dir: str | None = None) -> str:
+    """Where the model of this name lies: on a server with a lab file what it offers, elsewhere the name itself.
+
+    Raises:
+        UserError: this server does not offer it. The sentence is the same whether or not there is such a folder.
+    """
+    known = offered()
+    if known is None:
+        return name
+    if name not in known:
+        raise UserError(f"This server has no model {name[:80]!r}: it has {', '.join(known)}.")
+    if revision is not None or cache_dir is not None:
+        raise UserError("On this server models are as its administrator put them there: leave the revision out.")
+    return known[name]
+
+
+def short_name(model: str) -> str:
+    """A model as it is called within its folder, such as `meta/llama-8b`; one from elsewhere keeps its name."""
+    for folder in _folders():
+        if Path(model) != folder and Path(model).is_relative_to(folder):
+            return str(Path(model).relative_to(folder))
+    return model
+
+
+def _folders() -> list[Path]:
+    found = lab()
+    given_here = [Path(folder) for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+    return list(
+        dict.fromkeys([*given_here, *(folder.absolute() for folder in found.models.folders)] if found else given_here)
+    )
+
+
+def _models_in(folder: Path) -> list[Path]:
+    places = sorted({folder.absolute(), *(path for depth in DEPTHS for path in folder.absolute().glob(depth))})
+    return [path for path in places if (path / "config.json").is_file() and any(path.glob("*.safetensors"))]

@@ -1,0 +1,144 @@
+"""The lab's one TOML file, `kvlab app --lab lab.toml`: who may do what, which models, how much.
+
+Server and worker find it through the environment variable KVLAB_LAB; without it the dashboard serves one person.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kvlab.common.errors import UserError
+from kvlab.common.validation import decode_text, in_one_sentence, read_file
+from kvlab.server.users import Person, Role
+
+VARIABLE = "KVLAB_LAB"
+LARGEST = 1 << 20
+Way = Literal["proxy", "oidc", "token"]
+
+
+def _address(text: str) -> str:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise UserError(f"{text!r} is no address of a proxy: write one such as 127.0.0.1 or 10.0.0.0/24.") from None
+    return text
+
+
+def _header(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9-]+", text):
+        raise UserError(f"{text!r} is no name of a header: write one such as X-Forwarded-User.")
+    return text
+
+
+def _hash(text: str) -> str:
+    if not re.fullmatch(r"scrypt:[0-9a-f]{32}:[0-9a-f]{64}", text):
+        raise UserError("A token is given by its hash: write what `kvlab token` prints, not the token itself.")
+    return text
+
+
+def _known_role(text: str) -> str:
+    if text not in [role.value for role in Role][1:]:
+        raise UserError(f"There is no role {text!r}: write look, run or administer.")
+    return text
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class People(_Table):
+    """How people are known, and their roles."""
+
+    way: Way
+    proxy: tuple[Annotated[str, AfterValidator(_address)], ...] = ("127.0.0.1", "::1")
+    header: Annotated[str, AfterValidator(_header)] = "X-Forwarded-User"
+    secrets: Path | None = Field(None, description="Streamlit's secrets.toml with the table [auth]")
+    claim: str = Field("email", description="what of the identity names a person")
+    tokens: dict[Annotated[str, AfterValidator(_known_role)], Annotated[str, AfterValidator(_hash)]] = {}
+    administer: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
+    look: tuple[str, ...] = ()
+    default: Literal["nobody", "look", "run"] = Field("run", description="the role of everybody else")
+
+    @model_validator(mode="after")
+    def _the_way_has_what_it_needs(self) -> People:
+        if self.way == "oidc" and self.secrets is None:
+            raise UserError("people.way is oidc: name the file with the table [auth] as people.secrets.")
+        if self.way == "token" and (self.administer or self.run or self.look):
+            raise UserError("With a shared token anybody may take any name: give each role a token in [people.tokens].")
+        return self
+
+    def role(self, name: str) -> Role:
+        """The role of the person of this name."""
+        for role in (Role.ADMINISTER, Role.RUN, Role.LOOK):
+            if name in getattr(self, role.value):
+                return role
+        return Role(self.default)
+
+    def person(self, name: str) -> Person:
+        """The person of this name, as the file has it."""
+        return Person(name, self.role(name))
+
+
+class Models(_Table):
+    """All the models that can be asked for on this server, mini beside them."""
+
+    folders: tuple[Path, ...] = Field((), description="folders of models, as `kvlab app --models` takes them")
+    hub: tuple[str, ...] = Field((), description="hub names")
+
+
+class Lab(_Table):
+    """The file as it is: `limits` and `disk` as tables, which their own modules read."""
+
+    people: People
+    models: Models = Models()
+    limits: Mapping[str, Any] = {}
+    disk: Mapping[str, Any] = {}
+
+
+def lab() -> Lab | None:
+    """The settings that KVLAB_LAB names, read anew whenever the file changed; None for a lab of one.
+
+    Raises:
+        UserError: the file cannot be read, or says what it cannot mean.
+    """
+    named = os.environ.get(VARIABLE)
+    return read_lab(Path(named)) if named else None
+
+
+def read_lab(path: Path) -> Lab:
+    """The settings in this file; raises as `lab`."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UserError(f"The lab file {path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
+    return _read(path, (found.st_mtime_ns, found.st_ino))
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamp: tuple[int, int]) -> Lab:
+    # The stamp is part of the key only: a changed file is read again.
+    try:
+        told = tomllib.loads(decode_text(read_file(path, "The lab file", LARGEST), f"The lab file {path}"))
+        return _whole(Lab.model_validate(told), path.absolute().parent)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"The lab file {path} is no TOML: {error}.") from error
+    except ValidationError as error:
+        raise UserError(f"In the lab file {path}: {in_one_sentence(error)}") from error
+
+
+def _whole(found: Lab, beside: Path) -> Lab:
+    """The same with whole paths: the file names others beside itself."""
+    secrets = None if found.people.secrets is None else beside / found.people.secrets
+    folders = tuple(beside / folder for folder in found.models.folders)
+    people = found.people.model_copy(update={"secrets": secrets})
+    return found.model_copy(update={"people": people, "models": found.models.model_copy(update={"folders": folders})})

@@ -1,0 +1,91 @@
+"""Which benchmark a file is, told by the fields of its records and its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvlab.common.errors import UserError
+from kvlab.tasks.loaders.jsonl import rows_in
+from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
+from kvlab.tasks.prompt_table import ANSWERS, as_row
+
+LOOKED_AT = 50  # records until one tells: the first may be the malformed ones
+PROSE = (".txt", ".md", ".text")
+
+# The fields that tell a format from the others, in small letters, those that say most first.
+FIELDS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("longbench2", frozenset({"context", "question", "choice_a", "choice_d", "answer"})),
+    ("longbench", frozenset({"context", "input", "answers"})),
+    ("ruler", frozenset({"input", "outputs"})),
+    ("helm", frozenset({"article", "summary_gt"})),
+    ("math", frozenset({"problem", "answer"})),
+    ("summaries", frozenset({"document", "summary"})),
+    ("summaries", frozenset({"article", "highlights"})),
+)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A format of `kvlab.tasks.loaders`, and the benchmark in words."""
+
+    form: str
+    benchmark: str
+
+
+def recognise(path: Path) -> Recognised:
+    """Return what a file is believed to be; raises UserError where it cannot be read or is nothing known."""
+    known: dict[str, None] = {}
+    for row in rows_in(path):
+        record = row.value if isinstance(row.value, Mapping) else None
+        if row.value is not None and (found := _of_record(path, row.value)):
+            return found
+        known |= dict.fromkeys(map(str, record or ()))
+        if row.number >= LOOKED_AT:
+            break
+    if path.suffix.lower() in PROSE and not known:
+        return Recognised("text", "plain text")
+    if not known:
+        raise UserError(f"{path} holds no JSON object and is no text file ({', '.join(PROSE)}): name its --loader.")
+    fields = ", ".join(list(known)[:12])
+    raise UserError(f"{path} is no benchmark that kvlab knows (its fields: {fields}): name its --loader.")
+
+
+def _of_record(path: Path, given: Any) -> Recognised | None:
+    record = (
+        {str(name).strip().casefold(): value for name, value in given.items()} if isinstance(given, Mapping) else {}
+    )
+    answer = record.get("answer")
+    if "question" in record and isinstance(answer, str) and "####" in answer:
+        return Recognised("gsm8k", "GSM8K")
+    form = next((form for form, fields in FIELDS if fields <= set(record)), None)
+    if form is None and _is_prompt_with_answer(given):
+        form = "table"
+    return Recognised(form, _benchmark(form, path, record)) if form else None
+
+
+def _is_prompt_with_answer(given: Any) -> bool:
+    """Whether there are columns for both; whether they hold something is for the reader to say, with the line."""
+    try:
+        row = as_row(given, "The row")
+    except UserError:
+        return False
+    return row.column(ANSWERS) is not None and bool(row.chat or row.parts)
+
+
+def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:
+    if form == "longbench":
+        name = str(record.get("dataset") or path.stem)
+        unknown = "" if name.removesuffix("_e") in LONGBENCH_TASKS else ", which kvlab has no prompt for"
+        return f"LongBench{'-E' if name.endswith('_e') else ''} {name}{unknown}"
+    if form == "ruler":
+        return f"RULER {path.parent.name if path.stem in ('validation', 'test') else path.stem}"
+    if form == "math":
+        return "AIME" if "aime" in path.name.lower() else "MATH"
+    if form == "table":
+        named = record.get("task")
+        return "a table of prompts" + (f" (its first task: {named})" if named else "")
+    words = {"longbench2": "LongBench v2", "helm": "few-shot summaries as in HELM"}
+    return words.get(form, "documents and summaries")

@@ -1,0 +1,146 @@
+"""SHA-256 of each block of an array file: what is read of it is held against the sums of its own blocks alone.
+
+Whatever is read of such a file comes this way, each byte once: it is summed where it has just been read. One head of a
+layer is an eighth of its file or less, and the sum of a whole file of 270 MB takes a fifth of a second. Whoever writes
+a run pays once more what the whole file's sum costs: 65 ms for 70 MB beside 63.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+from kvlab.trace.files.checksums import State, state_of
+
+SUMS = "arrays/blocks.safetensors"  # in a run's folder: of each array file, by its name, (blocks, 32) uint8
+BLOCK = 65_536  # bytes; all sums take 1/2,048 of what they are of
+DIGEST = 32  # bytes of SHA-256
+LENGTH = 8  # bytes that say how long the header of a safetensors file is
+REMEMBERED = 1_024  # files
+MOST_EMPTY = 2**24  # rows of a tensor without a number in it
+NUMBERS = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "U8": np.uint8, "I32": np.int32, "I64": np.int64}
+
+Index = tuple[int | slice, ...]  # into the first dimensions of a tensor; slices are whole
+
+
+def block_sums(path: Path) -> np.ndarray:
+    """SHA-256 of each block of a file, (blocks, 32) uint8; the last block may be shorter than the others."""
+    with path.open("rb") as file:
+        sums = b"".join(hashlib.sha256(block).digest() for block in iter(lambda: file.read(BLOCK), b""))
+    return np.frombuffer(sums, np.uint8).reshape(-1, DIGEST)
+
+
+def read_parts(path: Path, sums: np.ndarray | None, wanted: Mapping[str, Index]) -> dict[str, np.ndarray] | None:
+    """What is `wanted` of a safetensors file's tensors; None where it is not as it was when `sums` were taken.
+
+    Its header is looked at too. A block is summed once for each state of the file. Without sums nothing is checked.
+
+    Raises:
+        OSError, SafetensorError: the file cannot be read, or is none of its kind.
+        ValueError, KeyError: it is cut off, lacks a tensor, or one is not of what runs record.
+        IndexError: a tensor ends before what is wanted of it.
+    """
+    state = state_of(path)
+    count = -(-state[1] // BLOCK)
+    if sums is not None and count != len(sums):
+        return None
+    if state[1] < LENGTH:
+        raise ValueError("the file ends before its header does")
+    sound = np.ones(count, bool) if sums is None else _sound(path, state, count)
+    with path.open("rb", buffering=0) as file:
+        blocks = _Blocks(file, sums, sound, memoryview(bytearray(BLOCK)))
+        length = bytearray(LENGTH)
+        if not blocks.read(0, memoryview(length)):
+            return None
+        header_ends = LENGTH + int.from_bytes(length, "little")
+        if header_ends > state[1]:
+            raise ValueError("the header is longer than the file")
+        words = bytearray(header_ends - LENGTH)
+        if not blocks.read(LENGTH, memoryview(words)):
+            return None
+        with safe_open(path, framework="numpy"):
+            pass  # what the header says holds together and lies within the file, whoever wrote it
+        header, found = json.loads(words), {}
+        for name, index in wanted.items():
+            part, starts = _place(header[name], index)
+            memory = memoryview(part.reshape(-1).view(np.uint8).data)
+            size = len(memory) // max(1, len(starts))
+            for number, start in enumerate((header_ends + starts).tolist()):
+                if not blocks.read(start, memory[number * size : (number + 1) * size]):
+                    return None
+            found[name] = part
+    return found
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """A file by its blocks, those that are `sound` already and the `sums` of the others; `room` is for one block."""
+
+    file: FileIO
+    sums: np.ndarray | None
+    sound: np.ndarray
+    room: memoryview
+
+    def read(self, start: int, into: memoryview) -> bool:
+        """The bytes from `start` on; false where a block they lie in is not as it was written.
+
+        Raises:
+            ValueError: the file ends before.
+        """
+        place, end = start, start + len(into)
+        while place < end:
+            block = place // BLOCK
+            until = min(end, (block + 1) * BLOCK)
+            part = into[place - start : until - start]
+            if not (self._sound_part(place, part) if self.sound[block] else self._summed(block, place, part)):
+                return False
+            place = until
+        return True
+
+    def _sound_part(self, place: int, part: memoryview) -> bool:
+        self.file.seek(place)
+        if self.file.readinto(part) != len(part):
+            raise ValueError("the file ends before its tensors do")
+        return True
+
+    def _summed(self, block: int, place: int, part: memoryview) -> bool:
+        assert self.sums is not None
+        self.file.seek(block * BLOCK)
+        held = self.room[: self.file.readinto(self.room)]
+        begins = place - block * BLOCK
+        if hashlib.sha256(held).digest() != self.sums[block].tobytes() or len(held) < begins + len(part):
+            return False
+        part[:] = held[begins : begins + len(part)]
+        self.sound[block] = True
+        return True
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _sound(path: Path, state: State, blocks: int) -> np.ndarray:
+    """(blocks,) which blocks of a file in this state were found sound: filled as they are."""
+    return np.zeros(blocks, bool)
+
+
+def _place(tensor: Mapping[str, Any], index: Index) -> tuple[np.ndarray, np.ndarray]:
+    """Memory for a part of a tensor, and where behind the header its pieces begin, given what the header says of it.
+
+    Raises:
+        ValueError: no number lies in more rows than there can be.
+    """
+    shape, dtype, begins = tensor["shape"], np.dtype(NUMBERS[tensor["dtype"]]), tensor["data_offsets"][0]
+    outer, inner = shape[: len(index)], shape[len(index) :]
+    if not math.prod(inner) and math.prod(outer) > MOST_EMPTY:
+        raise ValueError("rows without end that hold nothing")
+    rows = np.arange(math.prod(outer)).reshape(outer)[index]
+    part = np.empty((*rows.shape, *inner), dtype)
+    return part, begins + math.prod(inner) * dtype.itemsize * rows.reshape(-1)

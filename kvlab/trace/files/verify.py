@@ -1,0 +1,109 @@
+"""What `kvlab doctor RUNS` finds: every file of a run folder read and held against its checksum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+from safetensors import SafetensorError, safe_open
+
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import is_written
+from kvlab.trace.catalogue import KILLED
+from kvlab.trace.files.blocks import SUMS
+from kvlab.trace.files.parts import LIST, decodes
+from kvlab.trace.reader import Run
+from kvlab.trace.record import FILE, read_record
+from kvlab.trace.schema import EXACT_ARRAYS, TABLES
+
+EXACT_KINDS = (np.float32, np.uint8)
+
+
+class Finding(BaseModel):
+    """What was found in one run folder; `unchecked` says why its files have no checksums, where they have none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    state: str
+    problems: tuple[str, ...]
+    unchecked: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """One text: what is damaged, or that it is sound, or that it has no checksums."""
+        return "\n".join(self.problems) or self.unchecked or "sound"
+
+
+def examine(path: Path) -> list[Finding]:
+    """Findings of the run in this folder, or of every run in it.
+
+    Raises:
+        UserError: there is no such folder, or no run in it.
+    """
+    path = Path(path)
+    folders = [path] if _is_run(path) else sorted(folder for folder in path.glob("*") if _is_run(folder))
+    if not folders:
+        raise UserError(f"There is no run in {path}: name a run folder, or the folder of runs.")
+    return [examine_run(folder) for folder in folders]
+
+
+def examine_run(path: Path) -> Finding:
+    """Everything in one run folder: record, tables, arrays, and that nothing foreign lies between them."""
+    try:
+        record = read_record(path)
+    except UserError as error:
+        return Finding(run=path.name, state="unknown", problems=(str(error),))
+    killed = record.status == "running" and not is_written(path, record.worker_pid, record.created)
+    state = KILLED if killed else record.status
+    try:
+        run = Run(path, record)
+    except UserError as error:
+        return Finding(run=path.name, state=state, problems=(str(error),))
+    problems = [*run.problems, *_undecodable(run), *_damaged_arrays(run)]
+    return Finding(run=path.name, state=state, problems=tuple(problems), unchecked=run.unchecked)
+
+
+def _is_run(path: Path) -> bool:
+    # A folder that lost its record still shows that it was a run.
+    return path.is_dir() and ((path / FILE).exists() or (path / LIST).exists() or (path / "arrays").is_dir())
+
+
+def _undecodable(run: Run) -> list[str]:
+    """Parts that are as they were written and still cannot be read."""
+    return [
+        f"{table}/{part.name} cannot be read as this kvlab's columns of {table}."
+        for table in TABLES
+        for part in run.parts(table)
+        if not decodes(part, table)
+    ]
+
+
+def _damaged_arrays(run: Run) -> list[str]:
+    folder, listed = run.path / "arrays", run.record.checksums
+    names = {file.name for file in folder.glob("*.safetensors")}
+    expected = names if listed is None else {name.split("/")[1] for name in listed if name.startswith("arrays/")}
+    problems = [f"arrays/{name} is missing." for name in sorted(expected - names)]
+    problems += [f"arrays/{name} is not one of the files that this run wrote." for name in sorted(names - expected)]
+    return problems + [
+        f"arrays/{name} is cut off or damaged." for name in sorted(names & expected) if _is_damaged(run, name)
+    ]
+
+
+def _is_damaged(run: Run, name: str) -> bool:
+    file = run.path / "arrays" / name
+    try:
+        run.check_array(file)
+        with safe_open(file, framework="numpy") as tensors:
+            names, kinds = tensors.keys(), _kinds(name)
+            return any(tensors.get_tensor(key).dtype not in kinds for key in names)
+    except (UserError, OSError, SafetensorError):
+        return True
+
+
+def _kinds(name: str) -> tuple[type[np.generic], ...]:
+    """The types that the tensors of an array file may have."""
+    if name == Path(SUMS).name:
+        return (np.uint8,)
+    return EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)
