@@ -19,7 +19,7 @@ compare: $(VENV)/.installed
 
 # A third worker computes where others wait for the processes and the browser they started, most of which read kvlab anew.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m compileall -q kvlab app pages
+	$(BIN)/python -m compileall -q kvlab app pages training
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # Every variant of every method on every family, in both types; `make test` takes two families a variant.

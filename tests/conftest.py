@@ -60,7 +60,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from kvlab.common.assets import asset_path
-    from kvlab.models.mini.tokenizer import train_tokenizer
+    from training.mini.tokenizer import train_tokenizer
 
     text = (asset_path("prompts/haystack") / "alice_in_wonderland.txt").read_text(encoding="utf-8")
     tokenizer = train_tokenizer([text[:60_000]], vocabulary_size=400)

@@ -23,7 +23,7 @@ from kvlab.evaluate.results import table as eval_table
 from kvlab.figures import memory, repeats, scores
 from kvlab.figures.base.words import number, percent
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 SHOWS: dict[str, Callable[[float], str]] = {
     "three digits": short, "number": number, "two digits": lambda value: number(value, 2), "whole": "{:.0f}".format,

@@ -11,7 +11,7 @@ from kvlab.bench.competitors import method_label
 from kvlab.bench.device_memory import give_back, is_out_of_memory
 from kvlab.bench.environment import stamp
 from kvlab.bench.models import BenchModel, open_model
-from kvlab.bench.modes import MEASURE, pages
+from kvlab.bench.modes import MEASURE
 from kvlab.bench.peaks import Peaks, measure_peaks
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row, Status
@@ -75,10 +75,6 @@ def run_requests(
 
 
 def _run(opened: Opened, request: BenchRequest) -> Iterator[Row]:
-    if request.mode == "pages":
-        known = stamp(request, None)
-        yield from (replace(row, **known) for row in pages.measure(request))
-        return
     try:
         model, peaks = opened.open(request)
     except Exception as error:

@@ -11,7 +11,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import Seed, Text, shown
 from kvlab.requests.compare import MOST_NEW_TOKENS, MethodChoice
 
-Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "pages"]
+Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Fill = Literal["synthetic", "prefill"]
 MOST_SIZE = 2**24  # of a context or a batch
@@ -104,7 +104,7 @@ def make_request(**fields: object) -> BenchRequest:
         raise UserError("--placement auto spreads the files of a model: shapes are made on one device.")
     if request.placement == "auto" and request.capture == "on":
         raise UserError("Steps over several devices cannot be captured: leave --capture out with --placement auto.")
-    if request.scale > 1 and request.mode != "pages" and not request.model.startswith("shape:"):
+    if request.scale > 1 and not request.model.startswith("shape:"):
         raise UserError("--scale makes shapes smaller, not trained models: use it with --model shape:NAME.")
     return request
 

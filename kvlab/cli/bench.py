@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
 RESULTS = Path("runs/bench")
 UNTIL_FULL = tuple(2**n for n in range(11))
-LARGE_RUN_TOKENS = (32_768,)
 TABLE_WIDTH = 170  # where there is no terminal to measure
 
 Own = Annotated[str | None, typer.Option(help="such as h2o,keepkv:rule=paper")]
@@ -60,7 +58,7 @@ class MeasuredOptions:
 @grouped
 def bench(
     mode: Annotated[
-        str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress, profile or pages")
+        str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress or profile")
     ] = "decode",
     methods: Own = None,
     budgets: Annotated[str | None, typer.Option(help="fractions of the prompt, or slots per KV head")] = None,
@@ -77,9 +75,6 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
     """Measure memory and speed of compressed caches.
-
-    Mode pages draws the dashboard's pages over a synthetic run of 32 layers (--scale divides them) x 8 KV heads and
-    times them in real Chromium; it needs no model.
 
     Shapes (real architectures with random weights): shape:tiny, llama2-7b, llama2-13b, llama3-8b, mistral-7b,
     qwen2.5-7b, qwen3-8b.
@@ -110,8 +105,6 @@ def _from_options(
     fields = changes | _numbers(lists) | {"mode": mode}
     if mode == "batch":
         fields.setdefault("batches", UNTIL_FULL)
-    if mode == "pages":  # a synthetic run is drawn, nothing is compressed
-        return make_request(choices=(), **({"contexts": LARGE_RUN_TOKENS} | fields))
     names = DEFAULT_METHODS if methods is None else methods
     return make_request(choices=parse_choices(names, budgets or "0.2"), **fields)
 
@@ -174,13 +167,9 @@ def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: f
     def listen(stage: str, done: int, total: int) -> None:
         errors.print(f"{done + 1} of {total}: {stage}")
 
-    begun = time.monotonic()
     try:
         for row in run_requests(requests, seconds=seconds, listener=listen):
             results.add([row])
-            if row.mode == "pages":  # one request of half an hour: each figure is said as it comes
-                said = f"{time.monotonic() - begun:,.0f} s: {row.figure}, {row.median:,.0f} {row.unit}; {row.note}"
-                errors.print(said, highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
         errors.print(f"Stopped. What was measured is in {results.path}", soft_wrap=True)
         raise typer.Exit(130) from None

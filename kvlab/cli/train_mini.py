@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvlab.common.assets import asset_path
+from kvlab.common.assets import asset_path, project_root
 from kvlab.common.errors import UserError
 
 _RESUMES = ("auto", "no")
@@ -36,8 +37,9 @@ def train_mini(
     if resume not in _RESUMES:
         raise UserError(f"--resume takes {' or '.join(_RESUMES)}, not {resume!r}.")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    from kvlab.models.mini.recipe import Recipe, progress_line, run_recipe  # torch is slow to import
-    from kvlab.models.mini.report import print_report
+    _find_recipe()
+    from training.mini.recipe import Recipe, progress_line, run_recipe  # torch is slow to import
+    from training.mini.report import print_report
 
     if report_only is None and corpus is None:
         raise UserError("Training needs text: give --corpus a folder with plain-text books.")
@@ -51,3 +53,12 @@ def train_mini(
         raise UserError(f"{folder} is no model folder: it has no config.json.")
     if report or report_only:
         print_report(folder, corpus or asset_path("prompts/haystack"), samples)
+
+
+def _find_recipe() -> None:
+    """Make the package `training` importable; raises UserError where only the installed package is here."""
+    root = project_root()
+    if not (root / "training").is_dir():
+        raise UserError("The training recipe is in kvlab's repository only: clone it and run the command there.")
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))

@@ -23,7 +23,7 @@ ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
 READER = MethodChoice(method="kvzip", budget=0.5)  # what fits read a window of text by
 ONCE = (*STANDING, "CUDA itself")  # parts that a batch has but once
 LOADS, DECODES = "loading the weights", "decoding"
-SEEKS_THE_LIMIT, NO_MODEL = "batch", "pages"  # modes of benchmarks that are not judged
+SEEKS_THE_LIMIT = "batch"  # the mode of benchmarks that is not judged
 WITHOUT_PROMPT = ("decode", "compress", "memory")  # that fill their caches with made-up states, unless told otherwise
 Several = EvalJob | SampleJob | BenchJob | FitJob
 
@@ -79,7 +79,7 @@ def stand_ins(work: Several, longest: int, device: str) -> Iterator[StandIn]:
         yield StandIn(_comparison(work.request, chosen), work.request.length)
     else:
         for part in parts_of(work.requests):  # those of a preset are its experiment's, and known where methods are
-            if part.mode not in (SEEKS_THE_LIMIT, NO_MODEL):
+            if part.mode != SEEKS_THE_LIMIT:
                 yield _measured(part, device)
 
 

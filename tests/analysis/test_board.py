@@ -20,7 +20,7 @@ from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.restore.success_test import Wanted as Rescued
 from kvlab.trace import Run, open_run
 from kvlab.trace.labels import Labels, load_labels, save_answer
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 METHODS = (("full", 1.0), ("h2o", 0.2), ("h2o", 0.4), ("keepkv", 0.2), ("keepkv", 0.4), ("pool", 16))
 DIGITS = st.text("0123456789", min_size=4, max_size=8)

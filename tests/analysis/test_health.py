@@ -11,7 +11,7 @@ import pytest
 from kvlab.analysis.attention import health
 from kvlab.figures.health import growth_over_steps, read_growth_over_steps
 from kvlab.trace import Run, open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 HEADS = pd.DataFrame({"layer": [0, 0, 1, 1], "head": [0, 1, 0, 1]})
 

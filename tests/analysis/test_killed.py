@@ -12,7 +12,7 @@ from kvlab.requests.restore import Return
 from kvlab.trace import Run, open_run
 from kvlab.trace.rerun_request import choice_of
 from kvlab.trace.restore_results import Found, Rescue
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 
 def found(search: str, returned: Return, slots: int, restores: bool = True, complete: bool = True) -> Found:

@@ -17,7 +17,7 @@ from kvlab.analysis.lineage.states import regions, regions_at
 from kvlab.analysis.lineage.tables import check, event_steps, events_with_texts, slot_table, token_fates, token_texts
 from kvlab.analysis.lineage.tree import lineage_tree, members, merged_count, merged_slots
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 
 @st.composite

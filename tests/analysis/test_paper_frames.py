@@ -19,7 +19,7 @@ from kvlab.atlas.analysis.pooling import age_and_tokens, spans
 from kvlab.atlas.analysis.pyramid import layer_budgets, spread_by_axis, straight, touched_sinks
 from kvlab.atlas.analysis.regions import REGIONS, regions_over_steps, slots_by_step
 from kvlab.trace import Run, open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.figures import repeats as figures
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 RIGHTS = {
     "snapkv": [1, 1, 1, 1, 1, 1, 1, 1, 0],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvlab.analysis.comparison.settings import differing_settings
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"layers": 1, "heads": 1, "steps": 1, "prompt_tokens": 8, "level": "off"}
 

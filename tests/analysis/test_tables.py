@@ -15,7 +15,7 @@ from kvlab.analysis.lineage import fold, merges
 from kvlab.figures import compare as figures
 from kvlab.figures.merges import votes_distribution
 from kvlab.trace import Run, open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 
 @pytest.fixture(scope="module")

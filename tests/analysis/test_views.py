@@ -26,7 +26,7 @@ from kvlab.figures import board as boards
 from kvlab.figures import cost as costs
 from kvlab.trace import Run, open_run
 from kvlab.trace.schema import SpeedReading
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("full", "h2o", "keepkv", "pool")
 NUMBERS = st.floats(-3, 3, width=32)

@@ -6,7 +6,7 @@ import pytest
 
 from kvlab.results.sources import Sources
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("full", "h2o", "zsmerge", "pool", "kvmerger", "keepkv", "gvote", "pyramid-pool", "kvzip")
 

@@ -16,8 +16,8 @@ from kvlab.common.errors import UserError
 from kvlab.results.sources import Sources
 from kvlab.trace import open_run
 from kvlab.trace.schema import TABLES
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.conftest import METHODS
+from tests.synthetic.runs import write_synthetic_run
 
 # The papers' figures and tables; a figure whose parts plot different things has a page a part.
 PUBLISHED = {

@@ -18,10 +18,10 @@ from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, RunWriter, open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.claims.frames import six_times
 from tests.atlas.drawing import drawn
 from tests.atlas.evaluations import can_be_run, evaluated
+from tests.synthetic.runs import write_synthetic_run
 
 PROMPT = "The harbour lamp was lit at seven; the harbour lamp was lit at eight, and nobody knew who lit it at nine."
 PROBED = ("fig-2", "fig-3a", "fig-3b")

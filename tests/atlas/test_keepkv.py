@@ -21,10 +21,10 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.claims.frames import six_times
 from tests.atlas.drawing import drawn
 from tests.families import tiny_folder, tiny_model
+from tests.synthetic.runs import write_synthetic_run
 
 PROMPT = "The harbour lamp was lit at seven; the harbour lamp was lit at eight, and nobody knew who lit it at nine."
 RUN_EXHIBITS = ("fig-1", "fig-2a", "fig-2b", "fig-2c", "fig-2d", "fig-3")

@@ -24,8 +24,8 @@ from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.claims.frames import six_times
+from tests.synthetic.runs import write_synthetic_run
 
 PROMPT = "A long time ago an old man and a young man sat on a wall in the sun and spoke of many things. " * 3
 RUN_BASED = ("fig-1", "fig-2", "fig-3a", "fig-3b", "fig-3d", "fig-4", "fig-6", "fig-7", "fig-8", "fig-9")

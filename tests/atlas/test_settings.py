@@ -12,8 +12,8 @@ from kvlab.methods import make_method, registered
 from kvlab.results import provenance
 from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.evaluations import evaluated
+from tests.synthetic.runs import write_synthetic_run
 
 ARMS = (Arm("h2o"), Arm("keepkv", {"threshold": 0.7}))
 

@@ -25,8 +25,8 @@ from kvlab.results.shipped import Shipped, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.test_scores import row
+from tests.synthetic.runs import write_synthetic_run
 
 FEW = ("zsmerge/fig-2", "keepkv/fig-2a", "pyramid-pool/fig-1")
 

@@ -17,7 +17,7 @@ from kvlab.figures.base.palette import Theme
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 
 def part(root: Path, name: str, **columns: list) -> None:

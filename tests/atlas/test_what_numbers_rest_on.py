@@ -22,8 +22,8 @@ from kvlab.bench.rows import Row, to_table
 from kvlab.evaluate.results.rows import ROWS, canonical_json
 from kvlab.results.sources import BENCH_FOLDER, Sources
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.test_scores import row
+from tests.synthetic.runs import write_synthetic_run
 
 NUMBER = r"[-+]?[\d.,]+(?: %| points)?"
 INTERVAL = re.compile(rf"{NUMBER} \({NUMBER} to {NUMBER}, n = \d+\)")

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from kvlab.bench.modes.pages_server import FLAGS, chromium_at_home, chromium_path
 from kvlab.common.assets import project_root
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.dashboard_speed.server import FLAGS, chromium_at_home, chromium_path
+from tests.synthetic.runs import write_synthetic_run
 
 PATIENCE_SECONDS = 90
 # A process for all tabs keeps the compiled scripts of the tests before: half the processor time of the folder.

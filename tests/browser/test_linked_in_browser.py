@@ -16,9 +16,9 @@ from kvlab.analysis.lineage.decision import decision
 from kvlab.analysis.lineage.decision import played as analysed
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.trace import Run, open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.browser.received import Received
 from tests.browser.settle import settle
+from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("full", "h2o", "keepkv")
 

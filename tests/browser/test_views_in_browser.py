@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kvlab.bench.modes.pages_server import Dashboard
 from kvlab.trace.stories import Story, View, save_story
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.browser.received import Received
 from tests.browser.settle import settle, until
+from tests.dashboard_speed.server import Dashboard
+from tests.synthetic.runs import write_synthetic_run
 
 RUN = "some-keepkv-25pc-0"
 

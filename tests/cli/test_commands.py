@@ -17,8 +17,8 @@ from kvlab.cli import commands, main
 from kvlab.planning import Machine
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, list_repeats
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.cli.running import PROMPT, kvlab
+from tests.synthetic.runs import write_synthetic_run
 
 
 def complaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:

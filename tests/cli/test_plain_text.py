@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import kvlab
 from kvlab.cli import commands
 from kvlab.common.terminal import PlainConsole, progress_columns, without_controls
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.cli.running import kvlab as run
+from tests.synthetic.runs import write_synthetic_run
 
 HOSTILE = [
     "[INST] What? [/INST]",

@@ -20,7 +20,7 @@ from kvlab.tasks.plant import plant
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.record import FILE
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 STORY = "It was late. The old lamp went out, and nobody spoke. Then the door opened. Rain came in."
 

@@ -17,8 +17,8 @@ from kvlab.engine.prompt import continuation, continuation_pieces
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.trace import open_run
 from kvlab.trace.files.older_texts import restore_texts
-from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.token_text import align, split_text
+from tests.synthetic.runs import write_synthetic_run
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 TOKENIZERS = ("mini", "mini-half")

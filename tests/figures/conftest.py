@@ -22,8 +22,8 @@ from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.outlines import merge_sets, outlines
 from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline
 from kvlab.trace import Run, open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.figures.views import drawn_views
+from tests.synthetic.runs import write_synthetic_run
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 METHODS = (("full", 1.0), ("h2o", 0.1), ("keepkv", 0.1), ("keepkv", 0.2), ("pool", 0.1))

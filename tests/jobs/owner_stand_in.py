@@ -7,7 +7,7 @@ from typing import Any
 
 from kvlab.requests.compare import CompareRequest
 from kvlab.server.users import acting
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 
 def compare(request: CompareRequest, root: Path, comparison_id: str, **_: Any) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import CompareRequest, Progress
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 
 def compare(

@@ -23,9 +23,9 @@ from kvlab.server.users import ALONE, Person, Role, ask_who
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import rebuild
 from kvlab.trace.record import read_record, write_record
-from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.thinning import arrays_bytes
 from tests.jobs.by_hand import STAND_IN, work_off
+from tests.synthetic.runs import write_synthetic_run
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
 

@@ -19,7 +19,7 @@ import pytest
 
 from kvlab.common.errors import UserError
 from kvlab.jobs import queue_db, worker_slots
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 command = importlib.import_module("kvlab.cli.app")  # the package also has an object of this name
 PATIENCE_SECONDS = 60

@@ -20,8 +20,8 @@ from kvlab.requests.conversation import Turn
 from kvlab.requests.repeats import VARIED, Planting, Repeat, plantings
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_repeats, list_runs
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.jobs.by_hand import work_off
+from tests.synthetic.runs import write_synthetic_run
 
 TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in. She wrote a letter. Nobody read it."
 CHOICES = (MethodChoice(method="h2o", budget=0.2), MethodChoice(method="keepkv", budget=0.2))

@@ -20,7 +20,7 @@ from kvlab.server.users import Role
 from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
 from kvlab.trace.labels import change_labels, change_tags, load_labels, owner_of, save_answer, take_name
 from kvlab.trace.stories import Story, save_story
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))  # so that the worker finds the stand-in by name
 Act = Callable[[str, Role], None]

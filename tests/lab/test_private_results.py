@@ -27,7 +27,7 @@ from kvlab.server.users import Role
 from kvlab.trace.labels import FOLDER, change_labels, label_path, load_labels, take_name
 from kvlab.trace.reader import open_run
 from kvlab.trace.stories import Story, View, list_stories, load_story, make_private, save_story, take_in
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 Act = Callable[[str, Role], None]
 H2O = (MethodChoice(method="h2o", budget=0.2),)

@@ -18,7 +18,7 @@ from kvlab.trace.catalogue import list_runs
 from kvlab.trace.labels import change_labels, load_labels, remove_labels, save_answer
 from kvlab.trace.schema import RunRecord, check_id
 from kvlab.trace.stories import story_path
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 OUTSIDE = ["../x", "..", "/etc/passwd", "a/../../x", "../../../../tmp/x", "a\0b"]
 USES: dict[str, Callable[[Path, str], object]] = {

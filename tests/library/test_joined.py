@@ -24,7 +24,7 @@ def test_runs_over_one_prompt_stand_side_by_side_with_one_full_cache(kept: Path)
 def test_what_cannot_be_held_together_is_said(kept: Path, given: dict, why: str):
     if given:
         size = {"layers": 1, "heads": 1, "steps": 4, "prompt_tokens": 24, "level": "light"} | given
-        from kvlab.trace.synthetic import write_synthetic_run
+        from tests.synthetic.runs import write_synthetic_run
 
         for method in ("full", "h2o"):
             write_synthetic_run(kept, method=method, comparison_id="other", **size)

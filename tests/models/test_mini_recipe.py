@@ -16,19 +16,19 @@ from safetensors.torch import load_file
 
 from kvlab.cli.train_mini import train_mini
 from kvlab.common.errors import UserError
-from kvlab.models.mini import checkpoint as saved
-from kvlab.models.mini import recipe as recipes
 from kvlab.models.mini.corpus import VALIDATION_BOOKS, training_books, unwrap, validation_books
-from kvlab.models.mini.curve import curve_figure, read_curve
-from kvlab.models.mini.growth import grow_depth, grow_width
-from kvlab.models.mini.mixture import ROW_MAKERS, draw_batch
-from kvlab.models.mini.presets import CPU_PHASES, GPU_PHASES, PRESETS, Phase
-from kvlab.models.mini.recipe import Recipe, run_recipe
-from kvlab.models.mini.rows import TEXT
-from kvlab.models.mini.shape import Shape, build_model
-from kvlab.models.mini.text import Text, prepare_text
-from kvlab.models.mini.train import Run, train
 from kvlab.models.mini.words import ADJECTIVES, NAMES
+from training.mini import checkpoint as saved
+from training.mini import recipe as recipes
+from training.mini.curve import curve_figure, read_curve
+from training.mini.growth import grow_depth, grow_width
+from training.mini.mixture import ROW_MAKERS, draw_batch
+from training.mini.presets import CPU_PHASES, GPU_PHASES, PRESETS, Phase
+from training.mini.recipe import Recipe, run_recipe
+from training.mini.rows import TEXT
+from training.mini.shape import Shape, build_model
+from training.mini.text import Text, prepare_text
+from training.mini.train import Run, train
 
 SMALL = Shape(hidden_size=64, num_hidden_layers=1, intermediate_size=96, vocab_size=4096)
 WIDE = Shape(hidden_size=128, num_hidden_layers=3, intermediate_size=192, vocab_size=4096)

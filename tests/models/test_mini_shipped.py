@@ -12,11 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from kvlab.common.assets import asset_path
-from kvlab.models.mini import measures, phrasing, task_rows
-from kvlab.models.mini.export import export_model
-from kvlab.models.mini.presets import CPU_PHASES
-from kvlab.models.mini.text import Text, validation_text
+from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import ADJECTIVES, NAMES
+from training.mini import measures, task_rows
+from training.mini.export import export_model
+from training.mini.presets import CPU_PHASES
+from training.mini.text import Text, validation_text
 
 FOLDER = asset_path("mini")
 

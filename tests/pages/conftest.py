@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
 from app.base.deferred import WAITING
 from kvlab.catalogue import methods, tasks
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # as app/main.py does, for pages that are run alone

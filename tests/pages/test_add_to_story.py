@@ -18,9 +18,9 @@ from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.stories import View, load_story
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.conftest import ROOT
 from tests.pages.test_killed import looked_into
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 STORY = "My story"

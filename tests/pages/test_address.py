@@ -10,8 +10,8 @@ from streamlit.runtime.scriptrunner_utils.script_requests import RerunData
 from streamlit.runtime.state.query_params import QueryParams
 from streamlit.testing.v1 import AppTest
 
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.small import PATIENCE_SECONDS, opened, query, text
+from tests.synthetic.runs import write_synthetic_run
 
 
 def going_page() -> None:

@@ -16,7 +16,7 @@ from kvlab.jobs import admin_overview, queue_db, worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import ALONE, Person, Role, ask_who
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 ASKED = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="")
 

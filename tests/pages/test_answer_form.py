@@ -14,9 +14,9 @@ from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.tasks.shipped_samples import shipped_sample
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.jobs.by_hand import STAND_IN, work_off
 from tests.pages.forms import submitted
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in."

@@ -17,7 +17,7 @@ from kvlab.atlas.exhibit import Choice, Exhibit
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.bench.request import BenchJob
 from kvlab.results.sources import Sources
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 METHODS = ("full", "h2o", "zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote")

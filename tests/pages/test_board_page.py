@@ -14,7 +14,7 @@ from kvlab.analysis.comparison.labels import distinct
 from kvlab.trace import open_run
 from kvlab.trace.labels import load_labels, save_answer
 from kvlab.trace.record import FILE
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 METHODS = (("full", 1.0), ("h2o", 0.2), ("h2o", 0.5), ("keepkv", 0.2), ("gone", 0.2))

@@ -12,7 +12,7 @@ from kvlab.analysis.comparison.compare import headline
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import SpeedReading
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.test_views import Open, texts
+from tests.synthetic.runs import write_synthetic_run
 
 PAGES = sorted(path.stem for path in (Path(__file__).parents[2] / "pages").glob("*.py"))
 WITHOUT_A_RUN = {"admin", "new_run", "quality", "runs", "speed", "start", "story"}

@@ -11,7 +11,7 @@ from kvlab import jobs
 from kvlab.jobs import queue_db
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.repeats import Planting, Repeat, plantings
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 CHOICES = (MethodChoice(method="h2o", budget=0.2), MethodChoice(method="keepkv", budget=0.2))

@@ -12,8 +12,8 @@ from streamlit.testing.v1 import AppTest
 from kvlab import jobs
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.test_new_run import NASTY, Open, messages
+from tests.synthetic.runs import write_synthetic_run
 
 
 def a_job(root: Path, prompt: str = NASTY) -> str:

@@ -16,7 +16,7 @@ from kvlab.atlas.registry import find
 from kvlab.results.sources import Seen, Sources
 from kvlab.server.users import ALONE, Person, Role, acting, ask_who
 from kvlab.trace.reader import open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 FIRST, MORE = Seen(("here",), frozenset("ab"), "1"), Seen(("here",), frozenset("abc"), "2")
 OTHERS = Seen(("here",), frozenset("a"), "3")

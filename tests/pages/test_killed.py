@@ -14,8 +14,8 @@ from kvlab.requests.compare import RescueRequest
 from kvlab.requests.restore import Return
 from kvlab.trace import Run, open_run
 from kvlab.trace.restore_results import Found, Rescue, rescue_path, save_rescue
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.test_board_page import add_answer, own_words, told
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 

@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.session.cleanup import SHOWN
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"prompt_tokens": 12, "steps": 4, "layers": 1}
 

@@ -9,8 +9,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.conftest import PATIENCE_SECONDS, ROOT, draw_the_rest
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 

@@ -25,8 +25,8 @@ from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 from kvlab.requests.recording import Recording
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.families import CHAT_TEMPLATE, tiny_folder
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 NASTY = "<script>alert(1)</script> & **bold** `code` $x$"

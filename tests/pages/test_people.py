@@ -16,7 +16,7 @@ from kvlab.server.binding import OPEN
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import ALONE, Person, Role, acting_for, ask_who
 from kvlab.trace.catalogue import list_comparisons
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PEOPLE = """

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.trace.labels import change_labels
 from kvlab.trace.record import read_record, write_record
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(page.stem for page in (ROOT / "pages").glob("*.py"))

@@ -14,8 +14,8 @@ import pytest
 from kvlab.common.errors import UserError
 from kvlab.trace import catalogue, index
 from kvlab.trace.record import read_record
-from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.writer import RunWriter
+from tests.synthetic.runs import write_synthetic_run
 
 PAGES = ("start", "runs", "compare", "new_run")
 

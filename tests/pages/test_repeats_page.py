@@ -10,7 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 METHODS = (("full", 1.0), ("h2o", 0.2), ("keepkv", 0.2))

@@ -19,7 +19,7 @@ from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import Person, Role, acting_for, ask_who
 from kvlab.trace.stories import Story, View, make_private, save_story
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))

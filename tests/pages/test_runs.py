@@ -14,7 +14,7 @@ from kvlab.library.recycle_bin import delete
 from kvlab.library.shelf import look, read_all
 from kvlab.trace.index import FILE
 from kvlab.trace.labels import change_labels
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 

@@ -11,8 +11,8 @@ import pytest
 from app.session.open_runs import is_as_opened, open_cached
 from kvlab.trace import open_run
 from kvlab.trace.labels import save_answer
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.small import opened, query, text
+from tests.synthetic.runs import write_synthetic_run
 
 PLACES = {
     "layer": "a recorded layer of this run: choose one of 0 to 1",

@@ -19,7 +19,7 @@ from kvlab.report.deck import content
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.stories import Story, View, load_story, save_story
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
 PAGES = ("sag", "lineage", "regret", "difference", "autopsy", "memory", "heads")

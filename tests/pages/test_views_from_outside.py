@@ -14,7 +14,7 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.views import VIEWS, View, register_view
 from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.shelf import undo
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 STRANGER = Origin("stranger", place="stranger.py")
 

@@ -28,10 +28,10 @@ from kvlab.planning.seconds import duration
 from kvlab.planning.work import Work
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.recording import Recording
-from kvlab.trace.synthetic import write_synthetic_run
 from tests.bench.test_shapes import PARAMETERS
 from tests.families import FAMILIES, tiny_folder, tiny_model
 from tests.models.test_hybrids import HYBRIDS
+from tests.synthetic.runs import write_synthetic_run
 
 GB = 10**9
 HOLDS = {"h2o": Holds(), "snapkv": Holds(all_rows=False, rows=32, decode=False), "pyramid": Holds(saves_prefill=True)}

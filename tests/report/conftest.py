@@ -13,7 +13,7 @@ from kvlab.figures.base.export import ImageWriter, find_browser
 from kvlab.report.views import History, Text, history_of, state_classes
 from kvlab.trace import open_run
 from kvlab.trace.reader import Run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 
 @pytest.fixture(scope="session")

@@ -12,12 +12,12 @@ import plotly.graph_objects as go
 import pytest
 
 from kvlab.analysis.comparison.textdiff import Segment
-from kvlab.bench.modes.pages_server import BROWSERS, chromium
 from kvlab.common.errors import UserError
 from kvlab.report.deck import deck
 from kvlab.report.slides import story_slides
 from kvlab.report.views import Passages, Table, kind_of
 from kvlab.trace.stories import Slide, Story, View, load_story, parse_story, save_story
+from tests.dashboard_speed.server import BROWSERS, chromium
 from tests.report.test_report import picture
 
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")

@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 from kvlab.analysis.comparison.compare import headline
-from kvlab.bench.modes.pages_server import BROWSERS, chromium
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import ImageWriter
@@ -29,7 +28,8 @@ from kvlab.report.slides import MOST_ROWS, slides
 from kvlab.trace import open_run
 from kvlab.trace.labels import Labels, save_answer
 from kvlab.trace.reader import Run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.dashboard_speed.server import BROWSERS, chromium
+from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("full", "h2o", "keepkv")
 needs_poppler = pytest.mark.skipif(not shutil.which("pdftotext"), reason="needs poppler-utils")

@@ -19,7 +19,6 @@ import pytest
 from PIL import Image
 
 from kvlab.analysis.lineage import Lineage, states_at
-from kvlab.bench.modes.pages_server import BROWSERS, chromium
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.report.deck import content, deck
@@ -28,6 +27,7 @@ from kvlab.report.native_charts import kind_of as native_kind
 from kvlab.report.slides import story_slides
 from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of, table_of
 from kvlab.trace.stories import Slide, Story, View
+from tests.dashboard_speed.server import BROWSERS, chromium
 
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
 needs_office = pytest.mark.skipif(

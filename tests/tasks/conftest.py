@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from kvlab.common.assets import asset_path
-from kvlab.models.mini.tokenizer import train_tokenizer
+from training.mini.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="session")

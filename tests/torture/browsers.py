@@ -20,9 +20,9 @@ from typing import Any
 
 import psutil
 
-from kvlab.bench.modes.pages import PICTURES
-from kvlab.bench.modes.pages_server import BROWSERS, FLAGS
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.dashboard_speed.pages import PICTURES
+from tests.dashboard_speed.server import BROWSERS, FLAGS
+from tests.synthetic.runs import write_synthetic_run
 from tests.torture.light import Light
 from tests.torture.table import Row, at
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 from tests.torture.commands import WORDS, typed
 from tests.torture.judge import Case, judge
 from tests.torture.kills import complete

@@ -10,8 +10,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from kvlab.bench.modes.pages_server import Dashboard, chromium_at_home
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.dashboard_speed.server import Dashboard, chromium_at_home
+from tests.synthetic.runs import write_synthetic_run
 from tests.torture.browsers import BOX, LINK, PAGES
 from tests.torture.table import Row
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kvlab.bench.modes.pages_kept import write_kept
+from tests.dashboard_speed.kept import write_kept
 from tests.torture.table import Row
 
 REPEATS = 20

@@ -8,9 +8,9 @@ from typing import Any
 
 import psutil
 
-from kvlab.bench.modes.pages_clock import first_picture
-from kvlab.bench.modes.pages_server import Dashboard, chromium
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.dashboard_speed.clock import first_picture
+from tests.dashboard_speed.server import Dashboard, chromium
+from tests.synthetic.runs import write_synthetic_run
 
 PICTURE = ".kv-strip[data-step] .t"
 LINE = "The quick brown fox jumps over the lazy dog while 48213 bands play on. "

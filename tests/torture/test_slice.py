@@ -51,7 +51,7 @@ def test_the_judge_ends_what_does_not_end() -> None:
 
 
 def test_a_writer_that_is_killed_loses_nothing_that_was_complete(tmp_path: Path) -> None:
-    from kvlab.trace.synthetic import write_synthetic_run
+    from tests.synthetic.runs import write_synthetic_run
 
     def write() -> None:
         for number in range(100):

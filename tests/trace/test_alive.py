@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvlab.common import liveness
 from kvlab.trace.catalogue import KILLED, list_runs
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 LONG_AGO = "2020-01-01T00:00:00+00:00"
 

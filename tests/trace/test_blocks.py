@@ -14,8 +14,8 @@ from kvlab.common.errors import UserError
 from kvlab.trace import RunWriter, open_run
 from kvlab.trace.files.blocks import BLOCK, SUMS, block_sums, read_parts
 from kvlab.trace.files.verify import examine_run
-from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.thinning import Thinnable, thin
+from tests.synthetic.runs import write_synthetic_run
 
 STEPS, HEADS, TOKENS = 3, 4, 100_000  # a head's row of half numbers takes three blocks, one of them alone
 FILE = "attention-layer-000.safetensors"

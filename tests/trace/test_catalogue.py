@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvlab.trace import RunWriter, open_run
 from kvlab.trace.catalogue import left_out, list_comparisons, list_runs, rebuild
 from kvlab.trace.index import FILE
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"prompt_tokens": 8, "steps": 1, "level": "light"}
 

@@ -25,7 +25,7 @@ from kvlab.trace.catalogue import (
 )
 from kvlab.trace.index import FILE, RESULTS
 from kvlab.trace.record import read_record, write_record
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"layers": 1, "heads": 1, "prompt_tokens": 6, "steps": 1, "level": "light"}
 METHODS = ("full", "h2o", "keepkv")

@@ -18,7 +18,7 @@ from kvlab.common.errors import UserError
 from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.files.verify import examine, examine_run
 from kvlab.trace.schema import TABLES, RunRecord
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"layers": 2, "heads": 1, "prompt_tokens": 12, "steps": 2}
 ARRAYS = ("keys", "values", "attention", "history", "hidden", "sampled")

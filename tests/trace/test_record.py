@@ -16,7 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import RunRecord
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"layers": 2, "heads": 2, "prompt_tokens": 12, "steps": 2}
 

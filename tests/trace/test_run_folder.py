@@ -23,7 +23,7 @@ from kvlab.common import atomic_write
 from kvlab.common.errors import UserError
 from kvlab.trace import Run, RunWriter, catalogue, open_run, writer
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
-from kvlab.trace.synthetic import HEAD_DIM, write_synthetic_run
+from tests.synthetic.runs import HEAD_DIM, write_synthetic_run
 
 NUMPY_KINDS = {pa.int16(): np.int16, pa.int32(): np.int32, pa.int64(): np.int64, pa.float32(): np.float32}
 

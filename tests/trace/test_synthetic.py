@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvlab.trace import Run, open_run
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("keepkv", "zsmerge", "pool", "h2o", "full")
 HALF = 2e-3

@@ -19,8 +19,8 @@ from kvlab.trace.files.verify import examine_run
 from kvlab.trace.labels import change_labels
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import TABLES
-from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.thinning import DAY
+from tests.synthetic.runs import write_synthetic_run
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from kvlab.models.mini import checkpoint as saved
-from kvlab.models.mini.presets import Phase
-from kvlab.models.mini.shape import build_model
+from training.mini import checkpoint as saved
+from training.mini.presets import Phase
+from training.mini.shape import build_model
 
 
 def export_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path, length: int) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from kvlab.requests.compare import RecordLevel
 from kvlab.trace.schema import ModelShape, RunRecord, RunStatus
-from kvlab.trace.synthetic_probe import probe_arrays
-from kvlab.trace.synthetic_slots import SyntheticLayer, attention_rows, budget_slots
 from kvlab.trace.writer import RunWriter
+from tests.synthetic.probe import probe_arrays
+from tests.synthetic.slots import SyntheticLayer, attention_rows, budget_slots
 
 HEAD_DIM = 32
 BYTES_PER_SLOT = 2 * HEAD_DIM * 2 + 17  # key and value in half precision, position, votes, log mass, score, valid

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini.corpus import read_book, training_books, validation_books
-from kvlab.models.mini.rows import Tokens
-from kvlab.models.mini.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
+from training.mini.rows import Tokens
+from training.mini.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer
 
 _TOKENS_FILE = "tokens.npy"
 _BOOKS_FILE = "books.json"

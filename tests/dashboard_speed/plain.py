@@ -16,8 +16,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvlab.bench.modes.pages_server import FLAGS, READY_SECONDS, chromium_path
 from kvlab.common.errors import UserError
+from tests.dashboard_speed.server import FLAGS, READY_SECONDS, chromium_path
 
 PORT_FILE = "DevToolsActivePort"
 

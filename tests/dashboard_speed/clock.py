@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 
-from kvlab.bench.modes.pages_plain import Room
 from kvlab.common.errors import UserError
+from tests.dashboard_speed.plain import Room
 
 PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.2  # how seldom this side asks: asking costs the browser time

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.optim import AdamW, Muon, Optimizer
 from transformers import LlamaForCausalLM
 
-from kvlab.models.mini.rows import TEXT, Batch
+from training.mini.rows import TEXT, Batch
 
 Losses = tuple[Tensor, Tensor, Tensor, Tensor]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from kvlab.models.mini import measures, task_rows
-from kvlab.models.mini.presets import CPU_PHASES, Phase
-from kvlab.models.mini.rows import Row
-from kvlab.models.mini.text import Text, validation_text
+from training.mini import measures, task_rows
+from training.mini.presets import CPU_PHASES, Phase
+from training.mini.rows import Row
+from training.mini.text import Text, validation_text
 
 SEED = 2  # below phrasing.TRAINING_SEED_START
 SINK_SHARE = 0.3

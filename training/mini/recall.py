@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 
 from kvlab.models.mini.phrasing import TAIL, Query
-from kvlab.models.mini.rows import IGNORED, TEXT, Row, RowBuilder, Tokens
-from kvlab.models.mini.text import Text
+from training.mini.rows import IGNORED, TEXT, Row, RowBuilder, Tokens
+from training.mini.text import Text
 
 Pieces = list[tuple[Tokens | list[int], int]]  # tokens and what they teach
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from kvlab.models.mini.shape import Shape
+from training.mini.shape import Shape
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,16 @@ import torch
 from torch.optim import Optimizer
 from transformers import LlamaForCausalLM
 
-from kvlab.models.mini import checkpoint as saved
-from kvlab.models.mini.checkpoint import Progress
-from kvlab.models.mini.curve import append_row
-from kvlab.models.mini.growth import grow_depth, grow_width
-from kvlab.models.mini.mixture import draw_batch
-from kvlab.models.mini.presets import Phase
-from kvlab.models.mini.rows import TEXT
-from kvlab.models.mini.shape import build_model
-from kvlab.models.mini.step import answers_right, loss_function, make_optimizers, to_tensors
-from kvlab.models.mini.text import Text
+from training.mini import checkpoint as saved
+from training.mini.checkpoint import Progress
+from training.mini.curve import append_row
+from training.mini.growth import grow_depth, grow_width
+from training.mini.mixture import draw_batch
+from training.mini.presets import Phase
+from training.mini.rows import TEXT
+from training.mini.shape import build_model
+from training.mini.step import answers_right, loss_function, make_optimizers, to_tensors
+from training.mini.text import Text
 
 log = logging.getLogger(__name__)
 

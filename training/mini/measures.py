@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import LlamaForCausalLM
 
-from kvlab.models.mini.rows import Row, Tokens, stack
-from kvlab.models.mini.step import answers_right
-from kvlab.models.mini.text import Text
+from training.mini.rows import Row, Tokens, stack
+from training.mini.step import answers_right
+from training.mini.text import Text
 
 
 @torch.inference_mode()

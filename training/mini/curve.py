@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.models.mini.checkpoint import Progress
+from training.mini.checkpoint import Progress
 
 _COLUMNS = ("phase", "step", "seconds", "tokens", "text_tokens", "measure", "value")
 _LOSSES = {"text_loss": "text", "answer_loss": "answers"}

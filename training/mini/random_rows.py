@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvlab.models.mini.presets import Phase
-from kvlab.models.mini.rows import IGNORED, Row, RowBuilder
-from kvlab.models.mini.text import Text
+from training.mini.presets import Phase
+from training.mini.rows import IGNORED, Row, RowBuilder
+from training.mini.text import Text
 
 _FIRST_PLAIN_TOKEN = 2  # after <bos> and <eos>
 _CHUNK = 8  # a repetition is scored in pieces of this many tokens

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from transformers import LlamaForCausalLM
 
-from kvlab.models.mini import measures, task_rows
-from kvlab.models.mini.checkpoint import Progress
-from kvlab.models.mini.curve import append_row
-from kvlab.models.mini.presets import Phase
-from kvlab.models.mini.text import Text
+from training.mini import measures, task_rows
+from training.mini.checkpoint import Progress
+from training.mini.curve import append_row
+from training.mini.presets import Phase
+from training.mini.text import Text
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.phrasing import ADJECTIVES, NEEDLE_PHRASINGS, NeedlePhrasing, Query
-from kvlab.models.mini.presets import Phase
-from kvlab.models.mini.recall import around, asked, fitting, hidden, room_for_context, seeded
-from kvlab.models.mini.rows import IGNORED, TEXT, Row, RowBuilder
-from kvlab.models.mini.text import Text
+from training.mini.presets import Phase
+from training.mini.recall import around, asked, fitting, hidden, room_for_context, seeded
+from training.mini.rows import IGNORED, TEXT, Row, RowBuilder
+from training.mini.text import Text
 
 _MOST_ASKED = 0.6  # of a row may be questions
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from kvlab.models.mini.shape import HEAD_DIM, Shape, build_model
+from training.mini.shape import HEAD_DIM, Shape, build_model
 
 _SPLIT_SPREAD = 0.3  # the two halves carry 0.5 +- this of a weight
 

@@ -1,4 +1,6 @@
-"""Mode `pages`: how quick the dashboard is on a large run, in real Chromium, and what memory its web process takes.
+"""Time the dashboard's pages on a large synthetic run in real Chromium, and read the memory of its web process.
+
+Run as `python -m tests.dashboard_speed`.
 
 The run is synthetic and as large as a real one: 32 layers x 8 KV heads, 32,768 tokens, about a million events.
 """
@@ -19,15 +21,14 @@ from typing import Any
 import psutil
 
 from kvlab.bench.clock import spread
-from kvlab.bench.modes.pages_changes import IN_COMPONENT, MARKS, SETTLE_SECONDS, changes, until_changed
-from kvlab.bench.modes.pages_clock import Sight, first_picture
-from kvlab.bench.modes.pages_kept import KEPT_RUNS, kept_pictures, write_kept
-from kvlab.bench.modes.pages_plain import Room, plain_chromium
-from kvlab.bench.modes.pages_server import Dashboard, chromium_at_home
-from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
 from kvlab.library.shelf import read_all
-from kvlab.trace.synthetic_large import LARGE_RUNS, write_large_runs
+from tests.dashboard_speed.changes import IN_COMPONENT, MARKS, SETTLE_SECONDS, changes, until_changed
+from tests.dashboard_speed.clock import Sight, first_picture
+from tests.dashboard_speed.kept import KEPT_RUNS, kept_pictures, write_kept
+from tests.dashboard_speed.plain import Room, plain_chromium
+from tests.dashboard_speed.server import Dashboard, chromium_at_home
+from tests.synthetic.large import LARGE_RUNS, write_large_runs
 
 WIDTH, HEIGHT = 1280, 1000
 BLANK = "import streamlit as st\n\nst.title('blank')\n"
@@ -57,14 +58,13 @@ TARGETS = {
 }
 
 
-def measure(request: BenchRequest) -> Iterator[Row]:
+def measure(tokens: int, layers: int, repeats: int, stored_runs: int = KEPT_RUNS) -> Iterator[Row]:
     """Rows of first pictures, changes of head, layer and step, zooms, and the server's memory with three runs open."""
-    tokens, layers = request.shortened(request.contexts[0]), max(1, 32 // request.scale)
     known = Row(mode="pages", figure="", model="synthetic", method="", batch=1, context=tokens, unit="ms")
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvlab-bench-")))
         begun = time.perf_counter()
-        runs = write_large_runs(root, layers=layers, tokens=tokens, count=request.repeats + LARGE_RUNS)
+        runs = write_large_runs(root, layers=layers, tokens=tokens, count=repeats + LARGE_RUNS)
         written = sum(file.stat().st_size for file in (root / runs[0]).rglob("*") if file.is_file())
         yield replace(known, figure="writing one run", unit="s", repeats=1, median=time.perf_counter() - begun, iqr=0.0)
         yield replace(known, figure="size of one run", unit="bytes", repeats=1, median=float(written), iqr=0.0)
@@ -72,10 +72,10 @@ def measure(request: BenchRequest) -> Iterator[Row]:
         blank = stack.enter_context(Dashboard(root, root / "blank.py"))
         dashboard = stack.enter_context(Dashboard(root))
         plain = stack.enter_context(plain_chromium(WIDTH, HEIGHT))
-        fresh = _never_here(plain, dashboard, runs, layers, request.repeats)
-        pictures = _first_pictures(plain, dashboard, blank, runs, layers, request.repeats)
+        fresh = _never_here(plain, dashboard, runs, layers, repeats)
+        pictures = _first_pictures(plain, dashboard, blank, runs, layers, repeats)
         browser = stack.enter_context(chromium_at_home(WIDTH, HEIGHT, bypass_csp=True))
-        turned = _changes(browser, dashboard, runs, layers, request.repeats)
+        turned = _changes(browser, dashboard, runs, layers, repeats)
         for figure, taken, note in chain(fresh, pictures, turned):
             measured = spread(taken)
             row = replace(known, figure=figure, repeats=measured.repeats, median=measured.median, iqr=measured.iqr)
@@ -84,7 +84,7 @@ def measure(request: BenchRequest) -> Iterator[Row]:
             for run in runs[:LARGE_RUNS]:
                 _open(browser, dashboard, name, run).close()
         used = float(dashboard.memory())
-        yield from _kept(known, plain, browser, max(50, KEPT_RUNS // request.scale), request.repeats)
+        yield from _kept(known, plain, browser, stored_runs, repeats)
         figure = f"memory with {LARGE_RUNS} runs open"
         yield replace(
             known, figure=figure, unit="bytes", repeats=1, median=used, iqr=0.0, note=_verdict("memory", used)

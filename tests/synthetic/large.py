@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvlab.trace.catalogue import upsert
 from kvlab.trace.record import FILE, read_record, write_record
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.synthetic.runs import write_synthetic_run
 
 LARGE_RUNS = 3
 HEADS, STEPS = 8, 16

@@ -8,10 +8,10 @@ from typing import Any
 
 import psutil
 
-from kvlab.bench.modes.pages_clock import first_picture
-from kvlab.bench.modes.pages_plain import Room
-from kvlab.bench.modes.pages_server import Dashboard
-from kvlab.trace.synthetic import write_synthetic_run
+from tests.dashboard_speed.clock import first_picture
+from tests.dashboard_speed.plain import Room
+from tests.dashboard_speed.server import Dashboard
+from tests.synthetic.runs import write_synthetic_run
 
 KEPT_RUNS = 5_000
 METHODS = ("full", "h2o", "snapkv", "zsmerge", "keepkv")

@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 
 from kvlab.common.errors import UserError
-from kvlab.models.mini.checkpoint import checkpoints, read_progress
-from kvlab.models.mini.curve import curve_figure, read_curve
-from kvlab.models.mini.export import export_model
-from kvlab.models.mini.milestones import Milestones
-from kvlab.models.mini.presets import PRESETS, Phase
-from kvlab.models.mini.text import prepare_text, validation_text
-from kvlab.models.mini.train import Run, train
+from training.mini.checkpoint import checkpoints, read_progress
+from training.mini.curve import curve_figure, read_curve
+from training.mini.export import export_model
+from training.mini.milestones import Milestones
+from training.mini.presets import PRESETS, Phase
+from training.mini.text import prepare_text, validation_text
+from training.mini.train import Run, train
 
 MODEL_FOLDER = "model"
 _SETTINGS_FILE = "settings.json"

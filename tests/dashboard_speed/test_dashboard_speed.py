@@ -1,4 +1,4 @@
-"""Mode `pages`: its synthetic runs are as large as said, its rows say whether a target was met."""
+"""Dashboard timings: the synthetic runs are as large as said, its rows say whether a target was met."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kvlab.bench.modes import pages, pages_changes
-from kvlab.bench.modes.pages_changes import MARKS
-from kvlab.bench.modes.pages_clock import first_picture
-from kvlab.bench.modes.pages_plain import plain_chromium
-from kvlab.bench.modes.pages_server import BROWSERS, Dashboard, chromium_at_home
-from kvlab.bench.request import make_request
-from kvlab.cli.bench import _from_options
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.synthetic_large import HEADS, write_large_runs
+from tests.dashboard_speed import changes, pages
+from tests.dashboard_speed.changes import MARKS
+from tests.dashboard_speed.clock import first_picture
+from tests.dashboard_speed.plain import plain_chromium
+from tests.dashboard_speed.server import BROWSERS, Dashboard, chromium_at_home
+from tests.synthetic.large import HEADS, write_large_runs
 
 
 def test_large_runs_have_the_events_asked_for_and_agree_with_one_another(tmp_path: Path):
@@ -47,7 +45,7 @@ def test_a_row_says_whether_its_target_was_met(figure: str, value: float, verdic
 def test_heads_layers_and_zooms_are_found_on_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """What is clicked and typed is there, on runs of two layers; no time is kept, so nothing has to come to rest."""
     monkeypatch.setattr(pages, "SETTLE_SECONDS", 0.1)
-    monkeypatch.setattr(pages_changes, "SETTLE_SECONDS", 0.1)
+    monkeypatch.setattr(changes, "SETTLE_SECONDS", 0.1)
     marks = {name: MARKS[name] for name in ("similarity", "sag")}
     monkeypatch.setattr(pages, "MARKS", marks)
     runs = write_large_runs(tmp_path, layers=2, tokens=512, events=2 * HEADS * 60)
@@ -70,13 +68,3 @@ def test_a_browser_that_nobody_watches_says_when_a_picture_is_there():
             sight = first_picture(where, late, "h1", psutil.Process(room.process.pid))
             assert 400 <= sight.wall < 60_000
             assert sight.browser > 0
-
-
-@pytest.mark.parametrize(("contexts", "asked"), [(None, (32_768,)), ("131072", (131_072,))])
-def test_the_command_wants_no_method(contexts: str | None, asked: tuple[int, ...]):
-    request = _from_options("pages", {"scale": 4}, {"contexts": contexts, "batches": None}, None, None)
-    assert (request.mode, request.contexts, request.choices, request.scale) == ("pages", asked, (), 4)
-
-
-def test_layers_may_be_divided_without_a_shape():
-    assert make_request(mode="pages", scale=8, shorten=16, contexts=(32_768,)).shortened(32_768) == 2048

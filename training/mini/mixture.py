@@ -7,12 +7,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from kvlab.models.mini import task_rows
 from kvlab.models.mini.phrasing import TRAINING_SEED_START
-from kvlab.models.mini.presets import Phase
-from kvlab.models.mini.random_rows import pairs_row, repeat_row
-from kvlab.models.mini.rows import Batch, Row, stack
-from kvlab.models.mini.text import Text
+from training.mini import task_rows
+from training.mini.presets import Phase
+from training.mini.random_rows import pairs_row, repeat_row
+from training.mini.rows import Batch, Row, stack
+from training.mini.text import Text
 
 RowMaker = Callable[[np.random.Generator, Text, Phase], Row]
 

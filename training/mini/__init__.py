@@ -1,0 +1,1 @@
+"""The recipe of the embedded model `mini`: data, phases, training loop, export, acceptance report."""
