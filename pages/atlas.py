@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.atlas.cards import Card, card, fill
+from app.atlas.cards import Card, card, fill, scorecard
 from app.atlas.measure_button import order_all
-from app.atlas.scorecard import scorecard
 from app.base.links import in_view
 from app.navigation.selection import current_sources
 from app.run_views import page
-from app.run_views.reference_warning import warn_of_reference
+from app.run_views.require_level import warn_of_reference
 from kvlab.atlas.registry import PAPERS, of_paper
 
 PRINTED = 46

@@ -23,7 +23,7 @@ from app.figures.figure import page_file, show
 from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
 from app.run_views import page
-from app.run_views.reference_warning import warn_of_reference
+from app.run_views.require_level import warn_of_reference
 from kvlab.analysis.comparison import compare
 from kvlab.analysis.comparison.board import ranked, telling_cell
 from kvlab.analysis.comparison.settings import differing_settings

@@ -14,9 +14,8 @@ from app.components.tokentext import along_text, difference_classes, tokentext
 from app.figures.figure import show
 from app.navigation.selection import current_comparison, current_pair
 from app.run_views import page, view
-from app.run_views.reference_warning import warn_of_reference
-from app.session.flush import wait_until_sent
-from app.session.fragment import drawn_alone
+from app.run_views.require_level import warn_of_reference
+from app.session.fragments import drawn_alone, wait_until_sent
 from kvlab.analysis.comparison import difference
 from kvlab.analysis.comparison.labels import distinct
 from kvlab.figures import difference as figures

@@ -14,7 +14,7 @@ from app.figures.figure import show
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from kvlab.analysis.attention import bound
-from kvlab.analysis.attention.query_heads import query_heads_a_slot
+from kvlab.analysis.attention.bound import query_heads_a_slot
 from kvlab.figures import bound as figures
 from kvlab.figures.base.words import number, percent
 from kvlab.trace.reader import Run

@@ -18,7 +18,7 @@ from app.components.wordpicker import Spans
 from app.figures.figure import show
 from app.navigation.selection import runs_root
 from app.run_views import page
-from app.run_views.reference_warning import warning
+from app.run_views.require_level import warning
 from app.session.url_state import asked_for, keep, keep_listed
 from kvlab.analysis.comparison import board as analysis
 from kvlab.analysis.comparison.facts import fact_fates, head_shares

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from app.components.binary_payload import UNPACK, packed
-from app.components.text_payload import SHELF, texts_for
+from app.components.payload import SHELF, UNPACK, packed, texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.browser import read_static

@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.base.theme import theme as page_theme
-from app.components.binary_payload import UNPACK, packed
-from app.components.text_payload import SHELF, texts_for
+from app.components.payload import SHELF, UNPACK, packed, texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.comparison.difference import NAMES
 from kvlab.browser import read_static

@@ -14,13 +14,13 @@ from kvlab.analysis.comparison.labels import distinct
 from kvlab.bench.request import BenchJob
 from kvlab.catalogue.methods import methods
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import hide_paths
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.work import Work
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.server.redaction import hide_paths
 from kvlab.server.settings import lab
 from kvlab.server.users import Role, acting
 from kvlab.trace.catalogue import list_repeats, list_runs

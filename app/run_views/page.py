@@ -7,7 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
-from app.components.text_payload import SentTexts
+from app.components.payload import SentTexts
 from app.figures.figure import forget_shown
 from app.session.open_runs import stamp as stamp
 from kvlab.analysis.lineage import Lineage, fold

@@ -10,9 +10,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
-
-from kvlab.attention.sdpa_with_lse import attention_and_normalizers
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 HIDDEN = -2e3  # far below any log mass, and finite in every type once divided by the scaling
 PARTS = 3
@@ -62,3 +60,30 @@ def _parts(total: Tensor, dtype: torch.dtype) -> Tensor:
         parts.append(left.to(dtype))
         left = left - parts[-1].float()
     return torch.stack(parts, -1)
+
+
+MOST_FLASH = 256  # head_dim
+
+
+def attention_and_normalizers(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, *, causal: bool, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """(output (B, Hq, q, d), log-sum-exp of the logits (B, Hq, q) float32); `causal` or under a `mask`.
+
+    All of `query`, `key` and `value` have Hq heads. None instead of the log-sum-exp where the kernel gives none.
+    """
+    aten, alike = torch.ops.aten, query.shape[-1] == value.shape[-1]
+    if query.device.type == "cpu" and alike:
+        if mask is not None and mask.dtype == torch.bool:
+            mask = query.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+        output, normalizers = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, 0.0, causal, attn_mask=mask, scale=scaling
+        )
+        return output, normalizers
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    if query.device.type == "cuda" and mask is None and half and alike and query.shape[-1] <= MOST_FLASH:
+        output, normalizers = aten._scaled_dot_product_flash_attention(
+            query, key, value, 0.0, causal, False, scale=scaling
+        )[:2]
+        return output, normalizers[..., : query.shape[2]]
+    return scaled_dot_product_attention(query, key, value, mask, is_causal=causal, scale=scaling), None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.settlers.low_rank.less import HEAD, NORMALIZER, NUMERATOR, Absorb
+from kvlab.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR, Absorb
 from kvlab.stores.quantized_states import States, mixed
 
 

@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab.attention.alibi import Alibi
-from kvlab.attention.log_mass_padding import channel_attention, prompt_way
-from kvlab.attention.sdpa_with_lse import attention_and_normalizers
+from kvlab.attention.log_mass_padding import attention_and_normalizers, channel_attention, prompt_way
 from kvlab.attention.tiles import NEVER, Tiles
 
 ROW_BLOCK = 256

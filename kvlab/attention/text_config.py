@@ -16,3 +16,7 @@ def text_config(model: nn.Module) -> Any:
 def family(model: nn.Module) -> str:
     """transformers' name of the model's family; empty where there is no config."""
     return getattr(text_config(model), "model_type", "")
+
+
+# It starts its recurrent state anew at every pass of several tokens, so that no such pass may follow another.
+STARTS_ANEW = "_kvlab_guards_passes"

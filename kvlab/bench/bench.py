@@ -9,8 +9,8 @@ from typing import Any
 
 from kvlab.bench.clock import Spread, spread
 from kvlab.bench.competitors import Contender, Load, SlotContender
+from kvlab.bench.device_memory import Peaks
 from kvlab.bench.models import BenchModel
-from kvlab.bench.peaks import Peaks
 from kvlab.bench.race import Outcome, race
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row

@@ -11,9 +11,8 @@ from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kw
 from kvlab.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.decisions import conclude_all
-from kvlab.cache.layers.hybrid_layer import HybridLayer
+from kvlab.cache.layers.hybrid_layer import HybridLayer, with_own_window
 from kvlab.cache.layers.second_pass_queries import UNREAD, take_last_queries
-from kvlab.cache.layers.sliding_layer import with_own_window
 from kvlab.cache.settings import LayerSettings
 from kvlab.common.errors import UserError
 from kvlab.common.validation import whole_number

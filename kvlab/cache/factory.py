@@ -12,8 +12,8 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.generate_hook import announce_prompts
 from kvlab.cache.kernels.cpu import make_ready
 from kvlab.cache.layers.dispatch import decides_on_cpu_alone, decides_whole
-from kvlab.cache.prefill.prompt_ids import tell_text, with_delimiters
 from kvlab.cache.prefill.second_pass import listen, rehearsal_state
+from kvlab.cache.prefill.shared_prefix import tell_text, with_delimiters
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.cache.token_pruning import Passage, narrow_prefill

@@ -76,12 +76,12 @@ def evaluate(
     from kvlab.cli.options.tables import print_wide
     from kvlab.common.terminal import standard_error
     from kvlab.evaluate import request_parser
+    from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request import EvalJob
     from kvlab.evaluate.results.summary import summarize
     from kvlab.evaluate.results.table import summary_json, summary_table
-    from kvlab.evaluate.tasks_fit import check_tasks
     from kvlab.methods import spec
 
     fields: dict[str, Any] = {

@@ -74,7 +74,7 @@ def _machine(device: str, root: Path, memory: str | None, devices: int | None) -
 
 def parse_memory(text: str) -> int:
     """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
-    from kvlab.server.units import bytes_of
+    from kvlab.server.quotas import bytes_of
 
     try:
         return bytes_of(text)

@@ -154,7 +154,7 @@ def thin_old(
 ) -> None:
     """Remove the arrays of old recordings to make room; tables and texts stay, and so do starred comparisons."""
     from kvlab.common.formatting import in_words
-    from kvlab.server.units import seconds_of
+    from kvlab.server.quotas import seconds_of
     from kvlab.trace.thinning import thin, thinnable
 
     found = thinnable(_folder(root), seconds_of(older_than))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 Show = Callable[[float], str]  # must never print a larger number below a smaller one
@@ -75,3 +76,12 @@ def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
 def listed(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
+
+
+# A whole path of at least two parts, that is no part of an address or of a longer word.
+PATH = re.compile(r"(?<![\w:/.])~?(?:/[\w.@+~=-]*[\w@+~=-]){2,}/?")
+
+
+def hide_paths(text: str) -> str:
+    """The text with every whole path cut down to its last part."""
+    return PATH.sub(lambda found: "…/" + found[0].rstrip("/").rsplit("/", 1)[-1], text)

@@ -26,10 +26,8 @@ from kvlab.engine.out_of_memory import room
 from kvlab.engine.passes import Passes, cache_of, forced_pass, free_pass
 from kvlab.engine.probing.probe import probe
 from kvlab.engine.progress import Cancelled, Watch, before_steps
-from kvlab.engine.prompt import encode_prompt
-from kvlab.engine.record import record_of
-from kvlab.engine.reference import Reference, full_cache_reference
-from kvlab.engine.resuming import finished, make_way, run_id_of
+from kvlab.engine.prompt import Reference, encode_prompt, full_cache_reference
+from kvlab.engine.record import finished, make_way, record_of, run_id_of
 from kvlab.methods import make_method
 from kvlab.methods.eviction.gvote import GVote
 from kvlab.models.chat import chat_of

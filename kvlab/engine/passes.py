@@ -12,9 +12,8 @@ from torch import Tensor
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill, synchronize
 from kvlab.engine.progress import Watch
-from kvlab.engine.prompt import continuation, prompt_pieces
+from kvlab.engine.prompt import Reference, continuation, divergence, prompt_pieces
 from kvlab.engine.recording.recorder import Recorder, memory_columns
-from kvlab.engine.reference import Reference, divergence
 from kvlab.engine.token_choice import chooser
 from kvlab.methods import make_method
 from kvlab.methods.wrappers.pin_tokens import keeping

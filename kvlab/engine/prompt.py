@@ -6,11 +6,17 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
+from kvlab.engine.forward import Prefilled, greedy, prefill
+from kvlab.engine.progress import Watch
+from kvlab.engine.token_choice import chooser
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
+from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.trace.token_text import split_text
 
 
@@ -81,3 +87,40 @@ def continuation(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: Set[i
 def continuation_pieces(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
     """The text each generated token added, special tokens by their names; joined, the decoded text."""
     return continuation(tokenizer, ids, frozenset()).shown
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The forced continuation: token ids, and the log-probabilities (V,) each was chosen from (on the host)."""
+
+    ids: list[int]
+    logprobs: list[Tensor]
+    prompt_logprobs: Tensor | None
+
+
+def full_cache_reference(
+    loaded: LoadedModel,
+    ids: Tensor,
+    max_new_tokens: int,
+    watch: Watch,
+    prefill_chunk: int | None = None,
+    treated: GenerationSettings = "ignore",
+) -> Reference:
+    """Decode greedily with the full cache, through the same attention function as every method.
+
+    `treated` says what becomes of the checkpoint's generation_config.
+    """
+    cache = make_cache(loaded, "full")
+    start: Prefilled = prefill(loaded, cache, ids, prefill_chunk, watch.check)
+    watch.advance("full cache continuation")
+    step = lambda: watch.advance("full cache continuation")  # noqa: E731
+    choose = chooser(loaded, ids, max_new_tokens, treated)
+    chosen = list(greedy(loaded, cache, start.next_logits, max_new_tokens, step, choose))
+    return Reference([token for token, _ in chosen], [row.cpu() for _, row in chosen], start.prompt_logprobs)
+
+
+def divergence(full: Tensor, given: Tensor) -> tuple[float, bool]:
+    """(KL(full || given) in nats, whether both have the same most likely token) of two log-probability rows (V,)."""
+    given = given.to(full.device)
+    gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - given))
+    return max(float(gap.sum()), 0.0), bool(full.argmax() == given.argmax())

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime
+from pathlib import Path
 
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import is_written
 from kvlab.engine.environment import device_name, model_shape, versions
-from kvlab.engine.resuming import run_id_of
 from kvlab.methods import Method, make_method
-from kvlab.methods.core.preset import PAPER
+from kvlab.methods.core.published_settings import PAPER
 from kvlab.models.chat import chat_of, reader_of
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel
@@ -20,6 +23,7 @@ from kvlab.requests.generation_settings import generation_notes
 from kvlab.requests.prompt_notes import prompt_notes
 from kvlab.requests.recording import attention_that_fits, states_that_fit
 from kvlab.server.users import acting
+from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord
 
 # What a record says as the request and the choice do.
@@ -118,3 +122,42 @@ def _generation_notes(loaded: LoadedModel, request: CompareRequest) -> list[str]
 def _paper(choice: MethodChoice) -> str:
     """The paper's settings a run is held against: those it asked for, where a paper has several."""
     return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER
+
+
+def run_id_of(request: CompareRequest, comparison_id: str, index: int) -> str:
+    """What the `index`-th run of a comparison is called."""
+    return f"{comparison_id}-{index:02d}-{request.runs[index].method}"
+
+
+def finished(request: CompareRequest, root: Path, comparison_id: str) -> dict[int, Path]:
+    """The folders of the complete runs of a comparison, by their place in the request.
+
+    Raises:
+        UserError: another process writes one of its runs, or they were made of another request.
+    """
+    found = {}
+    for index, choice in enumerate(request.runs):
+        path = root / run_id_of(request, comparison_id, index)
+        record = _record(path)
+        if record is None:
+            continue
+        if record.status == "running" and is_written(path, record.worker_pid, record.created):
+            raise UserError(f"{path.name} is still being written: wait until it ends, or stop it.")
+        same = record.prompt == request.prompt and record.budget == choice.budget and record.level == request.level
+        if not same:
+            raise UserError(f"{path.name} was made of another request: ask for a comparison of its own.")
+        if record.status == "complete":
+            found[index] = path
+    return found
+
+
+def make_way(path: Path) -> None:
+    """Remove what an interrupted run left where the same run is about to be made again."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _record(path: Path) -> RunRecord | None:
+    try:
+        return read_record(path)
+    except UserError:  # killed before its record was written, or damaged: it is made again
+        return None

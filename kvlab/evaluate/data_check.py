@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.plan import fitted
+from kvlab.evaluate.plan import fitted, make_plan
+from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.scoring.metrics import check_metric
+from kvlab.models.chat import chat_of
+from kvlab.models.tokenizer import load_tokenizer
 from kvlab.tasks.loaders import LOADERS, load_file
 from kvlab.tasks.recognition import recognise
 from kvlab.tasks.sample import Sample
@@ -115,3 +119,29 @@ def check_file(
         malformed=tuple(loaded.skipped),
         notes=tuple(notes),
     )
+
+
+TRIED = 4  # prompts of each task, length and depth: names and numbers differ, and with them what a prompt needs
+
+
+def check_tasks(request: EvalRequest) -> None:
+    """Make the first prompts of every task.
+
+    A model whose tokenizer cannot be had is not judged, nor are files: whoever loads it says what is wrong.
+
+    Raises:
+        UserError: a length cannot hold its task, does not fit the model, or a task or its difficulty is unknown.
+    """
+    if not request.tasks:
+        return
+    try:
+        tokenizer, window = load_tokenizer(request.model, request.revision, request.cache_dir)
+    except UserError:
+        return
+    chat = chat_of(request, tokenizer)
+    turn = 0 if chat is None else sum(map(len, chat.around()))
+    few = request.model_copy(update={"files": (), "samples": min(request.samples, TRIED)})
+    plan = make_plan(few, tokenizer, window - turn)
+    for _, cell in groupby(plan.prompts, lambda prompt: (prompt.identity.task, prompt.identity.length)):
+        for prompt in islice(cell, TRIED):
+            prompt.make()

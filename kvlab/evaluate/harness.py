@@ -12,11 +12,11 @@ from transformers import Cache, PreTrainedConfig
 import kvlab
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import before_steps
+from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.passes import check_choices
 from kvlab.evaluate.plan import Plan, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
 from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore

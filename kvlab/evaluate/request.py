@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from kvlab.common.validation import Text
 from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
 from kvlab.requests.method_spec import value_of
-from kvlab.tasks.seeds import check_seed
+from kvlab.tasks.sample import check_seed
 
 Depth = Annotated[float, Field(ge=0, le=1)]
 # Of a folder or file of results: one part of a path, and none that is hidden.

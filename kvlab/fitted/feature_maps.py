@@ -16,7 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.fitted.files import Kind, write_fitted
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.learned.feature_maps import FeatureMaps
-from kvlab.methods.settlers.low_rank.less import UNTRAINED, Absorb
+from kvlab.methods.settlers.less import UNTRAINED, Absorb
 
 MAPS = Kind("file of feature maps", "kvlab train-less", {"mini": "less/mini.safetensors"})
 

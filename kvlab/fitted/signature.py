@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-
-from kvlab.fitted.named_weights import named_weights
 
 SAMPLED = 4  # numbers of each parameter
 MOST_DIFFERENCE = 0.01  # relative; rounding to bfloat16 makes 0.002, any training far more
@@ -25,3 +26,18 @@ def same_weights(fitted_to: Tensor, model: nn.Module) -> bool:
     """Whether `model` has the weights of that signature, up to rounding."""
     now = signature(model)
     return fitted_to.shape == now.shape and bool((fitted_to - now).norm() <= MOST_DIFFERENCE * fitted_to.norm())
+
+
+def named_weights(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, values) of every parameter, also of those that lie on the disk or the host between their turns."""
+    for name, parameter in model.named_parameters():
+        yield name, _at_rest(model, name) if parameter.is_meta else parameter.detach()
+
+
+def _at_rest(model: nn.Module, name: str) -> torch.Tensor:
+    """What accelerate keeps of a parameter that it brings to its device only while its module works."""
+    owner, _, own = name.rpartition(".")
+    hook: Any = getattr(model.get_submodule(owner), "_hf_hook", None)
+    parts = getattr(hook, "hooks", (hook,))
+    kept = next(part.weights_map for part in parts if getattr(part, "weights_map", None) is not None)
+    return kept[own]

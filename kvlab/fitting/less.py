@@ -15,8 +15,8 @@ from torch import Tensor
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
-from kvlab.fitting.from_model import FromModel
 from kvlab.fitting.observations import (
+    FromModel,
     Observation,
     compressible_layers,
     observation_bytes,

@@ -17,7 +17,8 @@ from kvlab.attention.slot_attention import slot_logits
 from kvlab.cache import make_cache
 from kvlab.methods.core.view import Slots
 from kvlab.methods.learned.feature_maps import FeatureMaps
-from kvlab.models.load import LoadedModel
+from kvlab.models.load import LoadedModel, load_model
+from kvlab.requests.compare import LOADING
 from kvlab.stores.quantized_states import whole
 
 ROWS = 96  # queries watched in each window
@@ -174,3 +175,22 @@ def heavy_and_recent(scores: Tensor, rows: Tensor, budget: int) -> Tensor:
     older = scores.masked_fill(column > rows[:, None] - recent, -1.0)
     heavy = torch.zeros_like(older, dtype=torch.bool).scatter(-1, older.topk(budget - recent, -1).indices, True)
     return (heavy | newest) & (column <= rows[:, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromModel:
+    """What fits with a command of their own have in common; the last six fields are `load_model`'s."""
+
+    model: str = "mini"
+    length: int = 1024
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+    placement: str = "single"
+    load_in: str | None = None
+    revision: str | None = None
+    cache_dir: str | None = None
+
+    def load(self) -> LoadedModel:
+        """The model. Raises UserError as `load_model`."""
+        return load_model(self.model, **{name: getattr(self, name) for name in LOADING})

@@ -12,7 +12,7 @@ import torch
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
 from kvlab.fitted.profiles import write_profile
-from kvlab.fitting.from_model import FromModel
+from kvlab.fitting.observations import FromModel
 from kvlab.fitting.text import text_windows
 from kvlab.models.load import LoadedModel
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvlab.bench.preset_seconds import preset_seconds
-from kvlab.bench.request import BenchJob
+from kvlab.bench.request import BenchJob, preset_seconds
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.catalogue.tasks import task_list
 from kvlab.common.errors import UserError

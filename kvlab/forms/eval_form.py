@@ -23,7 +23,7 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, 
 from kvlab.forms import compare_form, prompt_files
 from kvlab.forms.plan_preview import plan_of
 from kvlab.jobs.client import list_jobs, request_of
-from kvlab.jobs.prompt_lengths import prompt_lengths
+from kvlab.jobs.size_check import prompt_lengths
 from kvlab.model_info.names import check_model
 from kvlab.requests.compare import MethodChoice
 from kvlab.server.settings import lab

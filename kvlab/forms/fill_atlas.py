@@ -14,7 +14,7 @@ from kvlab.catalogue.methods import MethodEntry
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms.command_to_request import Ordered, order
 from kvlab.requests.compare import CompareRequest, MethodChoice
-from kvlab.tasks.excerpts import excerpts
+from kvlab.tasks.shipped_samples import excerpts
 
 FOLDER = "atlas"  # of the evaluations, in the runs' `eval`
 NEW_TOKENS = 32

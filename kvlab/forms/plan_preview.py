@@ -17,8 +17,7 @@ from kvlab.catalogue.tasks import task_list
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
-from kvlab.jobs.prompt_lengths import longest_prompt
-from kvlab.jobs.size_check import Several, device_asked, stand_ins, too_big
+from kvlab.jobs.size_check import Several, device_asked, longest_prompt, stand_ins, too_big
 from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import Manner
 from kvlab.model_info.token_count import count_tokens

@@ -60,7 +60,7 @@ def measure_once(machine: Machine, root: Path) -> None:
     """Let torch say how fast a GPU that is here is, if nobody has of late; of a CPU numpy says it."""
     import torch
 
-    from kvlab.engine.speed import measure
+    from kvlab.engine.environment import measure
     from kvlab.planning.seconds import keep_speed, known_speed
 
     here = torch.accelerator.current_accelerator(check_available=True)
@@ -98,8 +98,7 @@ def _too_big(work: Several, root: Path) -> str:
     from kvlab.catalogue.tasks import TaskEntry, TaskList
     from kvlab.engine.out_of_memory import holds_of, machine_of
     from kvlab.evaluate.request import EvalJob, SampleJob
-    from kvlab.jobs.prompt_lengths import longest_prompt
-    from kvlab.jobs.size_check import device_asked, too_big
+    from kvlab.jobs.size_check import device_asked, longest_prompt, too_big
     from kvlab.models.load import pick_device
     from kvlab.tasks.registry import TASKS
 

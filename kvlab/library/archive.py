@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
 from kvlab.common.errors import UserError
 from kvlab.library.entries import FOLDERS as RESULTS
-from kvlab.library.paths import paths_of
+from kvlab.library.entries import paths_of
 from kvlab.library.recycle_bin import FOLDER as BIN
 from kvlab.server.users import Role, require
 from kvlab.trace import catalogue, restore_results, stories

@@ -14,8 +14,8 @@ from kvlab.cache import CompressedCache
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import before_steps
+from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.harness import EvalResult, Listener, default_batch_rows, model_window, settings_of
-from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore

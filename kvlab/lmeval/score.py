@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.replay.token_by_token import one_by_one, works_one_by_one
+from kvlab.cache.replay.steps import one_by_one, works_one_by_one
 from kvlab.common.errors import UserError
 from kvlab.evaluate.passes import pass_ends
 from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory

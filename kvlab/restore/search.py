@@ -21,7 +21,7 @@ from kvlab.restore.failed_run import Evidence, along, gather
 from kvlab.restore.shared_prompt import Prompt, read_prompt
 from kvlab.trace import Run, open_run
 from kvlab.trace.labels import load_labels
-from kvlab.trace.rerun_request import choice_of, model_fields
+from kvlab.trace.record import choice_of, model_fields
 from kvlab.trace.restore_results import Found, Rescue, save_rescue
 
 MOST_TOKENS = 64  # candidates where the fact is not known, or all of it does not restore the answer

@@ -11,8 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import in_words
 from kvlab.common.validation import in_one_sentence
+from kvlab.server.quotas import Amount, seconds_of
 from kvlab.server.settings import lab
-from kvlab.server.units import Amount, seconds_of
 
 LEAST_FREE = 500 * 10**6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,8 +11,7 @@ from torch import Tensor
 
 from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
-from kvlab.requests.auto_store import AUTO, NATIVE, meant_store
-from kvlab.requests.budget import Budget
+from kvlab.requests.budget import AUTO, NATIVE, Budget, meant_store
 from kvlab.stores.code import Code
 from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
@@ -105,5 +105,41 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
 
 
 def store_under(name: str, budget: Budget) -> Store:
-    """The store of that name, `auto` decided by the budget (`kvlab.requests.auto_store`)."""
+    """The store of that name, `auto` decided by the budget (`kvlab.requests.budget`)."""
     return store_of(meant_store(name, budget))
+
+
+def as_held(store: Store, code: Code | None, states: Tensor, order: Tensor, live: Tensor) -> Tensor:
+    """(B, H, S, d) float32: `states` once the `live` (B, H) first slots of `order` (B, H, S) are packed.
+
+    `order` is that of the text. What the store leaves native, and all other slots, are as they were.
+    """
+    states = states.float()
+    if code is None:
+        return states
+    place, there = store.coded(live, int(live.max()))
+    index = order.gather(2, place)[..., None].expand(*place.shape, states.shape[-1])
+    own = states.gather(2, index)
+    error = code.decode(code.encode(own, there), states.shape[-1]) - own
+    return states.scatter_add(2, index, torch.where(there[..., None], error, 0.0))
+
+
+@lru_cache
+def store_bytes(store: Store, key_width: int, value_width: int) -> tuple[int, int]:
+    """(bytes of a slot's own codes and scales, bytes that a lot of slots has together)."""
+    own = shared = 0
+    real = torch.ones(1, 1, store.lot, dtype=torch.bool)
+    for code, width in ((store.keys, key_width), (store.values, value_width)):
+        assert code is not None
+        for name, tensor in code.encode(torch.zeros(1, 1, store.lot, width), real).items():
+            if name in code.shared:
+                shared += tensor.nbytes
+            else:
+                own += tensor[0, 0, 0].nbytes
+    return own, shared
+
+
+def bits_of(store: Store, width: int) -> float:
+    """Bits a number of a key or value, what slots share included."""
+    own, shared = store_bytes(store, width, width)
+    return 8 * (own + shared / store.lot) / (2 * width)

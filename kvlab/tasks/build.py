@@ -12,11 +12,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.common.errors import UserError
 from kvlab.models.mini.phrasing import TAIL, Query
-from kvlab.tasks.fit_length import largest_fit, too_short
 from kvlab.tasks.haystack import Window, draw_window, hide
-from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
+from kvlab.tasks.sample import Sample, sample_random
 from kvlab.tasks.text_windows import text_sample, token_starts
 from kvlab.tasks.tokens import count_tokens, text_ids
 
@@ -124,3 +123,31 @@ def book_sample(draft: Draft, metric: str, continuation: int) -> Sample:
     """As many tokens of a book as asked, the last `continuation` of them forced upon the model and scored."""
     text = draft.filled(lambda window: window.text)
     return text_sample(draft.tokenizer, text, draft.task, draft.index, draft.seed, metric, continuation, draft.length)
+
+
+def largest_fit(fits: Callable[[int], bool], most: int, guess: int) -> int:
+    """Return the largest size in [0, most] that fits, or -1 where none does; if a size fits, every smaller one must.
+
+    The search gallops away from `guess`, so a good guess costs three or four trials.
+    """
+    low = min(max(guess, 0), most)
+    high, stride = low + 1, 1
+    while low >= 0 and not fits(low):
+        low, high, stride = low - stride, low, 2 * stride
+    stride = 1
+    while 0 <= low < most and high <= most and fits(high):
+        low, high, stride = high, high + stride, 2 * stride
+    return _bisect(fits, max(low, -1), min(high, most + 1))
+
+
+def _bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
+    # low fits (or is -1), high does not (or is past the end)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def too_short(task: str, length: int, need: int) -> UserError:
+    """Return the error for a length that cannot hold what the task must state."""
+    return UserError(f"{task}: {length} tokens cannot hold this task: ask for at least {need}, or for fewer parts.")

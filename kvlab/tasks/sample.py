@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from kvlab.common.errors import UserError
+from kvlab.models.mini.phrasing import TRAINING_SEED_START
 
 
 class Sample(BaseModel):
@@ -31,3 +36,15 @@ class Sample(BaseModel):
     chat: bool = Field(default=True, description="may stand in a chat template; not a text that is to be gone on with")
     hold_back: int = Field(default=0, description="last tokens of the prompt that always go in after compression")
     meta: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+def check_seed(seed: int) -> int:
+    """Return the seed; raises UserError for one that training uses."""
+    if not 0 <= seed < TRAINING_SEED_START:
+        raise UserError(f"Seed {seed} is out of range: evaluation takes 0 to {TRAINING_SEED_START - 1:,}.")
+    return seed
+
+
+def sample_random(task: str, length: int, seed: int, index: int) -> Random:
+    """Return the random stream of one sample; depth is left out, so that a sample only moves its needle with depth."""
+    return Random(f"{task}|{length}|{check_seed(seed)}|{index}")

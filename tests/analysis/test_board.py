@@ -17,7 +17,7 @@ from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, h
 from kvlab.analysis.comparison.verdict import answer_tokens, judge, token_at
 from kvlab.common.errors import UserError
 from kvlab.evaluate.scoring.metrics import whole_match_all
-from kvlab.restore.success_test import Wanted as Rescued
+from kvlab.restore.failed_run import Wanted as Rescued
 from kvlab.trace import Run, open_run
 from kvlab.trace.labels import Labels, load_labels, save_answer
 from tests.synthetic.runs import write_synthetic_run

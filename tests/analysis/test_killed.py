@@ -10,7 +10,7 @@ from kvlab.analysis.comparison import restore
 from kvlab.jobs.rerun_restored import given_back
 from kvlab.requests.restore import Return
 from kvlab.trace import Run, open_run
-from kvlab.trace.rerun_request import choice_of
+from kvlab.trace.record import choice_of
 from kvlab.trace.restore_results import Found, Rescue
 from tests.synthetic.runs import write_synthetic_run
 

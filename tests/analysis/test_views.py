@@ -16,11 +16,11 @@ from kvlab.analysis.comparison import difference
 from kvlab.analysis.comparison.cost import instrument_cost, memory_stack
 from kvlab.analysis.comparison.facts import FATES, fact_fates
 from kvlab.analysis.lineage import Lineage, fold, influence
+from kvlab.analysis.lineage.fold import step_words, steps_with_events
 from kvlab.analysis.lineage.states import State, states_at
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.similarity import clusters
 from kvlab.analysis.similarity.consecutive_sets import consecutive_sets, set_count
-from kvlab.analysis.steps import step_words, steps_with_events
 from kvlab.common.errors import UserError
 from kvlab.figures import board as boards
 from kvlab.figures import cost as costs

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate
-from kvlab.cli.options.table_export import table
+from kvlab.cli.options.tables import table
 from kvlab.common.errors import UserError
 from tests import benchmark_files as files
 

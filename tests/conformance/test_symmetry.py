@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.methods import make_method
 from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
-from kvlab.methods.settlers.low_rank.less import Absorb
+from kvlab.methods.settlers.less import Absorb
 from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.models.load import prepare
 from kvlab.stores import NATIVE

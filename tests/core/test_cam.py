@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from kvlab.methods.core.token_draws import uniform_draws
-from kvlab.methods.settlers.merging.spread import share_reaching, spread_forward
+from kvlab.methods.settlers.merging.value_merge import share_reaching, spread_forward
 from tests.core.layers import DIM
 from tests.core.merging import Layer, prompt
 

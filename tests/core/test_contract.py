@@ -14,7 +14,7 @@ from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.core.contract import Capabilities, capabilities_of, protected_slots
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
-from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
+from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.wrappers.pin_tokens import Keeping

@@ -17,7 +17,7 @@ import kvlab
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.core.method import Method
-from kvlab.methods.core.preset import Preset
+from kvlab.methods.core.published_settings import Preset
 
 PACKAGE = Path(kvlab.__file__).parent
 WITHOUT_PAPER = {"full", "packed", "window", "compose"}  # nobody published settings of these

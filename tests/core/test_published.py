@@ -10,10 +10,9 @@ import pytest
 
 from kvlab.common.errors import UserError
 from kvlab.methods import registered
-from kvlab.methods.core.preset import Preset
-from kvlab.methods.core.published_settings import SHARED, published
+from kvlab.methods.core.published_settings import SHARED, Preset, published
 
-FILES = sorted(SHARED.parent.glob("*/*.toml"))
+FILES = sorted(path for path in SHARED.parents[1].glob("*/*.toml") if path != SHARED)
 GOOD = """
 paper = "https://example.org"
 

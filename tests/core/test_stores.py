@@ -19,7 +19,7 @@ from kvlab.methods.core.slot_columns import FREE, Columns
 from kvlab.requests.compare import MethodChoice
 from kvlab.stores import STORES, Store, quantized_states, store_of
 from kvlab.stores.kivi import PerToken
-from kvlab.stores.rounding import as_held
+from kvlab.stores.store import as_held
 from tests.conformance.test_matrix import lab_model
 from tests.conformance.variants import SHORT
 

@@ -16,8 +16,7 @@ from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.engine.prompt import continuation, continuation_pieces
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.trace import open_run
-from kvlab.trace.files.older_texts import restore_texts
-from kvlab.trace.token_text import align, split_text
+from kvlab.trace.token_text import align, restore_texts, split_text
 from tests.synthetic.runs import write_synthetic_run
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"

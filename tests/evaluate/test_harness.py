@@ -17,10 +17,10 @@ import torch
 import kvlab
 from kvlab.common.errors import UserError
 from kvlab.evaluate import measure
+from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.plan import default_lengths
 from kvlab.evaluate.request_parser import parse_request
-from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
 from kvlab.methods import make_method
@@ -159,10 +159,10 @@ def test_an_interrupt_keeps_what_was_measured(tiny, tmp_path):
 RUN = """
 import sys, torch
 from pathlib import Path
-from kvlab.evaluate import store
+from kvlab.evaluate.results import store
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.results.summary import summarize
-from kvlab.methods.spec import parse_request
+from kvlab.evaluate.request_parser import parse_request
 from kvlab.models.load import load_model
 from dataclasses import replace
 import json

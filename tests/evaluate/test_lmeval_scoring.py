@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import kvlab
-from kvlab.cache.replay.token_by_token import works_one_by_one
+from kvlab.cache.replay.steps import works_one_by_one
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.evaluate.generate import generate_answers

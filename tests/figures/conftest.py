@@ -19,7 +19,7 @@ from kvlab.analysis.lineage.mosaic import mosaic, state_counts
 from kvlab.analysis.lineage.tables import slot_table, token_texts
 from kvlab.analysis.lineage.tree import lineage_tree
 from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.outlines import merge_sets, outlines
+from kvlab.analysis.similarity.clusters import merge_sets, outlines
 from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline
 from kvlab.trace import Run, open_run
 from tests.figures.views import drawn_views

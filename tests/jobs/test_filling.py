@@ -14,7 +14,7 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.forms.command_to_request import estimate, order
 from kvlab.forms.fill_atlas import FOLDER, Small, filling
 from kvlab.requests.compare import CompareRequest
-from kvlab.tasks.excerpts import CHARACTERS, excerpts
+from kvlab.tasks.shipped_samples import CHARACTERS, excerpts
 
 SMALL = Small(prompts=3, samples=2, lengths=(320,))
 

@@ -13,6 +13,7 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.catalogue.models import models_here, what_to_name
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import hide_paths
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
 from kvlab.fitted.feature_maps import MAPS
 from kvlab.fitted.profiles import PROFILES
@@ -25,7 +26,6 @@ from kvlab.jobs.work import Work
 from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
-from kvlab.server.redaction import hide_paths
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import Role
 from kvlab.trace.labels import load_labels

@@ -20,7 +20,7 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.conversation import Turn
 from kvlab.trace import open_run
-from kvlab.trace.rerun_request import request_again
+from kvlab.trace.record import request_again
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = "Where is the rabbit?"

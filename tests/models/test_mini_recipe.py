@@ -22,8 +22,8 @@ from training.mini import checkpoint as saved
 from training.mini import recipe as recipes
 from training.mini.curve import curve_figure, read_curve
 from training.mini.growth import grow_depth, grow_width
-from training.mini.mixture import ROW_MAKERS, draw_batch
 from training.mini.presets import CPU_PHASES, GPU_PHASES, PRESETS, Phase
+from training.mini.random_rows import ROW_MAKERS, draw_batch
 from training.mini.recipe import Recipe, run_recipe
 from training.mini.rows import TEXT
 from training.mini.shape import Shape, build_model

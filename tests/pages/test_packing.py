@@ -7,8 +7,7 @@ import struct
 
 import numpy as np
 
-from app.components.binary_payload import ALIGNED, packed
-from app.components.text_payload import SentTexts
+from app.components.payload import ALIGNED, SentTexts, packed
 
 
 def _read(data: bytes) -> dict:

@@ -18,8 +18,7 @@ from kvlab.common.errors import UserError
 from kvlab.engine.environment import model_shape
 from kvlab.engine.out_of_memory import holds_of
 from kvlab.model_info.architectures import SHAPES
-from kvlab.model_info.layers import kinds_of_layers
-from kvlab.model_info.size import model_from
+from kvlab.model_info.size import kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import Machine, find_model, make_plan, seconds
 from kvlab.planning.footprint import Again, Holds

@@ -55,7 +55,7 @@ def _on_gpu(phase: Phase, shape: Shape) -> Phase:
 
 
 _GPU_BATCHES = 8  # times the CPU's rows a step, once text is in the mixture
-_DATA = tomllib.loads(files("kvlab.models.mini").joinpath("presets.toml").read_text(encoding="utf-8"))
+_DATA = tomllib.loads(files("training.mini").joinpath("presets.toml").read_text(encoding="utf-8"))
 _SHAPES = {device: {name: Shape(**shape) for name, shape in named.items()} for device, named in _DATA["shapes"].items()}
 
 CPU_PHASES = tuple(_phase(name, given, _SHAPES["cpu"]) for name, given in _DATA["phases"].items())

@@ -10,10 +10,8 @@ from pathlib import Path
 import torch
 
 from kvlab.common.errors import UserError
-from training.mini.checkpoint import checkpoints, read_progress
-from training.mini.curve import curve_figure, read_curve
-from training.mini.export import export_model
-from training.mini.milestones import Milestones
+from training.mini.checkpoint import checkpoints, export_model, read_progress
+from training.mini.curve import Milestones, curve_figure, read_curve
 from training.mini.presets import PRESETS, Phase
 from training.mini.text import prepare_text, validation_text
 from training.mini.train import Run, train

@@ -17,8 +17,8 @@ from training.mini import checkpoint as saved
 from training.mini.checkpoint import Progress
 from training.mini.curve import append_row
 from training.mini.growth import grow_depth, grow_width
-from training.mini.mixture import draw_batch
 from training.mini.presets import Phase
+from training.mini.random_rows import draw_batch
 from training.mini.rows import TEXT
 from training.mini.shape import build_model
 from training.mini.step import answers_right, loss_function, make_optimizers, to_tensors

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.query_heads import query_heads_a_slot
 from kvlab.analysis.similarity.float16 import as_float32, by_blocks, room_for, sums_by
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
@@ -192,3 +191,8 @@ def _flags(table: pd.DataFrame, bound: np.ndarray, query_heads: int) -> np.ndarr
     dropped = (table["regret"].fillna(0).cummax() > 0).to_numpy()
     kept = "above" if query_heads == 1 else "above, heads share slots"
     return np.where(broken, np.where(dropped, "above, tokens dropped", kept), "")
+
+
+def query_heads_a_slot(run: Run) -> int:
+    """Query heads to a KV head; above 1 no merged slot can be exact for each of them (docs/grouped-queries.md)."""
+    return run.record.model.num_attention_heads // run.record.model.num_key_value_heads

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.blocks import block_edges
 from kvlab.analysis.comparison.compare import first_divergence
+from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.blocks import block_edges
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.analysis.lineage.states import State, regions_at
+from kvlab.analysis.similarity.float16 import block_edges
 
 MAX_CELLS = 768
 

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.lib.stride_tricks import as_strided
 
-from kvlab.analysis.blocks import block_edges, block_means
-from kvlab.analysis.similarity.float16 import as_float32
+from kvlab.analysis.similarity.float16 import as_float32, block_edges, block_means
 from kvlab.common.errors import UserError
 
 Mode = Literal["mean", "max", "raw"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.query_heads import query_heads_a_slot
+from kvlab.analysis.attention.bound import query_heads_a_slot
 from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.atlas.analysis.one_merge import LEAST_MASS, OneMerge
 from kvlab.trace.reader import Run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlab.atlas.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
 from kvlab.atlas.exhibit import Choice, Drawn, Entry
-from kvlab.atlas.figures import kv_size as figures
+from kvlab.atlas.figures import cache_share as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
 from kvlab.results.sources import Sources

@@ -8,12 +8,12 @@ import pandas as pd
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.tables import event_steps
 from kvlab.atlas.analysis.attended_distance import MOST_ROWS, attention_map, by_layer, layer_means
-from kvlab.atlas.analysis.pooling import MOST_SLOTS, spans
+from kvlab.atlas.analysis.pyramid import MOST_SLOTS, spans
 from kvlab.atlas.claims import pyramid as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures import attended, pooling
+from kvlab.atlas.figures import attended, pyramid
 from kvlab.atlas.one_head import head_of, recorded
 from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
 from kvlab.figures.base.palette import Theme
@@ -43,8 +43,8 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     shown = {step: _most_pooled(table) for step, table in tables.items()}
     frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
     claim = claims.older(gather(sources, claims.WINDOWS, [run]))
-    reading = pooling.read_windows(tables, MOST_SLOTS, len(_every_step(head.lineage)))
-    figure = pooling.windows(shown, theme)
+    reading = pyramid.read_windows(tables, MOST_SLOTS, len(_every_step(head.lineage)))
+    figure = pyramid.windows(shown, theme)
     return (Drawn("windows", figure, frame, reading, origin(run), claim),)
 
 

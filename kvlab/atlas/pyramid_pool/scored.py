@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from kvlab.atlas.analysis.evaluated_tasks import evaluated_tasks
 from kvlab.atlas.claims.contests import NOT_BEHIND, contest
 from kvlab.atlas.commands import eval_command
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs, Paper
@@ -191,3 +190,11 @@ DRAWINGS = {
     "tab-1": draw_tasks,
     "tab-2": draw_rivals,
 }
+
+
+def evaluated_tasks(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a task of evaluation rows: metric, prompts, and shortest, mean and longest prompt in tokens."""
+    prompts = rows.drop_duplicates(["task", "difficulty", "content", "length", "depth", "index", "seed"])
+    groups = prompts.groupby("task", sort=False)
+    table = groups["prompt_tokens"].agg(prompts="size", shortest="min", mean="mean", longest="max")
+    return table.assign(metric=groups["metric"].first()).reset_index()

@@ -1,4 +1,4 @@
-/* Reads what app/components/binary_payload.py packed: JSON, and vectors behind it. */
+/* Reads what app/components/payload.py packed: JSON, and vectors behind it. */
 
 const VECTORS = { uint8: Uint8Array, int8: Int8Array, uint16: Uint16Array, int16: Int16Array, int32: Int32Array, float32: Float32Array };
 

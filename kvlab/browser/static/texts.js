@@ -1,4 +1,4 @@
-/* Texts come to the page once (app/components/text_payload.py), whatever is drawn of them and however often. A view that names
+/* Texts come to the page once (app/components/payload.py), whatever is drawn of them and however often. A view that names
    texts which are not there yet is drawn as soon as they are. */
 
 const MOST_TEXTS = 4;

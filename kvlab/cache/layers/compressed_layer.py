@@ -14,14 +14,12 @@ from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.attention.low_rank_state import low_rank_state
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Bucket
-from kvlab.cache.buckets.layer_budget import Quota
-from kvlab.cache.buckets.slot_bytes import sizes_of
+from kvlab.cache.buckets.layer_budget import Quota, sizes_of
 from kvlab.cache.buckets.whole_layer import whole_pass
-from kvlab.cache.layers.attention_inputs import placed, sinks_by_head
+from kvlab.cache.layers.attention_inputs import placed, recall, sinks_by_head
 from kvlab.cache.layers.blockwise import InBlocks
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState
-from kvlab.cache.layers.recent_queries import recall
 from kvlab.cache.layers.second_pass_queries import check_rehearsed, rehearsed
 from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.new_token import NewToken

@@ -6,7 +6,8 @@ What is read here is over all heads, whichever tables they lie in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from torch import Tensor
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.buckets.layer_budget import Quota
-from kvlab.cache.layers.layer_mark import Mark
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.packed_table import PackedTable
@@ -114,3 +114,19 @@ class LayerState:
     def note_peak(self, beside: int) -> None:
         """Remember the most this layer's tables took, with `beside` bytes of others held for a moment."""
         self.peak_bytes = max(self.peak_bytes, self.table_bytes() + beside)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A layer's state, but for its slots, which stay where they are."""
+
+    width: int
+    dense: bool
+    whole: torch.dtype  # of positions
+    tokens_seen: Tensor
+    cumulative_length: int
+    lengths: list[int]
+    waiting: int
+    rotary: Any
+    states: dict[str, Any]  # a recurrent state beside the slots
+    every: list[int]  # of each row's queries of the rehearsal one in so many is kept

@@ -11,8 +11,7 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.layers.decisions import note_statistic
-from kvlab.cache.layers.layer_mark import Mark
-from kvlab.cache.layers.layer_state import LayerState
+from kvlab.cache.layers.layer_state import LayerState, Mark
 from kvlab.cache.settings import LayerSettings
 from kvlab.common.errors import UserError
 from kvlab.methods.core.view import References

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kvlab.attention.model_marks import STARTS_ANEW
+from kvlab.attention.text_config import STARTS_ANEW
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layers.decisions import conclude_all, conclude_held, note_statistic
 from kvlab.cache.layers.second_pass_queries import go_back, mark

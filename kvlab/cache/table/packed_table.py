@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from kvlab.cache.table import apply_plan
-from kvlab.cache.table.lazy_slots import HeldSlots
+from kvlab.cache.table.compaction import Squeeze
 from kvlab.cache.table.new_token import NewToken
-from kvlab.cache.table.packed_compaction import Squeeze
 from kvlab.cache.table.slot_ops import at, like, longer, wide
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.common.limits import GROWTH
@@ -21,7 +21,7 @@ from kvlab.methods.core.slot_columns import FREE, key_lengths, there
 from kvlab.methods.core.view import KEY_LENGTH, Slots
 from kvlab.stores import Store
 from kvlab.stores.code import Code
-from kvlab.stores.quantized_states import HeldStates
+from kvlab.stores.quantized_states import HeldStates, whole
 
 
 class PackedTable(SlotTable):
@@ -339,3 +339,31 @@ def _write(held: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], be
     for name, tensor in held.items():
         first = behind // code.group if name in code.shared else behind
         tensor[:, :, first : first + new[name].shape[2]] = new[name]
+
+
+class HeldSlots(Slots):
+    """A view of a packed table. A plan that only drops slots never asks for keys or values."""
+
+    @classmethod
+    def of(cls, slots: Slots, keys: HeldStates, values: HeldStates) -> HeldSlots:
+        """The metadata of `slots` beside these states."""
+        return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
+
+    def after(self, plan: Plan) -> Slots:
+        """What a plan that changes no state leaves."""
+        left = self.with_columns(valid=plan.keep)
+        left.extra = self.extra | (plan.extra or {})
+        if plan.log_mass is not None:
+            left.log_mass = torch.where(plan.keep, plan.log_mass, self.log_mass)
+        return left
+
+    def decoded(self) -> Slots:
+        """All of it in memory, for as long as one layer's decision takes."""
+        return Slots(**{name: getattr(self, name) for name in vars(self)})
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name in ("keys", "values") and isinstance(value, HeldStates):
+            value = whole(value)
+            setattr(self, name, value)
+        return value

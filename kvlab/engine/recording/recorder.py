@@ -12,13 +12,20 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache import CompressedCache
-from kvlab.engine.recording.decision import write_decision
-from kvlab.engine.recording.events import absent_columns, event_columns
-from kvlab.engine.recording.health import growth, lengths, non_finite
+from kvlab.engine.recording.events import absent_columns, event_columns, write_decision
 from kvlab.engine.recording.host_blocks import HostBlocks
 from kvlab.engine.recording.shadow import Shadow, Truth
 from kvlab.engine.recording.step_buffer import LEFT, PendingRows
-from kvlab.engine.recording.step_errors import Answer, answer, given_answer, mass_columns, rows_by_position
+from kvlab.engine.recording.step_errors import (
+    Answer,
+    answer,
+    given_answer,
+    growth,
+    lengths,
+    mass_columns,
+    non_finite,
+    rows_by_position,
+)
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
 from kvlab.methods.scorers.attention.ema import EMA

@@ -9,8 +9,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 from kvlab.methods.composition.register import REGISTERED
 from kvlab.methods.core.contract import Selector
-from kvlab.methods.core.method import Method, made, registered
-from kvlab.methods.core.number_bounds import MOST_WHOLE
+from kvlab.methods.core.method import MOST_WHOLE, Method, made, registered
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.selectors.fifo import Oldest
 from kvlab.methods.selectors.top_k import LowestScore

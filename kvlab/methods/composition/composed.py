@@ -23,8 +23,8 @@ from kvlab.methods.scorers.key_value.recency import Recency, Unscored
 from kvlab.methods.scorers.lookahead.gvote import Ballots
 from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
-from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
 from kvlab.methods.scorers.wrappers.side_state import Beside
+from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
 from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -21,12 +22,11 @@ from pydantic_core import CoreSchema
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
-from kvlab.methods.core.number_bounds import in_bounds, with_bounds
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.preset import DEFAULT, PAPER, Preset
-from kvlab.plugins.origin import KVLAB, Origin
+from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
 from kvlab.plugins.registry import Registry
+from kvlab.plugins.shelf import KVLAB, Origin
 from kvlab.requests.budget import Amount, Budget, window_note
 from kvlab.stores import AUTO, NATIVE, STORES, store_of, store_under
 
@@ -229,3 +229,32 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
     reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
     return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {reason}."
+
+
+MOST_WHOLE = 2**20  # tokens, slots, queries: more than any prompt that is run has
+MOST, LEAST = 1e6, 1e-9  # weights, ridges, exponents: beyond these float32 has nothing left to tell
+
+
+def in_bounds(value: Any) -> Any:
+    """The value; raises ValueError for a number that is none, too far from zero, or closer to it than makes sense."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if isinstance(value, int):
+        if abs(value) > MOST_WHOLE:
+            raise ValueError(f"a whole number here is at most {MOST_WHOLE:,}")
+    elif not math.isfinite(value) or abs(value) > MOST or 0 < abs(value) < LEAST:
+        raise ValueError(f"a number here is 0 or from {LEAST:g} to {MOST:,.0f}")
+    return value
+
+
+def with_bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema of settings whose numbers all say how far they go, for forms."""
+    for field in schema.get("properties", {}).values():
+        for part in field.get("anyOf", [field]):
+            if part.get("type") in ("integer", "number"):
+                most = MOST_WHOLE if part["type"] == "integer" else MOST
+                if not {"maximum", "exclusiveMaximum"} & part.keys():
+                    part["maximum"] = most
+                if not {"minimum", "exclusiveMinimum"} & part.keys():
+                    part["minimum"] = -most
+    return schema

@@ -27,11 +27,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import decode_text, in_one_sentence, read_file
-from kvlab.methods.core.preset import Preset
 
 SHARED = Path(__file__).with_name("shared.toml")
 LARGEST = 2**20
@@ -140,3 +139,32 @@ def _read(path: Path) -> _File:
         raise UserError(f"The settings file {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In {path}: {in_one_sentence(error)}") from error
+
+
+DEFAULT = "default"
+PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One configuration of a method that somebody else published.
+
+    `values` has, for each hyper-parameter the source settles, (value, where it says so: a section, table, equation or
+    file). `about` names the source; `beyond` says what of it no hyper-parameter can express.
+    """
+
+    about: str
+    values: Mapping[str, tuple[Any, str]]
+    beyond: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """Hyper-parameters by name."""
+        return {name: value for name, (value, _) in self.values.items()}
+
+    def as_data(self) -> dict[str, JsonValue]:
+        """The preset for forms and tables."""
+        values: dict[str, JsonValue] = {
+            name: {"value": list(value) if isinstance(value, tuple) else value, "source": source}
+            for name, (value, source) in self.values.items()
+        }
+        return {"about": self.about, "beyond": self.beyond, "values": values}

@@ -117,3 +117,9 @@ class Columns:
             none = torch.zeros_like(slots.position) if asked is None else looked(slots.position, *asked.split(1, -1))
             slots = slots.with_columns(extra=slots.extra | {self.counts: none})
         return slots if self.rate is None else slots.with_columns(score=self.rate(slots))
+
+
+def log_total(logits: Tensor, sinks: Tensor | None) -> Tensor:
+    """(B, H, G, r, 1): log-sum-exp of logits (B, H, G, r, S), log mass added, and of the sinks (B, H, G) if any."""
+    total = torch.logsumexp(logits, -1, keepdim=True)
+    return total if sinks is None else torch.logaddexp(total, sinks.float()[..., None, None])

@@ -12,7 +12,7 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.window import WindowAttention
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.log_mass import SPACE_HELP, Space
+from kvlab.methods.settlers.log_mass import SPACE_HELP, Space
 from kvlab.methods.settlers.merging.pair_merge import KeyWeights, PairMerge
 
 LATE = "exp(place / (4096 / ln 512))"

@@ -14,7 +14,7 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.ema import EmaScore
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.log_mass import SPACE_HELP, MassRule, Space
+from kvlab.methods.settlers.log_mass import SPACE_HELP, MassRule, Space
 from kvlab.methods.settlers.merging.nearest_merge import GroupRule, NearestMerge
 
 # Of the code's share .2 is recent and alike in all layers, the rest falls to .8 of itself: to .84 in all.

@@ -10,8 +10,8 @@ from pydantic import Field
 from kvlab.methods.core.method import Method, make_method, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
-from kvlab.methods.scorers.wrappers.without_low_rank import SlotsAlone
-from kvlab.methods.settlers.low_rank.less import Absorb
+from kvlab.methods.scorers.wrappers.wrapper import SlotsAlone
+from kvlab.methods.settlers.less import Absorb
 
 
 @register

@@ -32,7 +32,7 @@ class HelmRecord(BaseModel):
 def load_helm(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
     """Return one sample a line, scored by ROUGE-L; raises UserError naming the first malformed line.
 
-    ROUGE-1 and ROUGE-2 of the same summaries can be had from the rows (`kvlab.evaluate.scoring.rescore`).
+    ROUGE-1 and ROUGE-2 of the same summaries can be had from the rows (`kvlab.evaluate.scoring.metrics`).
     """
     records, skipped = read_records(path, HelmRecord, skip_malformed)
     return Loaded([_sample(path.stem, number, record, tokenizer) for number, record in records], skipped)

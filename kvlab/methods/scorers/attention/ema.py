@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
-from kvlab.methods.core.learned_sinks import log_total
 from kvlab.methods.core.log_averages import BYTE, corrected, fits_byte, note_average
-from kvlab.methods.core.slot_columns import SHORT_TEXT, Byte
+from kvlab.methods.core.slot_columns import SHORT_TEXT, Byte, log_total
 from kvlab.methods.core.view import Seen, Slots
 
 EMA = "ema"

@@ -12,7 +12,7 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.contract import Capabilities, Selector, capabilities_of
 from kvlab.methods.core.plan import NewKeys, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 
 SINK_KEYS = "sink_keys"
 SINK_POSITION = "sink_position"

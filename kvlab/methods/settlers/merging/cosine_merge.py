@@ -14,8 +14,8 @@ from kvlab.methods.core.decision_formulas import NOT_YET, judge_one
 from kvlab.methods.core.in_place import SIMILAR, InPlace
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at, nearest_pair, nearest_slot, sum_to_target, votes_without
-from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
+from kvlab.methods.settlers.edges import at, nearest_pair, nearest_slot, sum_to_target, votes_without
+from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
 
 THRESHOLD = "threshold"
 

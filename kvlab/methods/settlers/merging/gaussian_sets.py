@@ -14,9 +14,9 @@ from kvlab.methods.core.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.token_draws import uniform_draws
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at, max_to_target, sum_to_target
-from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
+from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.settlers.merging.consecutive import Sets, find_sets, nearness
 
 SigmaMode = Literal["mean_l2", "mean", "paper"]

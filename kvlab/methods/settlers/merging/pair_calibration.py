@@ -14,8 +14,8 @@ from kvlab.methods.core.contract import Capabilities, Selector
 from kvlab.methods.core.decision_formulas import NEVER_SEEN
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at, nearest_slot, sum_to_target
-from kvlab.methods.settlers.core.log_mass import log_sum_over_target
+from kvlab.methods.settlers.edges import at, nearest_slot, sum_to_target
+from kvlab.methods.settlers.log_mass import log_sum_over_target
 
 
 @dataclass(frozen=True)

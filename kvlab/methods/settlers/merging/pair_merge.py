@@ -13,8 +13,8 @@ from torch import Tensor
 from kvlab.methods.core.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.core.plan import Edges, NewKeys, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
-from kvlab.methods.settlers.core.log_mass import Space
+from kvlab.methods.settlers.edges import at
+from kvlab.methods.settlers.log_mass import Space
 from kvlab.methods.settlers.residuals.observed_queries import Observed
 
 KeyWeights = Literal["gradient", "hessian", "hessian-code", "equal"]

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 from kvlab.methods.settlers.merging.consecutive import Sets
 from kvlab.methods.settlers.merging.gaussian_sets import AnyPivot, GaussianSets, Weights
 

@@ -16,10 +16,9 @@ from kvlab.methods.core.plan import Edges, Plan, ValueShift
 from kvlab.methods.core.slot_columns import there
 from kvlab.methods.core.view import View
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.edges import at, max_to_target, sum_to_target
-from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
-from kvlab.methods.settlers.pooling.graded import join_pairs
-from kvlab.methods.settlers.pooling.windows import Windows, pool_windows
+from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
+from kvlab.methods.settlers.pooling.graded import Windows, join_pairs, pool_windows
 
 Pooling = Literal["mean", "max", "max-norm", "best"]
 Repool = Literal["graded", "literal"]

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Selector
-from kvlab.methods.core.learned_sinks import log_total
 from kvlab.methods.core.plan import NewKeys, Plan, ValueShift
+from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 from kvlab.methods.settlers.residuals.observed_queries import Observed
 
 

@@ -12,9 +12,9 @@ from kvlab.methods.core.contract import Capabilities, Selector
 from kvlab.methods.core.plan import Plan, ValueShift
 from kvlab.methods.core.second_pass import Rehearsal
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 from kvlab.methods.settlers.residuals.observed_queries import Observed
-from kvlab.stores.rounding import as_held
+from kvlab.stores.store import as_held
 
 FALLBACK = 32  # last queries of the prompt, where no others are to be had
 TINY = 1e-12

@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.methods.core.contract import Selector
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 from kvlab.methods.settlers.residuals.observed_queries import Grouping, Observed, nearest_pivot
 
 TINY = 1e-9

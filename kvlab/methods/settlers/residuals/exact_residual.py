@@ -13,7 +13,7 @@ from kvlab.methods.core.contract import Capabilities, Selector, Victims
 from kvlab.methods.core.plan import Plan, ValueShift
 from kvlab.methods.core.view import View
 from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 from kvlab.methods.settlers.residuals.exact_decode import settle_while_decoding
 from kvlab.methods.settlers.residuals.observed_queries import Grouping, Observed, Trial, nearest_pivot
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.learned_sinks import log_total
 from kvlab.methods.core.plan import Edges
+from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
 from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.methods.settlers.core.edges import ROW_BLOCK, at, cosine, similarity
+from kvlab.methods.settlers.edges import ROW_BLOCK, at, cosine, similarity
 
 
 @dataclass(frozen=True)

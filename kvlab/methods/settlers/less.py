@@ -16,7 +16,7 @@ from kvlab.methods.core.in_place import ABSORB, InPlace
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import View
 from kvlab.methods.learned.feature_maps import FeatureMaps, untrained_maps
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 
 UNTRAINED = "untrained"
 

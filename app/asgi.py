@@ -9,17 +9,16 @@ from pathlib import Path
 import streamlit as st
 from starlette.middleware import Middleware
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from app.server.gate import Gate
-from app.server.static_files import Files
-from app.server.tcp_nodelay import at_once
+from app.server.static_files import Files, at_once
 from kvlab.common.errors import said_with
+from kvlab.common.formatting import hide_paths
 from kvlab.server import tokens
 from kvlab.server.binding import LOCAL, OPEN
-from kvlab.server.redaction import hide_paths
 from kvlab.server.settings import lab
 
 RUNS = "KVLAB_RUNS"
@@ -39,4 +38,4 @@ def gate() -> Middleware:
 
 if lab() is not None or os.environ.get(OPEN):
     said_with(hide_paths)
-app = st.App(Path(__file__).parents[1] / "main.py", middleware=[gate(), Middleware(Files)], lifespan=at_once)
+app = st.App(Path(__file__).with_name("main.py"), middleware=[gate(), Middleware(Files)], lifespan=at_once)

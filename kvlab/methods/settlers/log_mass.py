@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.decision_formulas import NEVER_SEEN
-from kvlab.methods.core.learned_sinks import log_total
 from kvlab.methods.core.plan import Edges
+from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
 
 MassRule = Literal["none", "alpha", "votes", "exact", "bounded"]
 Space = Literal["rotated", "unrotated"]

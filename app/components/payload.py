@@ -6,11 +6,14 @@ Streamlit writes JSON twice, once to send it and once to see whether it changed;
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import streamlit as st
 
 from kvlab.browser import read_static
 
@@ -34,3 +37,36 @@ def packed(data: Mapping[str, Any]) -> bytes:
     header = json.dumps({"plain": plain, "vectors": places}).encode()
     header += b" " * (-(4 + len(header)) % ALIGNED)
     return b"".join([len(header).to_bytes(4, "little"), header, *behind])
+
+
+SHELF = read_static("texts.js")  # put before the script of a view that shows texts
+BRING = """
+export default function (component) {
+  const data = unpack(component.data);
+  bringTexts(data.name, data.texts);
+}
+"""
+_component = st.components.v2.component("kvlab_texts", html="<span></span>", js="\n".join([UNPACK, SHELF, BRING]))
+
+
+class SentTexts(list[str]):
+    """Texts that are kept for many views; `name` says which they are."""
+
+    @cached_property
+    def name(self) -> str:
+        """Another one for other texts."""
+        return hashlib.sha256(json.dumps(self).encode()).hexdigest()[:16]
+
+    @cached_property
+    def packed(self) -> bytes:
+        """As `app.components.payload` has them."""
+        return packed({"name": self.name, "texts": list(self)})
+
+
+def texts_for(view: str, texts: list[str]) -> dict[str, Any]:
+    """What the view of this key is given: the texts, or the name of those that come beside it, where they are kept."""
+    if not isinstance(texts, SentTexts):
+        return {"texts": texts}
+    with st.container(key=f"texts-{view}"):
+        _component(key=f"texts-of-{view}", data=texts.packed)
+    return {"textsName": texts.name}

@@ -1,4 +1,4 @@
-"""A short name for a model's weights, so that results of an older checkpoint are never taken for the new one's."""
+"""Digest of the weights that rows were measured on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import torch
 from transformers import PreTrainedModel
 
-from kvlab.fitted.named_weights import named_weights
+from kvlab.fitted.signature import named_weights
 
 _SAMPLED = 256  # values read of each tensor: enough to tell checkpoints apart, cheap on any size
 
