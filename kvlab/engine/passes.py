@@ -9,58 +9,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill, synchronize
+from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.progress import Watch
 from kvlab.engine.prompt import Reference, continuation, divergence, prompt_pieces
 from kvlab.engine.recording.recorder import Recorder, memory_columns
 from kvlab.engine.token_choice import chooser
-from kvlab.methods import make_method
-from kvlab.methods.wrappers.pin_tokens import keeping
-from kvlab.methods.wrappers.restore import giving_back
-from kvlab.models.chat import chat_of
-from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import RunWriter
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What both passes of a run are given: what was asked, the prompt's ids (1, T), where to write, who watches."""
+    """Input of both passes of a run: the comparison, the run's choice, where to write, and who to report to."""
 
-    request: CompareRequest
-    choice: MethodChoice
-    loaded: LoadedModel
-    ids: Tensor
+    prepared: Prepared
+    run: PreparedRun
     writer: RunWriter
     watch: Watch
 
-    def cache(self, **options: Any) -> CompressedCache:
-        """As `cache_of`."""
-        return cache_of(self.request, self.choice, self.loaded, **options)
-
-
-def cache_of(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, **options: Any) -> CompressedCache:
-    """A fresh cache of the choice, with what is to be kept or given back; `options` as `make_cache` takes them."""
-    method = make_method(choice.method, **choice.hyper_parameters)
-    cache = make_cache(
-        loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed, **options
-    )
-    cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
-    if choice.returned is not None:
-        layers = [layer.layer_idx for layer in cache.compressed_layers()]
-        cache.settings.pipeline = giving_back(cache.settings.pipeline, choice.returned, layers, request.max_new_tokens)
-    return cache
+    @property
+    def label(self) -> str:
+        """The run's name in progress messages."""
+        return self.run.choice.label
 
 
 def forced_pass(run: Passes, reference: Reference) -> float | None:
     """Decode the reference's tokens, recording every step; returns tokens a second where recorded."""
-    request, loaded, ids, writer, watch = run.request, run.loaded, run.ids, run.writer, run.watch
+    request, loaded, ids = run.prepared.request, run.prepared.loaded, run.prepared.ids
+    writer, watch = run.writer, run.watch
     steps = max(len(reference.ids) - 1, 0)
     asked = request.level, ids.shape[1], steps, writer.record.recorded_states, writer.record.attention_rows
     recorder = None if request.level == "off" else Recorder(writer, *asked)
-    cache = run.cache(observer=recorder)
-    watch.advance(f"{run.choice.label}: prompt")
+    cache = run.run.new_cache(observer=recorder)
+    watch.advance(f"{run.label}: prompt")
     start = prefill(loaded, cache, ids, request.prefill_chunk, watch.check)
     _write_prompt(run, start.prompt_logprobs, reference)
     rows = [start.next_logprobs]
@@ -69,7 +50,7 @@ def forced_pass(run: Passes, reference: Reference) -> float | None:
     synchronize(loaded.device)
     begun = time.perf_counter()
     for token in reference.ids[:-1]:
-        watch.advance(f"{run.choice.label}: decoding the full cache's continuation")
+        watch.advance(f"{run.label}: decoding the full cache's continuation")
         rows.append(decode_one(loaded, cache, torch.tensor(token, device=loaded.device)))
         if recorder is not None:
             recorder.end_step(cache)
@@ -83,15 +64,15 @@ def forced_pass(run: Passes, reference: Reference) -> float | None:
 
 def free_pass(run: Passes) -> dict[str, Any]:
     """Decode the method's own continuation with recording off, timed; returns the record's timing fields."""
-    request, loaded, ids, watch = run.request, run.loaded, run.ids, run.watch
-    cache = run.cache(timed=True)
-    watch.advance(f"{run.choice.label}: its own continuation")
+    request, loaded, ids, watch = run.prepared.request, run.prepared.loaded, run.prepared.ids, run.watch
+    cache = run.run.new_cache(timed=True)
+    watch.advance(f"{run.label}: its own continuation")
     synchronize(loaded.device)
     begun = time.perf_counter()
     start = prefill(loaded, cache, ids, request.prefill_chunk, watch.check)
     synchronize(loaded.device)
     prefilled = time.perf_counter()
-    step = lambda: watch.advance(f"{run.choice.label}: its own continuation")  # noqa: E731
+    step = lambda: watch.advance(f"{run.label}: its own continuation")  # noqa: E731
     choose = chooser(loaded, ids, request.max_new_tokens, request.generation_config)
     chosen = list(greedy(loaded, cache, start.next_logits, request.max_new_tokens, step, choose))
     synchronize(loaded.device)
@@ -123,7 +104,7 @@ def free_pass(run: Passes) -> dict[str, Any]:
 
 
 def _write_prompt(run: Passes, logprobs: Tensor | None, reference: Reference) -> None:
-    known, tokenizer = run.ids[0].tolist(), run.loaded.tokenizer
+    known, tokenizer = run.prepared.ids[0].tolist(), run.prepared.loaded.tokenizer
     special = set(tokenizer.all_special_ids)
     nothing = [None] * (len(known) - 1)
     given = nothing if logprobs is None else logprobs.tolist()
@@ -134,7 +115,7 @@ def _write_prompt(run: Passes, logprobs: Tensor | None, reference: Reference) ->
             "phase": ["prompt"] * len(known),
             "position": list(range(len(known))),
             "id": known,
-            "text": prompt_pieces(tokenizer, run.request.prompt, known, chat_of(run.request, tokenizer)),
+            "text": prompt_pieces(tokenizer, run.prepared.request.prompt, known, run.prepared.chat),
             "special": [token in special for token in known],
             "logprob": [None, *given],
             "logprob_full": [None, *full],
@@ -143,7 +124,7 @@ def _write_prompt(run: Passes, logprobs: Tensor | None, reference: Reference) ->
 
 
 def _write_forced(run: Passes, reference: Reference, rows: list[Tensor]) -> None:
-    loaded, prompt_tokens = run.loaded, run.ids.shape[1]
+    loaded, prompt_tokens = run.prepared.loaded, run.prepared.ids.shape[1]
     written = continuation(loaded.tokenizer, reference.ids, end_ids(loaded))
     pairs = [divergence(full, given) for full, given in zip(reference.logprobs, rows, strict=True)]
     run.writer.append(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from torch import Tensor
-
-from kvlab.cache import CompressedCache, make_cache
 from kvlab.common.errors import UserError
 from kvlab.common.liveness import is_written
-from kvlab.engine.environment import device_name, model_shape, versions
-from kvlab.methods import Method, make_method
+from kvlab.engine.environment import device_name, versions
+from kvlab.engine.prepare import Prepared, PreparedRun
+from kvlab.methods import Method
 from kvlab.methods.core.published_settings import PAPER
-from kvlab.models.chat import chat_of, reader_of
+from kvlab.models.chat import reader_of
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel
 from kvlab.requests.budget import Budget
@@ -35,27 +32,20 @@ OF_CHOICE = ("method", "budget", "force_keep", "returned")
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
 
 
-def record_of(
-    request: CompareRequest,
-    choice: MethodChoice,
-    loaded: LoadedModel,
-    ids: Tensor,
-    comparison_id: str,
-    index: int,
-    steps: int,
-    runs: int,
-) -> RunRecord:
-    """The record of a run that begins: the `index`-th of `runs`, over a continuation of `steps` tokens."""
-    method = make_method(choice.method, **choice.hyper_parameters)
-    cache = make_cache(loaded, method, choice.budget)
-    chat = chat_of(request, loaded.tokenizer)
-    compressed, model = [layer.layer_idx for layer in cache.compressed_layers()], model_shape(loaded)
+def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) -> RunRecord:
+    """The record of a run that begins: run `index` of the comparison, over a continuation of `steps` tokens."""
+    request, loaded, ids, model = prepared.request, prepared.loaded, prepared.ids, prepared.shape
+    run = prepared.runs[index]
+    choice, method = run.choice, run.method
     rows = states = request.record
     left_out: dict[str, str] = {}
     if request.level == "full":
-        tokens, asked = ids.shape[1] + max(steps - 1, 0), (request.record, compressed, model.num_key_value_heads)
-        states, left_out["keys"] = states_that_fit(*asked, model.head_dim, tokens, runs)
-        rows, left_out["attention"] = attention_that_fits(*asked, tokens, max(steps, 1))
+        tokens, wanted = (
+            ids.shape[1] + max(steps - 1, 0),
+            (request.record, prepared.compressed_layers, model.num_key_value_heads),
+        )
+        states, left_out["keys"] = states_that_fit(*wanted, model.head_dim, tokens, len(prepared.runs))
+        rows, left_out["attention"] = attention_that_fits(*wanted, tokens, max(steps, 1))
     return RunRecord(
         run_id=run_id_of(request, comparison_id, index),
         comparison_id=comparison_id,
@@ -70,17 +60,17 @@ def record_of(
         notes=(
             *request.notes,
             *_budget_notes(choice, method, ids.shape[1]),
-            *_layers_note(cache, loaded),
+            *_layers_note(prepared, run),
             *_generation_notes(loaded, request),
             *prompt_notes(
                 request.prompt,
                 loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()),
-                chat is not None,
+                prepared.chat is not None,
                 reader_of(loaded.tokenizer),
             ),
         ),
         label=_label(choice, method),
-        chat=None if chat is None else chat.settings,
+        chat=None if prepared.chat is None else prepared.chat.settings,
         loading={name: value for name, value in request.loading.items() if name in ASKED_OF_LOADING and value},
         device=device_name(loaded.device),
         model=model,
@@ -90,7 +80,7 @@ def record_of(
         states=states,
         attention_rows=rows,
         left_out={name: sentence for name, sentence in left_out.items() if sentence},
-        sliding_layers=tuple(index for index in range(len(cache.layers)) if index not in compressed),
+        sliding_layers=prepared.other_layers,
     )
 
 
@@ -106,11 +96,11 @@ def _budget_notes(choice: MethodChoice, method: Method, tokens: int) -> list[str
     return [] if isinstance(choice.budget, str) else method.notes(Budget(choice.budget).slots(tokens), tokens)
 
 
-def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]:
-    """Which layers a hybrid's compression is of; nothing for other models and for the full cache."""
-    kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or []
-    sentence = compressed_only(kinds, [layer.layer_idx for layer in cache.compressed_layers()])
-    return (sentence,) if sentence and cache.settings.compresses else ()
+def _layers_note(prepared: Prepared, run: PreparedRun) -> tuple[str, ...]:
+    """Which layers of a hybrid model are compressed; empty for other models and for the full cache."""
+    config = prepared.loaded.model.config.get_text_config(decoder=True)
+    sentence = compressed_only(getattr(config, "layer_types", None) or [], list(prepared.compressed_layers))
+    return (sentence,) if sentence and run.settings.compresses else ()
 
 
 def _generation_notes(loaded: LoadedModel, request: CompareRequest) -> list[str]:
@@ -149,11 +139,6 @@ def finished(request: CompareRequest, root: Path, comparison_id: str) -> dict[in
         if record.status == "complete":
             found[index] = path
     return found
-
-
-def make_way(path: Path) -> None:
-    """Remove what an interrupted run left where the same run is about to be made again."""
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def _record(path: Path) -> RunRecord | None:
