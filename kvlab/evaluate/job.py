@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.engine.progress import before_steps
 from kvlab.evaluate.harness import evaluate, model_window
 from kvlab.evaluate.plan import make_plan
@@ -48,15 +49,8 @@ class PromptsDone:
         left = seconds_left(progress, self.resumed, time.monotonic() - self.begun)
         of = f"{progress.done // self.choices} of {progress.total // self.choices} prompts"
         known = progress.done > self.resumed and progress.done < progress.total
-        words = [of, *([f"about {time_words(left)} left"] if known else []), progress.stage]
+        words = [of, *([f"about {format_duration(left, rough=True)} left"] if known else []), progress.stage]
         self.report(progress.model_copy(update={"stage": " · ".join(words)}) if progress.total > 1 else progress)
-
-
-def time_words(seconds: float) -> str:
-    """`40 s`, `12 min` or `3.5 h`."""
-    if seconds < 90:
-        return f"{max(5, 5 * round(seconds / 5))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 LEAST_NEW_TOKENS = 16

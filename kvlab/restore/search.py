@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.engine.out_of_memory import room
 from kvlab.engine.progress import Cancelled
 from kvlab.models.load import LoadedModel, pick_device
@@ -96,7 +97,8 @@ class _Reruns:
 
     def run(self, search: str, write: Callable[[], bool]) -> bool:
         """One rerun."""
-        left = f", at most {self.seconds / self.done * (self.most - self.done):.0f} s left" if self.done else ""
+        seconds = self.seconds / max(self.done, 1) * (self.most - self.done)
+        left = f", at most {format_duration(seconds, rough=True)} left" if self.done else ""
         self.report(f"{search}: rerun {self.done + 1} of at most {self.most}{left}")
         begun = time.perf_counter()
         is_right = write()
