@@ -9,9 +9,9 @@ import torch
 
 from kvlab.bench.clock import seconds_of
 from kvlab.common.formatting import format_bytes
-from kvlab.engine.out_of_memory import give_back, is_out_of_memory
+from kvlab.engine.out_of_memory import is_out_of_memory, release_memory
 
-__all__ = ["check_room", "free_bytes", "give_back", "is_out_of_memory"]
+__all__ = ["check_room", "free_bytes", "is_out_of_memory", "release_memory"]
 
 HOST_SHARE = 0.8  # of the free host memory: taking the last of it gets a process killed instead of refused
 

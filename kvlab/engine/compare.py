@@ -1,4 +1,4 @@
-"""Several methods over one prompt: each decodes the full cache's continuation (recorded) and its own (timed)."""
+"""Compare methods on one prompt: each decodes the full cache's continuation (recorded) and its own (timed)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pydantic import ValidationError
 from kvlab.common.errors import UserError
 from kvlab.common.limits import TURNS_SHARE
 from kvlab.common.validation import in_one_sentence, path_of, shown
-from kvlab.engine.interleaved_timing import read_in_turns
-from kvlab.engine.out_of_memory import room
-from kvlab.engine.passes import Passes, forced_pass, free_pass
+from kvlab.engine.interleaved_timing import time_interleaved
+from kvlab.engine.out_of_memory import memory_guard
+from kvlab.engine.passes import ActiveRun, forced_pass, free_pass
 from kvlab.engine.prepare import Prepared, prepare
 from kvlab.engine.probing.probe import probe
-from kvlab.engine.progress import Cancelled, Watch, before_steps
+from kvlab.engine.progress import Cancelled, Watch, download_reporter
 from kvlab.engine.prompt import Reference, full_cache_reference
-from kvlab.engine.record import finished, record_of, run_id_of
+from kvlab.engine.record import complete_runs, record_of, run_id_of
 from kvlab.methods.eviction.gvote import GVote
 from kvlab.models.load import LoadedModel
 from kvlab.requests.budget import Budget
@@ -46,28 +46,25 @@ def compare(
 ) -> list[Path]:
     """Run every choice of `request` over its prompt and return the run folders, in order.
 
-    With more than one choice the full cache is always run too, first. A stop (`cancelled`, or Ctrl-C) leaves the
-    finished runs complete and the current one marked cancelled, then returns or re-raises. With `resume` the finished
-    runs of `comparison_id` stay, and only the others are made.
-    Raises UserError for bad input before anything is run or written, and where memory runs out: the finished runs
-    stay, the current one is marked failed, and the device has its memory back.
+    With more than one choice the full cache always runs too, first. A stop (`cancelled`, or Ctrl-C) leaves finished
+    runs complete and marks the current one cancelled, then returns or re-raises. With `resume` the complete runs of
+    `comparison_id` are kept and only the others run.
+    Raises UserError for bad input before anything runs or is written, and when memory runs out: finished runs are
+    kept, the current one is marked failed, and the device's memory is freed.
     """
     if not isinstance(request, CompareRequest):
-        raise UserError(
-            f"A comparison cannot be made of {shown(request)}: give a kvlab.requests.compare.CompareRequest."
-        )
+        raise UserError(f"compare needs a kvlab.requests.compare.CompareRequest, not {shown(request)}.")
     root = path_of(root, "The folder of runs")
     if request.is_batch:
         raise UserError(
-            "A request with repeats or several prompts makes several comparisons: give it to "
-            "kvlab.jobs.batch.run_batch."
+            "A request with repeats or several prompts is several comparisons: pass it to kvlab.jobs.batch.run_batch."
         )
     comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
-    complete = finished(request, root, comparison_id) if resume else None
+    complete = complete_runs(request, root, comparison_id) if resume else None
     if complete is not None and len(complete) == len(request.runs):
         unfinished.end(root, comparison_id)
         return list(complete.values())
-    prepared = prepare(request, root, loaded, before_steps(progress, cancelled))
+    prepared = prepare(request, root, loaded, download_reporter(progress, cancelled))
     watch = Watch((1 + request.max_new_tokens) * (1 + 2 * len(request.runs)), progress, cancelled)
     paths: list[Path] = []
     if request.repeat is None:  # a batch resumes by itself
@@ -96,8 +93,8 @@ def run(
 ) -> Run:
     """Run one method over one prompt, record it, and return the opened run.
 
-    Its tables are pandas frames: `.tokens`, `.steps`, `.events`, `.memory`. `record` bounds its arrays, such as
-    "layers=0-3,8,heads=0,every=4". Raises UserError for bad input.
+    Its tables are pandas frames: `.tokens`, `.steps`, `.events`, `.memory`. `record` limits the recorded arrays, such
+    as "layers=0-3,8,heads=0,every=4". Raises UserError for bad input.
     """
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     loaded = model if isinstance(model, LoadedModel) else None
@@ -125,14 +122,14 @@ def _run_all(
     paths: list[Path],
     watch: Watch,
 ) -> None:
-    """Decode the reference, make every run that is not `complete`, then time all runs; fills `paths` as runs begin.
+    """Decode the reference, run what is not `complete`, then time all runs; append to `paths` as runs start.
 
     `complete` is None unless the comparison is resumed.
     """
     request, loaded, ids = prepared.request, prepared.loaded, prepared.ids
     torch.manual_seed(request.seed)
     begun, steps = time.perf_counter(), 1 + request.max_new_tokens
-    guarded = partial(room, request, loaded.device, ids.shape[1], root)
+    guarded = partial(memory_guard, request, loaded.device, ids.shape[1], root)
     with guarded("full cache"):
         reference = full_cache_reference(
             loaded, ids, request.max_new_tokens, watch, request.prefill_chunk, request.generation_config
@@ -151,21 +148,21 @@ def _run_all(
             with guarded(run.choice.label):
                 if index == 0 and request.level == "full":
                     _probe(prepared, reference, writer, watch)
-                _run_one(Passes(prepared, run, writer, watch), reference)
+                _run_one(ActiveRun(prepared, run, writer, watch), reference)
     with guarded("timing in turns"):
         allowed = TURNS_SHARE * (time.perf_counter() - begun)
         makers = [run.new_cache for run in prepared.runs]
-        read_in_turns(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
+        time_interleaved(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
     watch.reach(watch.total, "done")
 
 
-def _run_one(run: Passes, reference: Reference) -> None:
+def _run_one(active: ActiveRun, reference: Reference) -> None:
     try:
-        recorded = forced_pass(run, reference)
-        timings = free_pass(run)
-        run.writer.finish("complete", recorded_tokens_per_second=recorded, **timings)
+        recorded = forced_pass(active, reference)
+        timings = free_pass(active)
+        active.writer.finish("complete", recorded_tokens_per_second=recorded, **timings)
     except Cancelled:
-        run.writer.finish("cancelled", "stopped by the user")
+        active.writer.finish("cancelled", "stopped by the user")
         raise
 
 

@@ -16,7 +16,7 @@ from kvlab.cache.chunked_prefill import check_chunks
 from kvlab.cache.settings import LayerSettings
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import model_shape
-from kvlab.engine.out_of_memory import room
+from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.prompt import encode_prompt
 from kvlab.methods import Method, make_method
 from kvlab.methods.wrappers.pin_tokens import keeping
@@ -66,7 +66,7 @@ def prepare(request: CompareRequest, root: Path, loaded: LoadedModel | None, dow
     for choice in request.runs:
         Budget(choice.budget)
     if loaded is None:
-        with room(request, pick_device(request.device), 1, root, "loading the model"):
+        with memory_guard(request, pick_device(request.device), 1, root, "loading the model"):
             loaded = held_model(request, downloading)
     chat = chat_of(request, loaded.tokenizer)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat)

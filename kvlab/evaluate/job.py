@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
-from kvlab.engine.progress import before_steps
+from kvlab.engine.progress import download_reporter
 from kvlab.evaluate.harness import evaluate, model_window
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.progress import seconds_left
@@ -69,7 +69,7 @@ def run_sample(
     The comparison reads context and question as one text with the question in sight, whatever the evaluation did.
     Raises UserError where the prompt is not to be found any more, and as `compare`.
     """
-    loaded = held_model(job.request, before_steps(progress))
+    loaded = held_model(job.request, download_reporter(progress))
     plan = make_plan(job.request, loaded.tokenizer, model_window(loaded))
     found = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
     if not found:

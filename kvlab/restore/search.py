@@ -11,7 +11,7 @@ import numpy as np
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
-from kvlab.engine.out_of_memory import room
+from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
 from kvlab.models.load import LoadedModel, pick_device
 from kvlab.models.model_cache import held_model
@@ -47,7 +47,7 @@ def rescue(
     root = Path(root)
     run = open_run(root / request.run_id)
     asked = _asked_again(run, request)
-    with room(asked, pick_device(asked.device), run.record.prompt_tokens, root, "looking for what killed the answer"):
+    with memory_guard(asked, pick_device(asked.device), run.record.prompt_tokens, root, "restoring the answer"):
         loaded = held_model(asked) if loaded is None else loaded
         watch = _Reruns(request.most_reruns, progress, cancelled)
         watch.report("reading the prompt")
