@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.base import permission
 from app.base.links import go
-from app.base.text import duration, plain
+from app.base.text import plain
 from app.evaluation.result_rows import measured_rows
 from app.navigation.selection import runs_root
 from app.queue.submit import submitted
@@ -17,6 +17,7 @@ from kvlab import jobs
 from kvlab.atlas.fill import commands_of
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms import command_to_request
 from kvlab.forms.command_to_request import Ordered
@@ -71,7 +72,11 @@ def total(found: Sequence[Estimated]) -> tuple[float, float] | None:
 
 def words(seconds: tuple[float, float] | None) -> str:
     """`2 min 10 s to 5 min 40 s`."""
-    return UNKNOWN if seconds is None else f"{duration(max(seconds[0], 1))} to {duration(max(seconds[1], 1))}"
+    return (
+        UNKNOWN
+        if seconds is None
+        else f"{format_duration(seconds[0], rough=True)} to {format_duration(seconds[1], rough=True)}"
+    )
 
 
 def submit(orders: Sequence[Ordered]) -> None:

@@ -64,10 +64,7 @@ def choice_fields(choice: MethodChoice) -> dict[str, Any]:
     own = {"hyper_parameters": json.dumps(choice.hyper_parameters, sort_keys=True)}
     if not has_budget(choice):
         return own
-    return own | {
-        "budget": Budget(choice.budget).number,
-        "budget_unit": Budget(choice.budget).unit,
-    }
+    return own | {"budget": Budget(choice.budget).number, "budget_unit": Budget(choice.budget).unit}
 
 
 def has_budget(choice: MethodChoice) -> bool:

@@ -8,9 +8,10 @@ import psutil
 import torch
 
 from kvlab.bench.clock import seconds_of
-from kvlab.engine.out_of_memory import give_back, is_out_of_memory
+from kvlab.common.formatting import format_bytes
+from kvlab.engine.out_of_memory import is_out_of_memory, release_memory
 
-__all__ = ["check_room", "free_bytes", "give_back", "is_out_of_memory"]
+__all__ = ["check_room", "free_bytes", "is_out_of_memory", "release_memory"]
 
 HOST_SHARE = 0.8  # of the free host memory: taking the last of it gets a process killed instead of refused
 
@@ -25,7 +26,7 @@ def free_bytes(device: torch.device) -> int:
 def check_room(needed: int, device: torch.device) -> None:
     """Raises MemoryError where the host would kill the process; a GPU says so itself, so nothing is checked there."""
     if device.type != "cuda" and needed > (free := free_bytes(device)):
-        raise MemoryError(f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB may be used")
+        raise MemoryError(f"needs {format_bytes(needed)}, {format_bytes(free)} may be used")
 
 
 COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}

@@ -13,7 +13,7 @@ import torch
 
 from kvlab.bench.bench import Bench, choice_fields
 from kvlab.bench.competitors import method_label
-from kvlab.bench.device_memory import Peaks, give_back, is_out_of_memory, measure_peaks
+from kvlab.bench.device_memory import Peaks, is_out_of_memory, measure_peaks, release_memory
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import BenchRequest
@@ -56,7 +56,7 @@ class Opened:
         """Let the model go."""
         if self.model is not None:
             device, self.model = self.model.device, None
-            give_back(device)
+            release_memory(device)
 
 
 def run_requests(

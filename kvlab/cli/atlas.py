@@ -22,6 +22,7 @@ def fill(
 ) -> None:
     """Measure on mini what the exhibits draw from; what lies in the folder is not measured again."""
     from kvlab.atlas.fill import commands_of
+    from kvlab.common.formatting import format_duration
     from kvlab.forms.fill_atlas import Small, filling
     from kvlab.jobs.run_inline import run_here
 
@@ -34,7 +35,7 @@ def fill(
             raise typer.Exit(3)
         begun = time.monotonic()
         title = run_here(ordered.work, out, stop)
-        typer.echo(f"{place} of {len(work)}  {title}  {time.monotonic() - begun:.0f} s")
+        typer.echo(f"{place} of {len(work)}  {title}  {format_duration(time.monotonic() - begun)}")
 
 
 @atlas_commands.command("ship")
@@ -46,9 +47,11 @@ def ship(
 ) -> None:
     """Pack a filled folder as the results that come with kvlab."""
     from kvlab.atlas.pack_shipped import pack, pack_also
+    from kvlab.common.formatting import format_bytes
 
     keys = [key for key in only.split(",") if key]
-    typer.echo(f"{(pack_also(runs, to, keys) if keys else pack(runs, to, machine)) / 1e6:.1f} MB in {to}")
+    size = pack_also(runs, to, keys) if keys else pack(runs, to, machine)
+    typer.echo(f"{format_bytes(size)} in {to}")
 
 
 @atlas_commands.command("scores")

@@ -63,8 +63,7 @@ def evaluate(
     *,
     loading: ModelOptions,
     preset: Annotated[
-        str,
-        typer.Option(help="a paper's table from files in --data DIR, such as keepkv-table2: ours beside theirs"),
+        str, typer.Option(help="a paper's table from files in --data DIR, such as keepkv-table2: ours beside theirs")
     ] = "",
     table: Annotated[Path | None, typer.Option(help="write the scores to FILE.md or FILE.tex, with intervals")] = None,
     figure: Annotated[Path | None, typer.Option(help="with --preset: draw ours beside theirs to FILE.html")] = None,

@@ -126,13 +126,13 @@ def _request(
 
 
 def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
-    from kvlab.engine.progress import before_steps
+    from kvlab.engine.progress import download_reporter
     from kvlab.evaluate.harness import evaluate
     from kvlab.evaluate.progress import shown_progress
     from kvlab.models.model_cache import held_model
 
     with shown_progress(errors) as listener:
-        loaded = held_model(request, before_steps(listener))
+        loaded = held_model(request, download_reporter(listener))
         able, notes = _able(loaded, request.choices)
         result = evaluate(request.model_copy(update={"choices": able}), out, loaded, on_progress=listener)
     for note in [*notes, *result.notes]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from kvlab.common.errors import UserError
-from kvlab.engine.out_of_memory import give_back, is_out_of_memory
+from kvlab.engine.out_of_memory import is_out_of_memory, release_memory
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import MethodChoice
@@ -64,7 +64,7 @@ class Backoff(Generic[Prompt, Found]):
             traceback.clear_frames(error.__traceback__)  # they hold the tensors that took the memory
             error.__traceback__ = None
         gc.collect()
-        give_back(input_device(self.loaded.model))
+        release_memory(input_device(self.loaded.model))
         return None
 
     def _sentence(self, prompt: Prompt, choice: MethodChoice) -> str:

@@ -11,7 +11,7 @@ from transformers import Cache, PreTrainedConfig
 
 import kvlab
 from kvlab.engine.environment import device_name, versions
-from kvlab.engine.progress import before_steps
+from kvlab.engine.progress import download_reporter
 from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.passes import check_choices
@@ -55,7 +55,7 @@ def evaluate(
     Once `cancelled` says so it ends with the rows that are there by then.
     Raises UserError for an unknown task, method, budget or file, before the first forward pass.
     """
-    loaded = loaded or held_model(request, before_steps(on_progress))
+    loaded = loaded or held_model(request, download_reporter(on_progress))
     evaluation = prepare_evaluation(request, loaded, make_cache)
     with ResultStore.opened(out) as store:
         _measure_missing(evaluation, store, on_progress, cancelled)

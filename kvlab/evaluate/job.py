@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvlab.common.errors import UserError
-from kvlab.engine.progress import before_steps
+from kvlab.common.formatting import format_duration
+from kvlab.engine.progress import download_reporter
 from kvlab.evaluate.harness import evaluate, model_window
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.progress import seconds_left
@@ -48,15 +49,8 @@ class PromptsDone:
         left = seconds_left(progress, self.resumed, time.monotonic() - self.begun)
         of = f"{progress.done // self.choices} of {progress.total // self.choices} prompts"
         known = progress.done > self.resumed and progress.done < progress.total
-        words = [of, *([f"about {time_words(left)} left"] if known else []), progress.stage]
+        words = [of, *([f"about {format_duration(left, rough=True)} left"] if known else []), progress.stage]
         self.report(progress.model_copy(update={"stage": " · ".join(words)}) if progress.total > 1 else progress)
-
-
-def time_words(seconds: float) -> str:
-    """`40 s`, `12 min` or `3.5 h`."""
-    if seconds < 90:
-        return f"{max(5, 5 * round(seconds / 5))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 LEAST_NEW_TOKENS = 16
@@ -75,7 +69,7 @@ def run_sample(
     The comparison reads context and question as one text with the question in sight, whatever the evaluation did.
     Raises UserError where the prompt is not to be found any more, and as `compare`.
     """
-    loaded = held_model(job.request, before_steps(progress))
+    loaded = held_model(job.request, download_reporter(progress))
     plan = make_plan(job.request, loaded.tokenizer, model_window(loaded))
     found = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
     if not found:

@@ -138,11 +138,7 @@ class Measurer:
 
     def _predictions(self, prompt: PreparedPrompt, choice: MethodChoice) -> tuple[Outcome, torch.Tensor]:
         found, outcome = forced_log_probabilities(
-            self.loaded,
-            prompt.context,
-            prompt.continuation,
-            self.make_cache(choice),
-            prefill_chunk=self.prefill_chunk,
+            self.loaded, prompt.context, prompt.continuation, self.make_cache(choice), prefill_chunk=self.prefill_chunk
         )
         return outcome, found
 

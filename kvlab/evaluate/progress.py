@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from kvlab.common.formatting import format_duration
 from kvlab.common.terminal import progress_columns
 from kvlab.evaluate.harness import Listener
 from kvlab.requests.compare import Progress
@@ -49,7 +51,8 @@ class _Lines:
         elif now - self.said >= LINE_SECONDS or progress.done == progress.total:
             self.said = now
             left = seconds_left(progress, self.resumed, now - self.began)
-            self.console.print(f"{progress.done}/{progress.total}, about {left:.0f} s left ({progress.stage})")
+            left_text = f", about {format_duration(left)} left" if math.isfinite(left) else ""
+            self.console.print(f"{progress.done}/{progress.total}{left_text} ({progress.stage})")
 
 
 def seconds_left(progress: Progress, resumed: int, elapsed: float) -> float:

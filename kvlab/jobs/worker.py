@@ -24,7 +24,7 @@ from typing import Any
 
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError, said_with
-from kvlab.common.formatting import hide_paths, in_words
+from kvlab.common.formatting import format_bytes, hide_paths
 from kvlab.common.liveness import this_place
 from kvlab.common.transactions import transaction
 from kvlab.evaluate.request import EvalJob, SampleJob
@@ -230,7 +230,7 @@ def _make_room(root: Path) -> None:
         if rules.limit is not None:
             found = enough(found, folder_room(root).used - rules.warn * rules.limit)
         if freed := thin(root, found):
-            _log(f"{len(found)} old recordings were thinned, which freed {in_words(freed)}")
+            _log(f"{len(found)} old recordings were thinned, which freed {format_bytes(freed)}")
     except UserError as error:
         _log(str(error))
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from kvlab.common.errors import UserError
-from kvlab.engine.out_of_memory import room
+from kvlab.common.formatting import format_duration
+from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
 from kvlab.models.load import LoadedModel, pick_device
 from kvlab.models.model_cache import held_model
@@ -46,7 +47,7 @@ def rescue(
     root = Path(root)
     run = open_run(root / request.run_id)
     asked = _asked_again(run, request)
-    with room(asked, pick_device(asked.device), run.record.prompt_tokens, root, "looking for what killed the answer"):
+    with memory_guard(asked, pick_device(asked.device), run.record.prompt_tokens, root, "restoring the answer"):
         loaded = held_model(asked) if loaded is None else loaded
         watch = _Reruns(request.most_reruns, progress, cancelled)
         watch.report("reading the prompt")
@@ -96,7 +97,8 @@ class _Reruns:
 
     def run(self, search: str, write: Callable[[], bool]) -> bool:
         """One rerun."""
-        left = f", at most {self.seconds / self.done * (self.most - self.done):.0f} s left" if self.done else ""
+        seconds = self.seconds / max(self.done, 1) * (self.most - self.done)
+        left = f", at most {format_duration(seconds, rough=True)} left" if self.done else ""
         self.report(f"{search}: rerun {self.done + 1} of at most {self.most}{left}")
         begun = time.perf_counter()
         is_right = write()

@@ -24,9 +24,5 @@ def generate(tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: 
 
 
 TASK = Task(
-    "needle",
-    "one number hidden in a story, at a chosen depth",
-    generate,
-    uses_depth=True,
-    ruler="niah_single_2",
+    "needle", "one number hidden in a story, at a chosen depth", generate, uses_depth=True, ruler="niah_single_2"
 )

@@ -32,8 +32,7 @@ class RunningOptions:
         int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")
     ] = None
     generation_config: Annotated[
-        str,
-        typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on"),
+        str, typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on")
     ] = "ignore"
     record: Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")] = ""
 

@@ -65,10 +65,7 @@ def compare(
     divergence = (reference.exp() * (reference - log_probabilities)).sum(dim=1).double().mean().item()
     agreement = (reference.argmax(dim=1) == log_probabilities.argmax(dim=1)).double().mean().item()
     return replace(
-        outcome,
-        bits_per_byte=nats / math.log(2) / text_bytes,
-        kl=max(divergence, 0.0),
-        top1_agreement=agreement,
+        outcome, bits_per_byte=nats / math.log(2) / text_bytes, kl=max(divergence, 0.0), top1_agreement=agreement
     )
 
 

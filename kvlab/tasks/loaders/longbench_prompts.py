@@ -77,11 +77,7 @@ LONGBENCH_TASKS: dict[str, LongBenchTask] = {
         128,
         "rouge_l",
     ),
-    "lsht": LongBenchTask(
-        "请判断给定新闻的类别，下面是一些例子。\n\n{context}\n{input}",
-        64,
-        "classification",
-    ),
+    "lsht": LongBenchTask("请判断给定新闻的类别，下面是一些例子。\n\n{context}\n{input}", 64, "classification"),
     "passage_count": LongBenchTask(
         "There are some paragraphs below sourced from Wikipedia. Some of them may be duplicates. Please carefully read these paragraphs and determine how many unique paragraphs there are after removing duplicates. In other words, how many non-repeating paragraphs are there in total?\n\n{context}\n\nPlease enter the final count of unique paragraphs after removing duplicates. The output format should only contain the number, such as 1, 2, 3, and so on.\n\nThe final answer is: ",
         32,
