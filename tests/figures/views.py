@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.attention import autopsy, bound, fingerprints, health, regret
 from kvlab.analysis.comparison import board, cost, difference, facts, restore
 from kvlab.analysis.lineage import decision, fold, influence
-from kvlab.analysis.lineage.tables import token_texts
-from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
+from kvlab.analysis.lineage.tables import lineage_tree, merged_slots, token_texts
 from kvlab.figures import autopsy as autopsies
 from kvlab.figures import board as boards
 from kvlab.figures import bound as bounds
@@ -83,7 +82,7 @@ def _of_regret(run: Run) -> Iterator[Drawn]:
     picture, table = regret.regret_map(run.steps), regret.regret_over_steps(run.steps, run.tokens)
     yield "regret map", lambda theme: regrets.regret_map(picture, 9, theme), regrets.read_regret_map(picture), picture
     yield "regret", lambda theme: regrets.regret_over_steps(table, theme), regrets.read_regret_over_steps(table), table
-    budgets = regret.budget_beside_regret(run.steps)
+    budgets = regret.budget_and_regret(run.steps)
     reading = regrets.read_budget_against_regret(budgets, 0.3)
     yield "scatter", lambda theme: regrets.budget_against_regret(budgets, theme), reading, budgets
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.autopsy import FATES, events_of, followed
+from kvlab.analysis.attention.autopsy import FATES, read_events, token_links
 from kvlab.common.errors import UserError
 from kvlab.requests.conversation import said_in
 from kvlab.trace.reader import Run
@@ -75,8 +75,8 @@ def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd
     Raises:
         UserError: the run did not record its events.
     """
-    events = events_of(run)
-    links, layer, head, token = followed(run, events[events["step"] <= step], np.asarray(positions))
+    events = read_events(run)
+    links, layer, head, token = token_links(run, events[events["step"] <= step], np.asarray(positions))
     return pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": links.fates(layer, head, token)})
 
 
