@@ -200,8 +200,8 @@ def test_difference_is_symmetric_and_none_with_itself(runs: dict[str, Run]):
 
 
 def test_two_runs_that_write_the_same_never_part(runs: dict[str, Run]):
-    assert difference.where_they_part(runs["h2o"], runs["h2o"])["each_other"] is None
-    other = difference.where_they_part(runs["full"], runs["h2o"])
+    assert difference.divergences(runs["h2o"], runs["h2o"])["each_other"] is None
+    other = difference.divergences(runs["full"], runs["h2o"])
     assert other["a"] is None and other["each_other"] == other["b"]
 
 
