@@ -25,9 +25,9 @@ from app.navigation.selection import current_comparison
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from kvlab.analysis.comparison import compare
-from kvlab.analysis.comparison.board import ranked, telling_cell
+from kvlab.analysis.comparison.board import most_interesting_run, ranked
 from kvlab.analysis.comparison.settings import differing_settings
-from kvlab.analysis.comparison.speed import ratio_words
+from kvlab.analysis.comparison.speed import ratio_text
 from kvlab.analysis.comparison.textdiff import diff
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.figures import board as figures_of_board
@@ -192,7 +192,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
         "over budget": over_budget_words(table),
-        AGAINST: [ratio_words(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
+        AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         "tokens/s": table["speed"],
         "prompt s": table["prompt_seconds"].astype(float),
         "rehearsal s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
@@ -215,7 +215,7 @@ def in_focus(table: pd.DataFrame) -> str:
     compressed = table[table["method"] != "full"]
     if len(compressed) <= MANY_LINES:
         return ""
-    first = telling_cell(compressed) if "verdict" in compressed else compressed["run_id"].iloc[0]
+    first = most_interesting_run(compressed) if "verdict" in compressed else compressed["run_id"].iloc[0]
     labels = compressed["label"].tolist()
     index = compressed["run_id"].tolist().index(first)
     words = "The other runs are drawn pale. A click on a name in a legend hides its line."

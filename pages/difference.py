@@ -17,7 +17,7 @@ from app.run_views import page, view
 from app.run_views.require_level import warn_of_reference
 from app.session.fragments import drawn_alone, wait_until_sent
 from kvlab.analysis.comparison import difference
-from kvlab.analysis.comparison.labels import distinct
+from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.figures import difference as figures
 from kvlab.trace.reader import Run
 
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def outputs(a: Run, b: Run) -> None:
-    part = difference.where_they_part(a, b)
+    part = difference.divergences(a, b)
     facts = (
         ("A leaves the full cache's text", part["a"]),
         ("B leaves the full cache's text", part["b"]),
@@ -92,7 +92,7 @@ def words(a: Run, b: Run, step: int, layer: int, head: int) -> None:
 
 
 def names(a: Run, b: Run) -> tuple[str, str]:
-    first, second = distinct([a.record, b.record])
+    first, second = distinct_names([a.record, b.record])
     return first, second
 
 
@@ -114,7 +114,7 @@ def gone_of(run: Run) -> difference.Gone:
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def gone(_run: Run, path: str, written: int) -> difference.Gone:
-    return difference.gone_at(_run)
+    return difference.departure_steps(_run)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

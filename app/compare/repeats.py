@@ -158,9 +158,9 @@ def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:
             tables.append(_judged(tuple(map(str, paths)), written, labels))
         except UserError as error:
             st.error(plain(f"Prompt {entry.number} is left out. {error}"))
-    return analysis.batch_of(tables) if tables else None
+    return analysis.build_batch(tables) if tables else None
 
 
 @st.cache_data(max_entries=512, show_spinner="Scoring the prompts")
 def _judged(paths: tuple[str, ...], written: tuple[int, ...], labels: Labels) -> pd.DataFrame:
-    return analysis.judged([open_run(Path(path)) for path in paths], labels)
+    return analysis.repeat_table([open_run(Path(path)) for path in paths], labels)

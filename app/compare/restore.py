@@ -10,7 +10,7 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import going_on, queued
 from kvlab import jobs
-from kvlab.analysis.comparison.restore import seconds_ahead
+from kvlab.analysis.comparison.restore import estimate_seconds
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.requests.compare import RescueRequest
@@ -43,7 +43,7 @@ def button(run: Run, key: str, label: str = "Who killed it?") -> None:
 
 def estimate(run: Run, most_reruns: int) -> str:
     """How long it may take, before it begins."""
-    seconds = seconds_ahead(run, most_reruns)
+    seconds = estimate_seconds(run, most_reruns)
     if seconds is None:
         return f"at most {most_reruns} reruns"
     return f"at most {most_reruns} reruns, about {format_duration(seconds, rough=True)} and the time to load the model"

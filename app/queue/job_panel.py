@@ -10,7 +10,7 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import going_on
 from kvlab import jobs
-from kvlab.analysis.comparison.labels import distinct
+from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.bench.request import BenchJob
 from kvlab.catalogue.methods import methods
 from kvlab.common.errors import UserError
@@ -238,7 +238,7 @@ def _runs(status: JobStatus) -> None:
     planned = request.runs
     st.caption(f"Runs, {len(planned)} in all")
     made = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
-    names = distinct(planned)
+    names = distinct_names(planned)
     for run, name in zip(made, names, strict=False):
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(run.status, run.message)

@@ -46,7 +46,7 @@ CLEAR_REFERENCE = f"{NO_REFERENCE[0].upper()}{NO_REFERENCE[1:]}."
 def warn_of_reference(runs: Sequence[Run]) -> None:
     """The warning, where an answer is known for the comparison and its full cache's text lacks it."""
     try:
-        wanted = analysis.wanted(runs, load_labels(runs_root(), runs[0].record.comparison_id))
+        wanted = analysis.expected_answer(runs, load_labels(runs_root(), runs[0].record.comparison_id))
     except UserError:
         return  # Compare says that the labels are damaged
     if wanted is not None and _fails(runs, tuple(page.stamp(run) for run in runs), wanted.answers):

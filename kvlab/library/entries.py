@@ -30,7 +30,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.analysis.comparison.labels import parts
+from kvlab.analysis.comparison.labels import parse_label
 from kvlab.common.errors import UserError
 from kvlab.library.outcomes import Said, folder_bytes
 from kvlab.requests.budget import Budget
@@ -101,7 +101,7 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: Said) -> d
         "created": _utc(first.created),
         "model": first.runs[0].model,
         "methods": tuple(dict.fromkeys(run.method for run in compressed)),
-        "budgets": tuple(dict.fromkeys(word for run in compressed if (word := parts(run).budget))),
+        "budgets": tuple(dict.fromkeys(word for run in compressed if (word := parse_label(run).budget))),
         "tokens": first.runs[0].prompt_tokens,
         "runs": len(runs),
         "right": right if verdicts else None,

@@ -12,7 +12,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from kvlab.analysis.lineage import fold
-from kvlab.analysis.lineage.starting_point import telling_head
+from kvlab.analysis.lineage.starting_point import suggest_head
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import NO_BROWSER, ImageWriter, find_browser
@@ -91,7 +91,7 @@ def played(
     shape = run.record.model
     if run.record.level != "full":
         raise UserError("A GIF needs the events of a run, which are recorded at level full: record it again with it.")
-    telling = telling_head(run, [run], None)
+    telling = suggest_head(run, [run], None)
     layer, head = telling.layer if layer is None else layer, telling.head if head is None else head
     if not (0 <= layer < shape.num_hidden_layers and 0 <= head < shape.num_key_value_heads):
         last = f"layers 0 to {shape.num_hidden_layers - 1}, KV heads 0 to {shape.num_key_value_heads - 1}"

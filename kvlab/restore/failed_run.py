@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from kvlab.analysis.comparison.board import wanted as wanted_of
+from kvlab.analysis.comparison.board import expected_answer as wanted_of
 from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.common.answer_match import find_answer

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.clusters import merge_sets, outlines
 from kvlab.analysis.similarity.float16 import block_edges, block_means
+from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
 from kvlab.common.errors import UserError
 
 

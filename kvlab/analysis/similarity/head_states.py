@@ -1,4 +1,4 @@
-"""The recorded vectors of a head by kind, and which heads to read where a run has too many."""
+"""Recorded key and value vectors of a head, and which heads to read if a run has too many."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kvlab.trace.schema import ModelShape
 
 KEYS, BEFORE, VALUES = "keys as cached", "keys before rotation", "values"
 KINDS = (KEYS, BEFORE, VALUES)
-# Unit vectors looked at for one figure: as many as a page can wait for.
-MOST_VECTORS = 400_000
+MOST_VECTORS = 400_000  # unit vectors per figure, for an acceptable page load time
 
 
 def head_states(run: Run, layer: int, head: int, tokens: int | None = None) -> dict[str, np.ndarray]:
-    """Unit vectors (tokens, head_dim) by kind, of the first `tokens` or all of them.
+    """Unit vectors (tokens, head_dim) by kind, of the first `tokens` or all.
 
-    `BEFORE` is missing where the run did not record its frequencies; in a layer that does not rotate it is the keys.
+    `BEFORE` is missing if the run did not record its rotary frequencies; in a layer without rotation it equals the
+    keys.
 
     Raises:
         UserError: the run has no such layer or head, or did not record its keys.
@@ -38,14 +38,14 @@ def _before(keys: np.ndarray, layer: int, model: ModelShape) -> dict[str, np.nda
 
 
 def recorded_layers(run: Run) -> list[int]:
-    """The layers that keep a compressed cache: a layer that slides over its own window records nothing."""
+    """Layers with a compressed cache; sliding-window layers record nothing."""
     return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
 
 
 def spread_heads(
     run: Run, most_layers: int = 64, vectors: int = MOST_VECTORS, tokens: int | None = None
 ) -> list[tuple[int, int]]:
-    """(layer, KV head) pairs, evenly spread, whose first `tokens` (or all) together are about `vectors` at most."""
+    """Evenly spread (layer, KV head) pairs whose first `tokens` (or all) add up to about `vectors` at most."""
     length, layers = run.record.prompt_tokens, run.record.recorded_states.of_layers(recorded_layers(run))
     most = max(1, vectors // max(1, length if tokens is None else min(length, tokens)))
     layers = _spread(layers, min(most_layers, most))
@@ -55,21 +55,21 @@ def spread_heads(
 
 
 def heads_with_states(run: Run) -> int:
-    """How many heads recorded their vectors."""
+    """Number of heads whose vectors were recorded."""
     layers = run.record.recorded_states.of_layers(recorded_layers(run))
     return len(layers) * len(run.record.recording.of_heads(run.record.model.num_key_value_heads))
 
 
 def readable_heads(run: Run, heads: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of `heads` whose keys were recorded: a run that was cancelled may lack some.
+    """Those of `heads` whose keys were recorded; a cancelled run may lack some.
 
     Raises:
-        UserError: none of them were, or their files are damaged; it says why.
+        UserError: none were recorded, or their files are damaged.
     """
     there, reason = set(), None
     for layer, head in dict(heads).items():
         try:
-            run.keys(layer, head)  # all heads of a layer lie in one file
+            run.keys(layer, head)  # all heads of a layer are in one file
             there.add(layer)
         except UserError as error:
             reason = reason or error
@@ -87,11 +87,11 @@ def _spread(values: list[int], most: int) -> list[int]:
 def unrotated(
     unit: np.ndarray, inverse_frequencies: Sequence[float], interleaved: bool = False, scaling: float = 1.0
 ) -> np.ndarray:
-    """Unit keys (tokens, head_dim) as they were before rotation, of length 1 again, float32; row t is position t.
+    """Undo the rotary embedding of unit keys (tokens, head_dim), renormalised, float32; row t is position t.
 
-    `inverse_frequencies` in radians a position: coordinate i was turned together with coordinate i + their number, or,
-    if `interleaved`, 2 i with 2 i + 1; coordinates beyond both were not. `scaling` is how much longer what was turned
-    became, which changes a key's direction where only a part of it is turned.
+    `inverse_frequencies` in radians per position: coordinate i is rotated with i + n (n frequencies), or 2 i with 2 i +
+    1 if `interleaved`; the remaining coordinates are not rotated. `scaling` is the factor applied to the rotated
+    coordinates, which changes a key's direction if only some are rotated.
     """
     frequencies = np.asarray(inverse_frequencies, np.float64)
     width, keys = 2 * len(frequencies), unit.astype(np.float32)

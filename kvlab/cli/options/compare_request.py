@@ -200,7 +200,7 @@ def _with_progress(
 
 
 def _show(paths: list[Path], as_json: bool) -> None:
-    from kvlab.analysis.comparison.board import ask, verdicts, wanted
+    from kvlab.analysis.comparison.board import check_answer, expected_answer, verdicts
     from kvlab.analysis.comparison.compare import headline
     from kvlab.analysis.comparison.verdict import NO_REFERENCE
     from kvlab.cli.options.tables import print_headline
@@ -208,8 +208,8 @@ def _show(paths: list[Path], as_json: bool) -> None:
     from kvlab.trace.labels import Labels
 
     runs = [open_run(path) for path in paths]
-    wish = wanted(runs, Labels())
-    asked = None if wish is None else ask(runs, wish)
+    wish = expected_answer(runs, Labels())
+    asked = None if wish is None else check_answer(runs, wish)
     frame = headline(runs) if asked is None else verdicts(runs, asked)
     if as_json:
         frame.insert(0, "path", [str(path) for path in paths])
