@@ -92,7 +92,7 @@ def test_the_trial_is_what_the_table_gives(shares: tuple[float, ...], refit: boo
 @given(seed=st.integers(0, 1000), budget=st.integers(1, 40))
 def test_budget_votes_and_finiteness(seed: int, budget: int) -> None:
     hand, _ = compressed(budget, seed)
-    slots, dropped = hand.layer.slots, hand.layer.dropped
+    slots, dropped = hand.layer.slots, hand.layer.evicted_votes
     assert slots is not None
     assert (slots.live() <= budget).all()
     votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1).float()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.cache.prefill.shared_prefix import Prefix, hold
+from kvlab.cache.prefill.shared_prefix import Prefix, defer_decision
 from kvlab.common.errors import UserError
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.methods.wrappers.restore import giving_back
@@ -43,7 +43,7 @@ def made(lab, method: str, **options):
 def held(lab, method: str, **options) -> Prefix:
     cache = made(lab, method, **options)
     cache.settings.pipeline = giving_back(cache.settings.pipeline, None, (), 0)
-    prefill(lab, hold(cache), text())
+    prefill(lab, defer_decision(cache), text())
     return Prefix(cache)
 
 
@@ -128,8 +128,8 @@ def test_what_would_be_merged_keeps_slots_of_its_own(lab, method: str):
 
 
 def test_a_method_that_decides_what_the_next_layer_sees_is_refused_in_one_sentence(lab):
-    with pytest.raises(UserError, match="switch it off"):
-        hold(make_cache(lab, "pyramidinfer", BUDGET, prefill_saving=True, heads="shared"))
+    with pytest.raises(UserError, match="turn it off"):
+        defer_decision(make_cache(lab, "pyramidinfer", BUDGET, prefill_saving=True, heads="shared"))
 
 
 def test_names_are_short():

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.layers.counts import TOLD
+from kvlab.cache.layers.counts import COUNT_NAMES
 from kvlab.methods.core.view import Slots
 from kvlab.trace import RunWriter
 
@@ -47,7 +47,7 @@ class _Noted:
     held: _Held
     budget: Tensor  # (B, H)
     columns: dict[str, Tensor]
-    counts: np.ndarray | None  # (3, B, H) as in `TOLD`, in place of `columns` and of what is counted in tables
+    counts: np.ndarray | None  # (3, B, H) as in `COUNT_NAMES`, in place of `columns` and of what is counted in tables
 
     def kind(self) -> tuple[tuple[str, ...] | None, torch.device]:
         """Those alike in this are read together; no names of columns where there are counts."""
@@ -108,7 +108,7 @@ class PendingRows:
     def _told(self, group: list[_Noted]) -> dict[str, np.ndarray]:
         """Columns (rows, H) where decisions in place have told counts: one slot of a head left, no guard was called."""
         counts = np.stack([one.counts for one in group if one.counts is not None], 1)[:, :, 0]  # (3, rows, H)
-        columns = dict(zip(TOLD, counts, strict=True))
+        columns = dict(zip(COUNT_NAMES, counts, strict=True))
         columns[LEFT] = np.ones_like(counts[0])
         before = [self.guarded.get(one.layer, 0.0) for one in group]
         columns[GUARDED] = np.stack([np.broadcast_to(count, counts.shape[2:]) for count in before])
@@ -176,7 +176,7 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
     if len(tables) == len(layers) and len(alike) == 1:
         # Of one shape: a model has many layers, and each question of the device costs time.
-        valid = torch.cat([table.there() for table in tables])
+        valid = torch.cat([table.valid() for table in tables])
         votes = torch.cat([table.slots.votes for table in tables])
         joined = tables[0].slots.with_columns(valid=valid, votes=votes)
         return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}

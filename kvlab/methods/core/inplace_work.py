@@ -34,7 +34,7 @@ class Work:
     tokens_seen: Tensor
     recent: Tensor  # newest tokens that stay
     sinks: Tensor  # first tokens that stay
-    dropped: Tensor  # votes lost so far
+    evicted_votes: Tensor  # votes lost so far
     score: Tensor | None = None
     votes: Tensor | None = None
     log_mass: Tensor | None = None
@@ -79,8 +79,8 @@ class Work:
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
         """Columns by name (B * H, S[, d]), and what heads have (B * H,), as arrays of the same memory."""
-        heads, long = self.dropped.numel(), (*COLUMNS, "residual", "covers", "generation", "asked")
-        parts = {name: getattr(self, name) for name in (*long, "recent", "sinks", "dropped", "threshold")}
+        heads, long = self.evicted_votes.numel(), (*COLUMNS, "residual", "covers", "generation", "asked")
+        parts = {name: getattr(self, name) for name in (*long, "recent", "sinks", "evicted_votes", "threshold")}
         parts |= {"left": self.pair[1], "merged": self.joined, "guess": self.guess}
         # Of no slot, and as products lie in memory beside a query's logits.
         parts["beside"] = self.mass.new_zeros(heads, 1, 2, 2)[..., 0]
@@ -93,7 +93,7 @@ class Work:
     @cached_property
     def counted(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Positions and votes (B * H, S) as arrays of the same memory; no votes where all slots have one."""
-        heads = self.dropped.numel()
+        heads = self.evicted_votes.numel()
         votes = None if self.votes is None else self.votes.numpy().reshape(heads, -1)
         return self.position.numpy().reshape(heads, -1), votes
 
@@ -101,7 +101,7 @@ class Work:
     def guess(self) -> Tensor:
         """Which slot among those of all heads may leave next, of each head (B * H,)."""
         with torch.inference_mode(False):
-            return torch.zeros(self.dropped.numel(), dtype=torch.int64)
+            return torch.zeros(self.evicted_votes.numel(), dtype=torch.int64)
 
     def key_of_guess(self) -> Tensor | None:
         """(B, H, d): the key of the slot that may leave next; None where nobody has looked."""
@@ -113,7 +113,7 @@ class Work:
     def joined(self) -> Tensor:
         """Room for which heads merge, (B * H,) bool."""
         with torch.inference_mode(False):
-            return torch.zeros(self.dropped.numel(), dtype=torch.bool)
+            return torch.zeros(self.evicted_votes.numel(), dtype=torch.bool)
 
     @cached_property
     def begins(self) -> Tensor:
@@ -125,7 +125,7 @@ class Work:
     def pair(self) -> tuple[Tensor, Tensor, Tensor]:
         """Room for the slots that leave and for their nearest ones: side by side (2 * B * H,), and each (B * H,)."""
         with torch.inference_mode(False):  # written at later steps too, which may be no inference
-            both = torch.empty(2 * self.dropped.numel(), dtype=torch.int64, device=self.dropped.device)
+            both = torch.empty(2 * self.evicted_votes.numel(), dtype=torch.int64, device=self.evicted_votes.device)
             source, target = both.chunk(2)
             return both, source, target
 
@@ -147,12 +147,12 @@ class Work:
     @cached_property
     def nobody(self) -> Tensor:
         """(B * H,) of minus infinity."""
-        return self.mass.new_full((self.dropped.numel(),), -torch.inf)
+        return self.mass.new_full((self.evicted_votes.numel(),), -torch.inf)
 
     @cached_property
     def nowhere(self) -> Tensor:
         """(B * H,): the position of what has left."""
-        return self.position.new_full((self.dropped.numel(),), FREE)
+        return self.position.new_full((self.evicted_votes.numel(),), FREE)
 
     @cached_property
     def none(self) -> Tensor:

@@ -43,7 +43,7 @@ def whole_numbers(tokens: int) -> torch.dtype:
     return torch.int16 if tokens <= SHORT_TEXT else torch.int32
 
 
-def there(position: Tensor) -> Tensor:
+def is_valid(position: Tensor) -> Tensor:
     """(B, H, S) bool: which slots of a table are valid, by where they stand (B, H, S)."""
     return position >= 0
 
@@ -106,7 +106,7 @@ class Columns:
 
         Of a `dense` one all are valid, which nobody has to look for.
         """
-        valid = slots.valid if dense else there(slots.position)
+        valid = slots.valid if dense else is_valid(slots.position)
         if not self.mass_of_votes or is_constant(slots.votes):
             return slots.with_columns(valid=valid, log_mass=slots.log_mass.float())
         return slots.with_columns(valid=valid, log_mass=slots.votes.log().mul_(self.mass_of_votes))

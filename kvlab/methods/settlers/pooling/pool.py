@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of, protected_slots
 from kvlab.methods.core.in_place import POOL, InPlace
 from kvlab.methods.core.plan import Edges, Plan, ValueShift
-from kvlab.methods.core.slot_columns import there
+from kvlab.methods.core.slot_columns import is_valid
 from kvlab.methods.core.view import View
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
@@ -83,7 +83,7 @@ class Pool:
         def certain(view: View) -> bool:
             # Pools of a prompt may leave fewer slots than the budget, so that slots are counted.
             one = view.phase == "decode" and view.started and self.joins_one(view, select)
-            return one and bool((there(view.slots.position).sum(-1) == view.budget + 1).all())
+            return one and bool((is_valid(view.slots.position).sum(-1) == view.budget + 1).all())
 
         return InPlace(POOL, lambda view: bounds(view, self.room(view)), fields, certain, decay, cpu_only=True)
 
