@@ -84,4 +84,4 @@ def machine_of(device: torch.device, root: Path) -> Machine:
 
 def holds_of(choice: MethodChoice) -> Holds:
     """What a choice's method holds with these settings. Raises UserError for an unknown method or setting."""
-    return Holds.model_validate(make_method(choice.method, **choice.hyper_parameters).holds(choice.budget))
+    return Holds.model_validate(make_method(choice.method, **choice.hyper_parameters).footprint(choice.budget))

@@ -221,7 +221,7 @@ def test_sampled_queries_are_observed_with_their_weight() -> None:
 
 
 def test_sampled_queries_need_a_score_that_asks_for_hidden_states() -> None:
-    with pytest.raises(UserError, match="drawn from hidden states"):
+    with pytest.raises(UserError, match="sampled from hidden states"):
         compose(score="h2o", settle="exactmerge", futures=8)
     assert compose(score="exactmerge", settle="exactmerge", futures=8).pipeline().score.needs_hidden_states
 

@@ -49,7 +49,7 @@ def held(lab, method: str, **options) -> Prefix:
 
 def given(lab, prefix: Prefix, method: str, returned: Return | None):
     pipeline = made(lab, method).settings.pipeline
-    layers = [layer.layer_idx for layer in prefix.held.compressed_layers()]
+    layers = [layer.layer_idx for layer in prefix.prompt_cache.compressed_layers()]
     return prefix.cache(giving_back(pipeline, returned, layers, ROOM))
 
 
@@ -107,7 +107,7 @@ def test_evicting_instead_of_merging_leaves_what_stayed_as_it_was(lab, method: s
     prefix = held(lab, method)
     back = given(lab, prefix, method, Return(kind="evict"))
     decode_one(lab, back, torch.tensor(5))
-    keys = [layer.slots.keys for layer in prefix.held.compressed_layers()]
+    keys = [layer.slots.keys for layer in prefix.prompt_cache.compressed_layers()]
     for layer, own in zip(back.compressed_layers(), keys, strict=True):
         slots = layer.slots
         old = slots.valid[0] & (slots.position[0] < 64)

@@ -198,5 +198,5 @@ def test_other_families_are_refused_with_a_sentence(family: str) -> None:
 def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(UserError, match="same tokens in every head"):
         make_method("pyramidinfer", prefill_saving=True, heads="each")
-    with pytest.raises(UserError, match="as a whole"):
+    with pytest.raises(UserError, match="prefill_saving needs every head"):
         compose(score="pyramidinfer", prefill_saving=True)

@@ -19,7 +19,7 @@ from kvlab.cache.kernels import torch_inplace
 from kvlab.methods.core.in_place import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, InPlace
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.slot_columns import lengths_pay
+from kvlab.methods.core.slot_columns import stores_key_lengths
 
 Decide = Callable[[Work], None]
 
@@ -118,6 +118,6 @@ def _smallest(kind: int, keys: torch.Tensor) -> Work:
         mass=column(), tokens_seen=one[0, :1] * keys.shape[2], recent=one, sinks=one[..., None] * 0,
         evicted_votes=torch.zeros(1, 2),
         votes=None if kind in LEAVE_NO_TRACE else column(torch.int16) + 1,
-        lengths=column() if lengths_pay(keys, keys) else None,
+        lengths=column() if stores_key_lengths(keys, keys) else None,
         **own[kind],
     )  # fmt: skip

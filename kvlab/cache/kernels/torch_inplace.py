@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.decision_formulas import join_one, judge_one, stays
+from kvlab.methods.core.decision_formulas import judge_token, merge_pair, stays
 from kvlab.methods.core.in_place import SIMILAR
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.log_averages import missing, note_average
-from kvlab.methods.core.slot_columns import is_valid, key_lengths, looked
+from kvlab.methods.core.slot_columns import is_valid, key_lengths, queries_seen
 
 
 def decide(work: Work) -> None:
@@ -33,7 +33,7 @@ def decide(work: Work) -> None:
     else:
         assert log_mass is not None and lacking is not None
         merges = likeness >= work.least
-        joined = join_one(log_mass.take(both), rating.take(both), votes, lacking.take(target), work.bias)
+        joined = merge_pair(log_mass.take(both), rating.take(both), votes, lacking.take(target), work.bias)
         share, new["votes"], new["average"] = joined.share, joined.votes, joined.average
         new["log_mass"], new["score"] = joined.log_mass, joined.score
 
@@ -68,7 +68,7 @@ def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
         return score.add_(work.mass), None, None
     assert work.asked is not None
     log_mass = noted(work, work.average)
-    lacking = missing(looked(work.position, work.asked[..., :1], work.tokens_seen[:, None, None]), work.alpha)
+    lacking = missing(queries_seen(work.position, work.asked[..., :1], work.tokens_seen[:, None, None]), work.alpha)
     rating = (work.average - lacking).add_(log_mass)
     return (rating if work.score is None else work.score.copy_(rating)), log_mass, lacking
 
@@ -114,6 +114,6 @@ def _judged(work: Work, likeness: Tensor) -> tuple[Tensor, Tensor]:
     """(mask of merging heads, their weight), (B * H,); updates the thresholds."""
     assert work.threshold is not None
     own = work.threshold.view(-1)
-    merges, threshold, share = judge_one(likeness, own, work.least, begun=work.merged is not None)
+    merges, threshold, share = judge_token(likeness, own, work.least, begun=work.merged is not None)
     own.copy_(threshold)
     return merges, share

@@ -201,7 +201,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         observer, reads_slots = self.settings.observer, self.settings.observes_slots
         if observer is None:
             return None
-        tables = [table.rated() for table in self.tables] if reads_slots else visible
+        tables = [table.with_scores() for table in self.tables] if reads_slots else visible
         slots, whole = join_passes(self.streams, seen, tables, query, reads_slots)
         observer.attended(self.layer_idx, slots, whole, output)
         return whole

@@ -57,8 +57,8 @@ def decide(
             table.store(pipeline.score.update(slots, part, completes_prompt))
         else:
             pipeline.note(slots, part)
-        if pipeline.judges_anew and layer.settings.compresses and moment.due and not moment.is_prompt:
-            table.store(pipeline.judge_anew(slots, part))
+        if pipeline.rescores and layer.settings.compresses and moment.due and not moment.is_prompt:
+            table.store(pipeline.rescore(slots, part))
     if layer.buckets[0].table.columns.counts is not None:
         _note_asked(layer, seen, completes_prompt)
     if all(compressed):
@@ -81,7 +81,7 @@ def _note_asked(layer: LayerState, seen: Sequence[PassSeen], completes_prompt: b
 
 def note_statistic(layer: LayerState, seen: PassSeen) -> None:
     """Store the allocator's statistic of this layer."""
-    noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.rated(), seen)
+    noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.with_scores(), seen)
     if noted is not None:
         layer.settings.statistics[layer.rank] = noted
 
@@ -185,7 +185,7 @@ def _report_counts(layer: LayerState, works: Sequence[Work]) -> None:
 
 def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
     """Visible slots of each table with scores (log mass is unchanged until a decision)."""
-    return [table.rate(slots) for table, slots in zip(layer.tables, visible, strict=True)]
+    return [table.add_scores(slots) for table, slots in zip(layer.tables, visible, strict=True)]
 
 
 def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:

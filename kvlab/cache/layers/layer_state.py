@@ -89,7 +89,7 @@ class LayerState:
 
     def per_head(self, read: Callable[[Slots], Tensor]) -> Tensor:
         """Apply `read`, which maps slots (N, W, S, ...) to (N, W), to each table; returns (B, H)."""
-        return self.streams.join([read(table.columns.weighed(table.slots)) for table in self.tables])
+        return self.streams.join([read(table.columns.with_log_mass(table.slots)) for table in self.tables])
 
     def saved_bytes(self) -> Tensor:
         """Bytes (B, H) saved by quantization compared to `slot_bytes` per valid slot; 0 without it."""

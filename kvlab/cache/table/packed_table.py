@@ -71,9 +71,9 @@ class PackedTable(SlotTable):
         """The first `width` slots with log mass, without derived scores."""
         return PackedSlots.of(super().visible(), *self.states())
 
-    def rated(self) -> Slots:
+    def with_scores(self) -> Slots:
         """The first `width` slots with all scores."""
-        return PackedSlots.of(super().rated(), *self.states())
+        return PackedSlots.of(super().with_scores(), *self.states())
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""

@@ -16,7 +16,7 @@ from kvlab.cache.table.new_token import NewToken, as_array
 from kvlab.common.limits import room_to_grow
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.rotary import Rotary
-from kvlab.methods.core.slot_columns import ASKED, FREE, Columns, is_valid, key_lengths, whole_numbers
+from kvlab.methods.core.slot_columns import ASKED, FREE, Columns, integer_dtype, is_valid, key_lengths
 from kvlab.methods.core.view import KEY_LENGTH, NEVER, Slots
 from kvlab.stores.quantized_states import States
 
@@ -68,19 +68,19 @@ class SlotTable:
 
     def visible(self) -> Slots:
         """The first `width` slots as views, with validity and log mass, without scores."""
-        return self.columns.weighed(self._first(self.width), self.is_dense)
+        return self.columns.with_log_mass(self._first(self.width), self.is_dense)
 
-    def rated(self) -> Slots:
+    def with_scores(self) -> Slots:
         """The first `width` slots with all scores."""
-        return self.rate(self.visible())
+        return self.add_scores(self.visible())
 
-    def rate(self, visible: Slots) -> Slots:
+    def add_scores(self, visible: Slots) -> Slots:
         """Add all scores to slots of this table that have log mass."""
-        return self.columns.rated(visible, self.head_state.get(ASKED))
+        return self.columns.with_scores(visible, self.head_state.get(ASKED))
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
-        return self.rate(self.columns.weighed(self.slots))
+        return self.add_scores(self.columns.with_log_mass(self.slots))
 
     def stored(self) -> Slots:
         """The first `width` stored slots, without derived columns or validity."""
@@ -96,7 +96,7 @@ class SlotTable:
 
     def first(self, count: int) -> Slots:
         """The first `count` visible slots, with log mass."""
-        return self.columns.weighed(self._first(count))
+        return self.columns.with_log_mass(self._first(count))
 
     def _first(self, count: int) -> Slots:
         return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
@@ -110,12 +110,12 @@ class SlotTable:
     def widen_integers(self, tokens: int) -> None:
         """Widen integer columns if `tokens` tokens need it."""
         if not self.fits_integers(tokens):
-            short, long = self.slots.position.dtype, whole_numbers(tokens)
+            short, long = self.slots.position.dtype, integer_dtype(tokens)
             self.slots = self.slots.map(lambda tensor: tensor.to(long) if tensor.dtype == short else tensor)
 
     def fits_integers(self, tokens: int) -> bool:
         """Whether integer columns are wide enough for `tokens` tokens."""
-        return self.slots.position.dtype.itemsize >= whole_numbers(tokens).itemsize
+        return self.slots.position.dtype.itemsize >= integer_dtype(tokens).itemsize
 
     def note_freed(self, slots: Tensor, only: bool) -> None:
         """Record freed slots (B * H,), numbered over all heads: the first free ones or, with `only`, the only ones."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
-from kvlab.methods.core.decision_formulas import NOT_YET, judge_one
+from kvlab.methods.core.decision_formulas import NOT_YET, judge_token
 from kvlab.methods.core.in_place import SIMILAR, InPlace
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
@@ -100,7 +100,7 @@ class CosineMerge:
         """
         likeness, ends, keys = nearest_pair(view.slots, source, keep, view.never())
         old = view.head_state[THRESHOLD][..., None]
-        active, threshold, share = judge_one(likeness, old, self.smoothing)
+        active, threshold, share = judge_token(likeness, old, self.smoothing)
         target = ends[..., 1:]
         votes = at(view.slots.votes, ends)
         edges = Edges(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
-from kvlab.methods.core.decision_formulas import finite, join_one
+from kvlab.methods.core.decision_formulas import finite, merge_pair
 from kvlab.methods.core.in_place import NEAREST, InPlace
 from kvlab.methods.core.log_averages import corrected, correction, missing
 from kvlab.methods.core.plan import Edges, Plan
@@ -163,7 +163,7 @@ class NearestMerge:
         active = likeness >= self.threshold
         votes = at(slots.votes, ends)
         lacking = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has looked at all
-        joined = join_one(at(slots.log_mass, ends), at(slots.score, ends), votes, lacking, self.rule == "bias")
+        joined = merge_pair(at(slots.log_mass, ends), at(slots.score, ends), votes, lacking, self.rule == "bias")
         edges = Edges(
             source=source,
             target=torch.where(active, ends[..., 1:], source),
