@@ -90,7 +90,7 @@ def test_capabilities_of_another_type_are_refused() -> None:
     class Wrong:
         capabilities: ClassVar = {"merges": True}
 
-    with pytest.raises(TypeError, match="no Capabilities"):
+    with pytest.raises(TypeError, match="must return Capabilities"):
         capabilities_of(Wrong())
 
 

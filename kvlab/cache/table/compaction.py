@@ -30,7 +30,7 @@ def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length
     source = place.clamp_max(order.shape[-1] - 1)
     if streams is None:
         index = order[..., source]
-        packed = slots.map(lambda tensor: _gather(tensor, index))
+        packed = slots.map(lambda tensor: at(tensor, index))
     else:
         head = streams[:, None, None] * width + torch.arange(width, device=order.device)[:, None]
         row, head = head // order.shape[1], head % order.shape[1]  # (N, width, 1)
@@ -38,10 +38,6 @@ def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length
         packed = slots.map(lambda tensor: tensor[row, head, index])
     packed.position.masked_fill_(place >= length, FREE)
     return packed
-
-
-def _gather(tensor: Tensor, index: Tensor) -> Tensor:
-    return tensor.gather(2, index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1]))
 
 
 @dataclass(frozen=True)
