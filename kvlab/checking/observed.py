@@ -69,7 +69,7 @@ def _noted(layer: CompressedLayer, step: int) -> LayerAfterPass:
         slots.live(),
         layer.budget.clone(),
         slots.position.masked_fill(~valid, -1).amax(-1),
-        slots.votes.masked_fill(~valid, 0).sum(-1) + layer.dropped,
+        slots.votes.masked_fill(~valid, 0).sum(-1) + layer.evicted_votes,
         layer.tokens_seen.clone(),
         all(bool(torch.isfinite(part).all()) for part in parts),
     )

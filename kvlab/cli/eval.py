@@ -126,7 +126,7 @@ def evaluate(
         **fields,
     )
     errors = standard_error()
-    if told := spec.own_bytes(methods, budgets):
+    if told := spec.unused_byte_budgets(methods, budgets):
         errors.print(told)
     if not force:
         check_fits(EvalJob(name="asked", request=request), Path())

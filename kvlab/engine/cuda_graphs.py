@@ -19,7 +19,14 @@ from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.kernels.cpu import recorded
-from kvlab.cache.replay.steps import cannot_repeat, count_step, decides_next, host_counts, kind_of_next, put_host_counts
+from kvlab.cache.replay.steps import (
+    count_step,
+    decides_next,
+    host_counts,
+    kind_of_next,
+    put_host_counts,
+    replay_obstacle,
+)
 
 MOST_KINDS = 8  # captured at once: two are enough unless a table grows by blocks
 
@@ -79,7 +86,7 @@ class CapturedDecoder:
 
     def __init__(self, model: PreTrainedModel, cache: CompressedCache, position_ids: Tensor | None = None) -> None:
         self.model, self.cache = model, cache
-        self.why_not = cannot_repeat(cache)
+        self.why_not = replay_obstacle(cache)
         self.replayed = 0
         rows = len(cache.compressed_layers()[0].lengths) if not self.why_not else 1
         start = torch.full((rows, 1), cache.get_seq_length()) if position_ids is None else position_ids

@@ -88,4 +88,4 @@ def machine_of(device: torch.device, root: Path) -> Machine:
 
 def footprint_of(choice: MethodChoice) -> Holds:
     """Memory footprint of a choice's method. Raises UserError for an unknown method or setting."""
-    return Holds.model_validate(make_method(choice.method, **choice.hyper_parameters).holds(choice.budget))
+    return Holds.model_validate(make_method(choice.method, **choice.hyper_parameters).footprint(choice.budget))

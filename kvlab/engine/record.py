@@ -56,7 +56,7 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
         owner=acting().name,
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
-        departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
+        departures=method.differences(_paper(choice)) if PAPER in method.presets else None,
         notes=(
             *request.notes,
             *_budget_notes(choice, method, ids.shape[1]),

@@ -55,7 +55,7 @@ def by_token(slots: Slots, of_slots: Tensor, tokens: int) -> Tensor:
 
 def first_look(prompt: Prompt) -> np.ndarray:
     """(layers, heads, prompt tokens) attention of the prompt's last query, before anything was dropped."""
-    held = prompt.prefix.held.settings.held
+    held = prompt.prefix.prompt_cache.settings.pending
     assert held is not None
     return np.stack([held[rank].seen.last_mass()[0].float().cpu().numpy() for rank in range(len(prompt.layers))])
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.prefill.shared_prefix import Prefix, hold
+from kvlab.cache.prefill.shared_prefix import Prefix, defer_decision
 from kvlab.cache.settings import Observer
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill
 from kvlab.engine.prompt import Continuation, continuation, encode_prompt
@@ -45,12 +45,12 @@ class Prompt:
     @property
     def layers(self) -> tuple[int, ...]:
         """The compressed layers."""
-        return tuple(layer.layer_idx for layer in self.prefix.held.compressed_layers())
+        return tuple(layer.layer_idx for layer in self.prefix.prompt_cache.compressed_layers())
 
     @property
     def heads(self) -> int:
         """KV heads of a layer."""
-        return int(self.prefix.held.compressed_layers()[0].streams.heads)
+        return int(self.prefix.prompt_cache.compressed_layers()[0].streams.heads)
 
     def cache(self, returned: Return | None, observer: Observer | None = None) -> CompressedCache:
         """The run's cache after the prompt, with `returned` given back; with `EVERYTHING`, the full cache."""
@@ -94,6 +94,6 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
     cache = make_cache(loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed)
     pipeline = keeping(cache.settings.pipeline, choice.force_keep)
     cache.settings.pipeline = giving_back(pipeline, None, (), 0)
-    start = prefill(loaded, hold(cache), ids)
+    start = prefill(loaded, defer_decision(cache), ids)
     choosing = partial(chooser, loaded, ids, request.max_new_tokens, request.generation_config)
     return Prompt(loaded, ids.shape[1], request.max_new_tokens, Prefix(cache), start.next_logits, pipeline, choosing)

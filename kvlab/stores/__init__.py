@@ -1,4 +1,4 @@
-"""Stores: how settled slots are held in memory, native or in fewer bits."""
+"""Storage formats of settled slots: native or quantized."""
 
 from kvlab.stores.store import AUTO, NATIVE, STORES, Store, bits_of, store_bytes, store_of, store_under
 

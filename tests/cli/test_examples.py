@@ -12,7 +12,7 @@ import typer
 
 from kvlab.cli import commands
 from kvlab.methods import make_method, registered
-from kvlab.methods.core.method import made
+from kvlab.methods.core.method import build_method
 from kvlab.requests.method_spec import parse_named
 from kvlab.tasks.registry import TASKS
 
@@ -64,4 +64,4 @@ def test_every_example_is_accepted(where: str, text: str):
 def test_examples_are_found_where_they_stand():
     found = {example for _, text in TEXTS for example in examples(text)}
     assert {"keepkv:preset=paper", "key_value:pairs=64", "snapkv:store=kivi4"} <= found and len(found) > 20
-    assert made(registered()["keepkv"], preset="paper")
+    assert build_method(registered()["keepkv"], preset="paper")

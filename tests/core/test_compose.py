@@ -201,8 +201,8 @@ def test_values_that_belong_together_are_taken_together() -> None:
         ({"allocate": "full"}, "no allocate choice called 'full'"),
         ({"select": "best"}, "no select choice called 'best'"),
         ({"settle": "compose"}, "no settle choice called 'compose'"),
-        ({"score": "ema", "allocate": "gvote"}, "counts the ballots of its own score"),
-        ({"score": "ema", "settle": "keepkv", "settle_alpha": 0.5}, "must be the same"),
+        ({"score": "ema", "allocate": "gvote"}, "needs the votes of its own score"),
+        ({"score": "ema", "settle": "keepkv", "settle_alpha": 0.5}, "must be equal"),
         ({"score": "snapkv", "settle": "pool", "window": 16}, "say score_window or settle_window"),
         (
             {"score": "kvmerger", "settle": "less", "weights": "untrained"},

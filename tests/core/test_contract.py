@@ -77,7 +77,7 @@ def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> No
     )
     assert capabilities_of(OldSelector()) == Capabilities()
     pipeline = Pipeline(scorer, Uniform(), LowestScore(), settler, buffer=4)  # type: ignore[arg-type]
-    assert (pipeline.recalled, pipeline.judges_anew, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
+    assert (pipeline.recalled, pipeline.rescores, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
     assert pipeline.columns.mass_of_votes is None and not pipeline.columns.votes
 
 
@@ -90,7 +90,7 @@ def test_capabilities_of_another_type_are_refused() -> None:
     class Wrong:
         capabilities: ClassVar = {"merges": True}
 
-    with pytest.raises(TypeError, match="no Capabilities"):
+    with pytest.raises(TypeError, match="must return Capabilities"):
         capabilities_of(Wrong())
 
 

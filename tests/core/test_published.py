@@ -68,7 +68,7 @@ def test_a_file_says_what_python_would(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('paper = "https', "is no TOML: "),
+        ('paper = "https', "is not valid TOML: "),
         ('[presets.paper]\nbeyond = "x"', "presets.paper.about "),
         ('[presets.paper]\nabout = ""', "presets.paper.about "),
         ('[presets.paper]\nabuot = "x"\nabout = "x"', "presets.paper.abuot "),

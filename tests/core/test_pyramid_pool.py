@@ -200,7 +200,7 @@ def test_the_budget_holds_after_every_step(
         assert (layer.slots.live() <= most).all()
         layer.check_votes(tokens + step + 1)
         if pooling in ("mean", "max") and budget > every + 1:
-            assert (layer.layer.dropped == 0).all(), "pooling lets nothing go"
+            assert (layer.layer.evicted_votes == 0).all(), "pooling lets nothing go"
 
 
 def sizes(layer: Layer, pooling: str) -> Tensor:

@@ -101,7 +101,7 @@ def test_several_tables_give_what_one_gives(method: str, options: dict, monkeypa
         assert len(other.buckets) == 1
         assert torch.equal(layer.budget, other.budget)
         assert torch.equal(layer.per_head(lambda s: s.live()), other.per_head(lambda s: s.live()))
-        assert torch.allclose(layer.dropped, other.dropped)
+        assert torch.allclose(layer.evicted_votes, other.evicted_votes)
         for name in ("position", "votes", "valid"):
             assert _by_position(layer.slots, name) == _by_position(other.slots, name), name
 
@@ -198,7 +198,7 @@ def test_beams_move_between_tables(method: str) -> None:
     assert (moved - expected[source]).abs().max() < 1e-4
     for layer, other in zip(slots.compressed_layers(), plain.compressed_layers(), strict=True):
         assert torch.equal(layer.budget, other.budget[source])
-        assert torch.allclose(layer.dropped, other.dropped[source])
+        assert torch.allclose(layer.evicted_votes, other.evicted_votes[source])
 
 
 @pytest.mark.parametrize("method", ["snapkv", "adakv", "gvote", "zsmerge", "pyramidkv"])

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from kvlab.attention.queries import project_queries
 from kvlab.cache import make_cache
-from kvlab.cache.replay.steps import cannot_repeat
+from kvlab.cache.replay.steps import replay_obstacle
 from kvlab.common.errors import UserError
 from kvlab.engine import compare
 from kvlab.models.hybrids import compressed_only
@@ -53,7 +53,7 @@ def test_states_are_what_plain_transformers_has_and_slots_are_fewer(family: str)
         if state is not None
     )
     assert ours.memory().sliding_bytes == others > 0
-    assert "state" in cannot_repeat(ours)
+    assert "state" in replay_obstacle(ours)
 
 
 @pytest.mark.parametrize("family", ANEW)

@@ -90,7 +90,7 @@ def test_shared_numbers_are_the_cache_s_own() -> None:
     assert SHORT_TEXT == slot_columns.SHORT_TEXT
     assert LENGTHS_FROM == slot_columns.LENGTHS_FROM
     assert limits.ROW_BLOCK == ROW_BLOCK
-    assert make_method("full").holds() == FULL.model_dump()
+    assert make_method("full").footprint() == FULL.model_dump()
     assert has_tiles() == torch.cpu._is_amx_tile_supported()
 
 
@@ -128,7 +128,7 @@ def test_stores_take_what_was_planned(method: str, store: str, budget: float | s
     tokens, made = 600, make_method(method, store=store)
     cache = make_cache(loaded.model, made, budget)
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens), generator=torch.Generator().manual_seed(1)))
-    work, holds = work_for(loaded, tokens), Holds.model_validate(made.holds())
+    work, holds = work_for(loaded, tokens), Holds.model_validate(made.footprint())
     kept = min(work._kept(holds, budget), tokens)
     planned = work.model.full_layers * work.kept_bytes(holds, kept)
     told = cache.memory()

@@ -108,7 +108,7 @@ def execute(
     Raises UserError for what cannot be, or does not fit (without `force`).
     """
     from kvlab.cli.options.plan_check import check_fits, notes_of
-    from kvlab.methods.spec import own_bytes
+    from kvlab.methods.spec import unused_byte_budgets
     from kvlab.trace import unfinished
     from kvlab.trace.catalogue import list_repeats
     from kvlab.trace.labels import check_tags
@@ -117,7 +117,7 @@ def execute(
     kept = kept or KeptOptions()
     check_tags(kept.tag or ())
     request = make_request(methods, budgets, title=kept.title or title, **options)
-    if told := own_bytes(methods, budgets):
+    if told := unused_byte_budgets(methods, budgets):
         typer.echo(told, err=True)
     if not force:
         check_fits(request, out)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.layers.counts import TOLD
+from kvlab.cache.layers.counts import COUNT_NAMES
 from kvlab.methods.core.view import Slots
 from kvlab.trace import RunWriter
 
@@ -47,7 +47,7 @@ class _Noted:
     held: _Held
     budget: Tensor  # (B, H)
     columns: dict[str, Tensor]
-    counts: np.ndarray | None  # (3, B, H) as in `TOLD`, in place of `columns` and of counts from tables
+    counts: np.ndarray | None  # (3, B, H) as in `COUNT_NAMES`, in place of `columns` and of counts from tables
 
     def kind(self) -> tuple[tuple[str, ...] | None, torch.device]:
         """Group key: entries with equal kinds are read together. The names are None where there are counts."""
@@ -109,7 +109,7 @@ class PendingRows:
     def _reported(self, group: list[_Noted]) -> dict[str, np.ndarray]:
         """Columns (rows, H) from in-place counts: one slot per head left, and no guard was active."""
         counts = np.stack([row.counts for row in group if row.counts is not None], 1)[:, :, 0]  # (3, rows, H)
-        columns = dict(zip(TOLD, counts, strict=True))
+        columns = dict(zip(COUNT_NAMES, counts, strict=True))
         columns[LEFT] = np.ones_like(counts[0])
         before = [self.guarded.get(row.layer, 0.0) for row in group]
         columns[GUARDED] = np.stack([np.broadcast_to(count, counts.shape[2:]) for count in before])
@@ -177,7 +177,7 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
     if len(tables) == len(layers) and len(alike) == 1:
         # Same shapes are read together, as each read of the device takes time.
-        valid = torch.cat([table.there() for table in tables])
+        valid = torch.cat([table.valid() for table in tables])
         votes = torch.cat([table.slots.votes for table in tables])
         joined = tables[0].slots.with_columns(valid=valid, votes=votes)
         return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}

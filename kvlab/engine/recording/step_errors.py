@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_view import STATES, each_table, measured
+from kvlab.cache.buckets.joined_view import STATES, measured, per_table
 from kvlab.engine.recording.shadow import Shadow, Truth
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots
@@ -41,7 +41,7 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
             share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
         )
     mass = probabilities(logits, bias, seen.sinks)[0, :, :, 0]  # (H, G, S)
-    return Answer(mass.mean(1), each_table(slots, _given, mass[None])[0].flatten(0, 1))
+    return Answer(mass.mean(1), per_table(slots, _given, mass[None])[0].flatten(0, 1))
 
 
 def _given(slots: Slots, mass: Tensor) -> Tensor:

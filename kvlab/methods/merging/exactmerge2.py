@@ -7,7 +7,7 @@ from pydantic import Field
 from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.core.contract import Scorer
 from kvlab.methods.core.decode_buffer import GoesOn
-from kvlab.methods.core.method import offer_stores, register
+from kvlab.methods.core.method import add_stores, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.core.second_pass import Rehearsal
@@ -37,7 +37,7 @@ class ExactMerge2(GoesOn):
     title: ClassVar[str] = "exactmerge 2 (kvlab)"
     paper, presets, reasons = published(__file__)
 
-    store: str = Field(AUTO, description="how settled slots are held in memory", json_schema_extra=offer_stores)
+    store: str = Field(AUTO, description="how settled slots are held in memory", json_schema_extra=add_stores)
     rehearse: bool = Field(True, description="read the context a second time; without, networks foresee what it finds")
     heads: str = Field("mini", description=f"without `rehearse`: {FILE_HELP}")
     over: Over = Field("rms", description="of the rehearsal's attention to a slot: largest, root mean square, or mean")

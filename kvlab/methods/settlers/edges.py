@@ -1,4 +1,4 @@
-"""Sums over the edges that share a target, and similarity of keys."""
+"""Sums over edges with a common target, and key similarity."""
 
 from __future__ import annotations
 
@@ -20,23 +20,29 @@ def at(tensor: Tensor, index: Tensor) -> Tensor:
     return tensor.gather(2, index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1]))
 
 
+def first_of(flag: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """(places of the first `most` true entries of `flag` (B, H, S), distinct, mask of those that are true)."""
+    place = (~flag).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
+    return place, flag.gather(2, place)
+
+
 def sum_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-    """For each edge: the sum of `value` (B, H, E[, d]) over all active edges with the same target."""
+    """For each edge: sum of `value` (B, H, E[, d]) over all active edges with the same target."""
     own = torch.where(active if value.dim() == 3 else active[..., None], value, 0)
-    if target.shape[-1] == 1:  # decoding: there is nobody to share a target with
+    if target.shape[-1] == 1:  # decoding: the only edge
         return own
     index = target if value.dim() == 3 else target[..., None].expand_as(value)
     return value.new_zeros(*value.shape[:2], width, *value.shape[3:]).scatter_add(2, index, own).gather(2, index)
 
 
 def votes_without(view: View, votes: Tensor, merged: Tensor) -> Tensor:
-    """(B, H): the votes (B, H, 1) of a head's one source, 0 where it is `merged` (B, H, 1)."""
+    """Votes (B, H, 1) of a head's only source, 0 if it is `merged` (B, H, 1); returns (B, H)."""
     none = view.of_budget(("no votes", votes.dtype), lambda: votes.new_zeros(()))
     return torch.where(merged, none, votes)[..., 0]
 
 
 def max_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-    """For each edge (B, H, E): the largest `value` over all active edges with the same target."""
+    """For each edge (B, H, E): maximum of `value` over all active edges with the same target."""
     own = torch.where(active, value, -torch.inf)
     if target.shape[-1] == 1:
         return own
@@ -45,14 +51,14 @@ def max_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> 
 
 
 def similarity(left: Tensor, right: Tensor, kind: Similarity) -> Tensor:
-    """(B, H, E, S) float32 similarity of (B, H, E, d) and (B, H, S, d) keys; larger is closer (l2 is negated)."""
+    """Similarity (B, H, E, S) float32 of keys (B, H, E, d) and (B, H, S, d); larger is closer (l2 is negated)."""
     left, right = left.float(), right.float()
     if kind == "l2":
         return -torch.cdist(left, right)
     products = left @ right.transpose(-1, -2)
     if kind == "dot":
         return products
-    # Dividing the products writes E numbers a slot where normalised keys would be d.
+    # Dividing the products writes E numbers per slot; normalized keys would take d.
     lengths = left.norm(dim=-1)[..., None] * right.norm(dim=-1)[..., None, :]
     return products / lengths.clamp_min(TINY)
 
@@ -60,8 +66,8 @@ def similarity(left: Tensor, right: Tensor, kind: Similarity) -> Tensor:
 def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) -> tuple[Tensor, Tensor]:
     """(similarity, index), each (B, H, E): the most similar allowed slot of each source, in row blocks.
 
-    Where there is none, the similarity is -inf. Many sources (a prompt's) meet the allowed keys alone, whose number is
-    read on the host.
+    The similarity is -inf if no slot is allowed. With many sources (a prompt), only the allowed keys are used, whose
+    number is read on the host.
     """
     if sources.shape[2] <= ROW_BLOCK:
         best = similarity(sources, keys, kind).masked_fill(~allowed[:, :, None], -torch.inf).max(-1)
@@ -73,7 +79,7 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
         return torch.full(index.shape, -torch.inf, device=keys.device), index
     place = (~allowed).to(torch.uint8).argsort(dim=-1, stable=True)[..., :most]
     keys, there = at(keys, place), torch.arange(most, device=keys.device) < count[..., None]
-    if kind == "cosine":  # many blocks would measure the same keys again and again
+    if kind == "cosine":  # the blocks would normalize the same keys repeatedly
         sources, keys, kind = normalize(sources.float(), dim=-1), normalize(keys.float(), dim=-1), "dot"
     alike, values, indices = bool(there.all()), [], []
     for block in sources.split(ROW_BLOCK, 2):
@@ -89,8 +95,8 @@ def nearest_slot(
 ) -> tuple[Tensor, Tensor]:
     """(cosine, slot), each (B, H, E): the allowed slot with the key most similar to that of each slot in `index`.
 
-    In the keys' own type, sums in float32. Of 16-bit keys the cosine returned is measured again in float32. `never` is
-    minus infinity, on the device where it lies there.
+    Computed in the dtype of the keys with float32 sums; the cosine of 16-bit keys is recomputed in float32. `never` is
+    -inf, as a device scalar if available.
     """
     sources, keys = at(slots.keys, index), slots.keys
     if index.shape[-1] > ROW_BLOCK:
@@ -106,9 +112,9 @@ def nearest_slot(
 def nearest_pair(
     slots: Slots, source: Tensor, allowed: Tensor, never: Tensor | float = -torch.inf
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same of one slot a head, `source` (B, H, 1), where some slot is allowed in every head.
+    """As `nearest_slot` for one slot per head, `source` (B, H, 1); every head must have an allowed slot.
 
-    (cosine (B, H, 1), source and nearest side by side (B, H, 2), their keys (B, H, 2, d) float32).
+    Returns (cosine (B, H, 1), source and nearest (B, H, 2), their keys (B, H, 2, d) float32).
     """
     lengths, best, place = _best(slots, at(slots.keys, source), allowed, never)
     ends = torch.cat([source, place], -1)
@@ -119,25 +125,25 @@ def nearest_pair(
 
 
 def cosine_of_pair(keys: Tensor, lengths: Tensor) -> Tensor:
-    """(B, H, 1): of two keys side by side, (B, H, 2, d) float32, whose lengths are (B, H, 2)."""
+    """Cosine (B, H, 1) of two keys (B, H, 2, d) float32 with lengths (B, H, 2)."""
     return (keys[:, :, :1] * keys[:, :, 1:]).sum(-1) / lengths.prod(-1, keepdim=True)
 
 
 def _best(slots: Slots, sources: Tensor, allowed: Tensor, never: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
-    """(lengths of all keys (B, H, S), largest product with a key of length 1, its slot); the last two (B, H, E)."""
+    """(lengths of all keys (B, H, S), largest product with a unit key, its slot); the last two (B, H, E)."""
     lengths = slots.extra[KEY_LENGTH] if KEY_LENGTH in slots.extra else key_lengths(slots.keys)
     products = products_with(sources, slots.keys, lengths)
     products = torch.where(allowed[:, :, None], products, never)
-    place = products.argmax(-1, keepdim=True)  # a third of the time of a maximum and its place together
+    place = products.argmax(-1, keepdim=True)  # a third of the time of `max`, which returns both
     return lengths, products.gather(-1, place)[..., 0], place[..., 0]
 
 
 def products_with(sources: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
-    """(B, H, E, S): of `sources` (B, H, E, d) and `keys` (B, H, S, d), the latter brought to length 1."""
-    # In this order a product with one row takes a third of the time on a CPU.
+    """Products (B, H, E, S) of `sources` (B, H, E, d) with unit-length `keys` (B, H, S, d)."""
+    # This operand order takes a third of the time on a CPU.
     return (keys @ sources.transpose(-1, -2)).transpose(-1, -2) / lengths[:, :, None]
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
-    """(B, H, E) cosine of two (B, H, E, d) sets of keys, pair by pair."""
+    """Pairwise cosine (B, H, E) of keys (B, H, E, d)."""
     return torch.nn.functional.cosine_similarity(left.float(), right.float(), dim=-1)

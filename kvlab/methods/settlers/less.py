@@ -1,4 +1,4 @@
-"""What must go is absorbed into a state of fixed size beside the slots (LESS)."""
+"""LESS: absorb victims into a low-rank state of fixed size per head."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from kvlab.methods.settlers.edges import at
 
 UNTRAINED = "untrained"
 
-# State of a head beside its slots.
-NUMERATOR = "low_rank_numerator"  # (B, H, R, d) float32: sum of psi(k) v over all absorbed tokens
+# Per-head state.
+NUMERATOR = "low_rank_numerator"  # (B, H, R, d) float32: sum of psi(k) v over absorbed tokens
 NORMALIZER = "low_rank_normalizer"  # (B, H, R) float32: sum of psi(k)
-HEAD = "low_rank_head"  # (B, H): which head of the layer this is, and so whose maps are its own
+HEAD = "low_rank_head"  # (B, H): index of the head in the layer, which selects its maps
 
 
 @dataclass(frozen=True)
 class Absorb:
-    """Slots leave as by eviction, and what they held is added to two sums, which queries read through phi.
+    """Evict slots and add their content to two sums, which queries read through phi.
 
-    `fitted` are the maps of every compressed layer, put in place by the cache, which knows the model.
+    `fitted`: maps of every compressed layer, set by the cache, which knows the model.
     """
 
     weights: str = UNTRAINED
@@ -41,7 +41,7 @@ class Absorb:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Keeps two sums beside the slots of each head."""
+        """Keeps two sums per head."""
         return Capabilities(
             fills_budget=True,
             in_place=self.in_place,
@@ -49,7 +49,7 @@ class Absorb:
         )
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Beside a running sum of attention and a selector of the lowest scores, once the sums are there."""
+        """Needs a score that is a running sum of attention, a selector of the lowest scores, and existing sums."""
         decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
         if decay is None or bounds is None:
             return None
@@ -62,7 +62,7 @@ class Absorb:
         return InPlace(ABSORB, lambda view: bounds(view, view.budget), fields, decay=decay, cpu_only=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Everything over budget leaves the slots and enters the state; raises UserError without fitted maps."""
+        """Move everything over budget into the state; raises UserError without fitted maps."""
         slots, noted = view.slots, view.head_state
         victims = select.victims(view, view.excess(), view.most_excess)
         head = noted[HEAD] if HEAD in noted else _every_head(slots.keys)
@@ -78,23 +78,23 @@ class Absorb:
         return Plan(keep=victims.keep(slots.valid), head_state=state, lost=victims.votes(slots.votes))
 
     def absorb(self, layer: int, noted: Mapping[str, Tensor], key: Tensor, value: Tensor) -> None:
-        """Add one token of each head, `key` and `value` (B, H, 1, d) of a layer, to the sums in `noted`, in place."""
+        """Add one token per head, `key` and `value` (B, H, 1, d) of a layer, to the sums in `noted`, in place."""
         features = self.maps(layer, noted[HEAD]).of_keys(key)
         noted[NUMERATOR].addcmul_(features.transpose(-1, -2), value.float())
         noted[NORMALIZER].add_(features[..., 0, :])
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
-        """Bytes of a head's two sums and its number."""
+        """Bytes of a head's two sums and its index."""
         rank = self.fitted[0].rank if self.fitted else self.rank
         return 4 * rank * (values.shape[-1] + 1) + 8
 
     def maps(self, layer: int, head: Tensor) -> FeatureMaps:
-        """The maps of a layer for states (B, W, ...) of its KV heads `head` (B, W); that layer has absorbed before."""
+        """Feature maps of a layer for its KV heads `head` (B, W); the layer must have absorbed before."""
         whole = self._placed[layer]
         return whole if head.shape[1] == whole.heads else whole.of_heads(head)
 
     def _whole_layer(self, view: View) -> FeatureMaps:
-        """The maps of all heads on the device: the first decision about a layer is about all of them."""
+        """Maps of all heads on the device; a layer's first decision covers all heads."""
         keys, query = view.slots.keys, view.seen.query
         shape = keys.shape[1], query.shape[1] // keys.shape[1], keys.shape[-1]
         if self.fitted is not None:
@@ -102,7 +102,7 @@ class Absorb:
         elif self.weights == UNTRAINED:
             maps = untrained_maps(view.layer_idx, *shape, self.rank)
         else:
-            raise UserError("LESS reads its state through maps fitted to a model: make its cache with make_cache.")
+            raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
         return maps.map(lambda tensor: tensor.to(keys.device))
 
 

@@ -1,4 +1,4 @@
-"""Where merged keys are averaged, and what log mass a merged slot gets: the same choices for every merging method."""
+"""Choices shared by all merging methods: where keys are averaged, and the log mass of merged slots."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
 MassRule = Literal["none", "alpha", "votes", "exact", "bounded"]
 Space = Literal["rotated", "unrotated"]
 
-SPACE_HELP = "average keys as stored (rotated, as published) or turned to the pivot's position first (unrotated)"
+SPACE_HELP = "average keys as stored (rotated, as published) or rotated to the pivot's position first (unrotated)"
 MASS_HELP = (
-    "log mass of a merged slot: none, alpha * log(votes), log(votes), exact at the observed query, or that bounded"
+    "log mass of a merged slot: none, alpha * log(votes), log(votes), exact at the observed query, or exact but bounded"
 )
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The keys of a merge: what goes where, and with which weights. Every tensor is (B, H, E)."""
+    """Keys of a merge: sources, targets and weights. Every tensor is (B, H, E)."""
 
     source: Tensor
     target: Tensor
@@ -37,7 +37,7 @@ class Parts:
     def edges(
         self, votes_after: Tensor, log_mass_after: Tensor, score_after: Tensor, similarity: Tensor | None = None
     ) -> Edges:
-        """The merge as a plan has it, values weighted as keys are."""
+        """The merge as edges, with values weighted as keys."""
         weight, own = self.key_weight, self.self_key_weight
         return Edges(
             source=self.source, target=self.target, active=self.active, turn=self.turn, similarity=similarity,
@@ -48,22 +48,22 @@ class Parts:
 
 @dataclass(frozen=True)
 class Mass:
-    """The mass rule of a merging method.
+    """Mass rule of a merging method.
 
-    `none` leaves the target's log mass as it is (a merged slot counts as one token), `alpha` is alpha * log(votes)
-    (ZSMerge), `votes` is log(votes) (identical tokens merge without any change), and `exact` is the log of the parts'
-    summed mass minus the merged key's own log mass at the last query. `exact` keeps the mean mass of a group of query
-    heads; for ungrouped heads it keeps the mass itself, whatever space the keys were averaged in. `bounded` is the
-    smaller of `exact` and `votes`. Without a bound a key averaged with weights that do not follow the attention needs a
-    log mass far above log(votes) where one part had nearly all of it, and later queries overrate the slot: text KL on
-    mini at 20 % (6 prompts) was 1.06 for zsmerge with `exact`, 0.23 with `bounded` and with alpha * log(votes).
+    `none` keeps the target's log mass (a merged slot counts as one token), `alpha` is alpha * log(votes) (ZSMerge),
+    `votes` is log(votes) (identical tokens merge losslessly), `exact` is the log of the parts' summed mass minus the
+    merged key's own log mass at the last query: it preserves the mean mass of a group of query heads, and the mass
+    itself for ungrouped heads, in whatever space keys are averaged. `bounded` is the smaller of `exact` and `votes`: if
+    key weights do not follow the attention, `exact` can need a log mass far above log(votes) when one part had nearly
+    all of it, and later queries then overrate the slot. Text KL on mini at 20 % (6 prompts) was 1.06 for zsmerge with
+    `exact`, 0.23 with `bounded` and with alpha * log(votes).
     """
 
     rule: MassRule = "none"
     alpha: float = 0.6
 
     def after(self, view: View, parts: Parts, votes: Tensor) -> Tensor:
-        """(B, H, E) log mass of each edge's target after the merge; `votes` (B, H, E) are its votes after it."""
+        """Log mass (B, H, E) of each edge's target after the merge; `votes` (B, H, E) are its new votes."""
         if self.rule == "none":
             return at(view.slots.log_mass, parts.target)
         if self.rule in ("exact", "bounded"):
@@ -73,31 +73,31 @@ class Mass:
 
     @property
     def of_votes(self) -> float | None:
-        """What log(votes) is multiplied by to give a slot's log mass; None where that is the slot's own."""
+        """Factor of log(votes) in a slot's log mass; None if slots store their own."""
         return {"none": 0.0, "alpha": self.alpha, "votes": 1.0}.get(self.rule)
 
 
-AS_PUBLISHED = Mass()  # what most papers do: nothing
+AS_PUBLISHED = Mass()  # most papers ignore mass
 
 
 def turns(view: View, source: Tensor, target: Tensor, space: Space) -> Tensor | None:
-    """(B, H, E) positions each source key must be turned to stand at its target's; None where it stays as stored."""
+    """Positions (B, H, E) by which source keys are rotated to their target's; None if they stay as stored."""
     if space == "rotated":
         return None
     return (at(view.slots.position, target) - at(view.slots.position, source)).float()
 
 
 def turned(view: View, source: Tensor, turn: Tensor | None) -> Tensor:
-    """(B, H, E, d) float32 source keys as they enter the average; keys that no model rotated stay as they are."""
+    """Source keys (B, H, E, d) float32 as they enter the average; unchanged without rotary embedding."""
     keys = at(view.slots.keys, source).float()
     rotary = view.seen.rotary
     return keys if turn is None or rotary is None else rotary.turn(keys, turn)
 
 
 def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Tensor | float:
-    """(B, H, E): by how much a source key's logit at the last query changes on its way, mean over the group.
+    """Change (B, H, E) of a source key's logit at the last query when moved to its target, mean over the group.
 
-    Turning changes it, and with ALiBi the place it then stands at.
+    Rotation changes it and, with ALiBi, the new position.
     """
     there, here = view.seen.place_bias(target), view.seen.place_bias(source)
     moved = 0.0 if there is None or here is None else (there - here).mean(2)
@@ -122,7 +122,7 @@ def exact_log_mass(view: View, parts: Parts) -> Tensor:
 
 
 def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:
-    """(B, H, G * rows, E): what the last `rows` queries give the merged key of each edge's target, without log mass."""
+    """Logits (B, H, G * rows, E) of the last `rows` queries at each edge's merged key, without log mass."""
     slots = view.slots
     weighted = parts.key_weight[..., None] * turned(view, parts.source, parts.turn)
     key = parts.self_key_weight[..., None] * at(slots.keys, parts.target).float()
@@ -135,7 +135,7 @@ def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:
 
 
 def log_sum_over_target(source: Tensor, own: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-    """(B, H, E): the log-sum-exp of a target's `own` and all its active `source` logs."""
+    """Log-sum-exp (B, H, E) of a target's `own` and all its active `source` logs."""
     if target.shape[-1] == 1:
         return torch.logaddexp(own, max_to_target(source, target, active, width))
     top = torch.maximum(own, max_to_target(source, target, active, width))
@@ -143,5 +143,5 @@ def log_sum_over_target(source: Tensor, own: Tensor, target: Tensor, active: Ten
 
 
 def _last_query(view: View) -> Tensor:
-    """(B, H, G, d) float32."""
+    """Last query (B, H, G, d) float32."""
     return view.seen.query[:, :, -1].float().unflatten(1, (view.slots.keys.shape[1], -1))
