@@ -26,7 +26,7 @@ def drawn(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> t
     """The exhibit as it ships; what evaluations and benchmarks draw is drawn anew from their rows."""
     if exhibit.source not in RECORDED:
         return exhibit.draw(Sources(sources.root, shipped=ships), Choice(), theme)
-    return tuple(map(_read, ships.drawings(exhibit.key, theme))) or Needs("It is not among what ships.", "")
+    return tuple(map(_read, ships.drawings(exhibit.key, theme))) or Needs("It is not among what ships.")
 
 
 def merged(
@@ -121,7 +121,7 @@ def _decoded(value: object) -> object:
 
 
 def vars_of(claim: Claim) -> dict[str, object]:
-    """A claim as JSON takes it; `settle` is left out, as its folder is not the reader's."""
+    """A claim as JSON takes it; without `settle`, whose folder is not the reader's."""
     parts = {name: None if one is None else vars(one) for name, one in (
         ("basis", claim.basis), ("interval", claim.interval), ("threshold", claim.threshold),
     )}  # fmt: skip

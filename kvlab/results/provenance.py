@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pandas as pd
 from pydantic import JsonValue
 
+from kvlab.requests.method_spec import parse_named, with_options
 from kvlab.trace.schema import RunRecord
 
 # Methods nobody published settings of.
@@ -25,12 +26,10 @@ def as_published(method: str, options: Mapping[str, JsonValue]) -> dict[str, Jso
     return {**({} if method in WITHOUT_PAPER else {PRESET: PAPER}), **options}
 
 
-def on_command_line(method: str) -> str:
-    """A method as the command line takes it, under its paper's settings: `keepkv:preset=paper:rule=votes`."""
-    name, *options = method.split(":")
-    if name in WITHOUT_PAPER or any(option.startswith(f"{PRESET}=") for option in options):
-        return method
-    return ":".join([name, f"{PRESET}={PAPER}", *options])
+def under_paper_settings(method: str) -> str:
+    """A method spec with its paper's preset, if none is named: `keepkv:preset=paper:rule=votes`."""
+    name, options = parse_named(method)
+    return with_options(name, as_published(name, options))
 
 
 def of_record(record: RunRecord) -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.atlas.commands import compare_command
+from kvlab.atlas.measurements import comparison
 from kvlab.atlas.scores import Arm, Experiment
 from kvlab.methods import make_method, registered
+from kvlab.requests.measurement import command_line
 from kvlab.results import provenance
 from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import open_run
@@ -24,7 +25,7 @@ def test_the_methods_without_a_paper_are_those_without_its_preset():
 
 
 def test_every_method_named_by_an_exhibit_is_run_under_its_papers_settings(tmp_path: Path):
-    command = compare_command(Sources(tmp_path), ["h2o", "keepkv:rule=votes", "window", "keepkv:preset=code"])
+    command = command_line(comparison(Sources(tmp_path), ["h2o", "keepkv:rule=votes", "window", "keepkv:preset=code"]))
     assert "h2o:preset=paper,keepkv:preset=paper:rule=votes,window,keepkv:preset=code" in command
     made = make_method("keepkv", preset="paper", threshold=0.7)
     assert make_method("keepkv", **ARMS[1].published) == made

@@ -117,11 +117,7 @@ def test_what_a_comparison_lacks_is_asked_of_it_once(tmp_path: Path):
         assert sources.run is not None
         asked.append(sources.run.record.comparison_id)
         found = sources.run_of("keepkv")
-        return (
-            Needs("Nothing.", "")
-            if found is None
-            else (Drawn("one", go.Figure(), pd.DataFrame(), "", found.path.name),)
-        )
+        return Needs("Nothing.") if found is None else (Drawn("one", go.Figure(), pd.DataFrame(), "", found.path.name),)
 
     exhibit = replace(exhibit_of("run"), slug="of-this-test", drawing=draw)
     for _ in range(3):

@@ -9,10 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.claims.head_shares import CUT, EVIDENCE, invariant, later, shares
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.similarity import draw_maps
+from kvlab.atlas.measurements import comparison
 from kvlab.common.formatting import prompts
 from kvlab.figures.base.palette import SEQUENTIAL, Theme
 from kvlab.figures.base.template import finish
@@ -25,7 +25,7 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     """The mean share of every head, and both claims about them."""
     run = next((one for one in (sources.run, *sources.runs) if one is not None and len(_of(one))), None)
     if run is None:
-        return Needs(f"No run of {CUT} in view.", compare_command(sources, [CUT, "full"]))
+        return Needs(f"No run of {CUT} in view.", comparison(sources, [CUT, "full"]))
     rows = gather(sources, EVIDENCE, [run])
     frame = rows.groupby(["layer", "head"], as_index=False)["share"].mean()
     table = frame.pivot(index="layer", columns="head", values="share")

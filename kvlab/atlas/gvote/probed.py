@@ -7,11 +7,11 @@ import pandas as pd
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.analysis import hidden_states, sampled_queries
 from kvlab.atlas.claims import sampled_queries as claims
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import hidden_states as gaussian
 from kvlab.atlas.figures import sampled_queries as figures
+from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import Run
@@ -26,7 +26,7 @@ def probed_run(sources: Sources, name: str) -> Run | Needs:
     if found is not None:
         return found
     why = "This comparison was recorded without the probe." if seen else "No run was recorded yet."
-    return Needs(why, compare_command(sources, METHODS))
+    return Needs(why, comparison(sources, METHODS))
 
 
 def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:

@@ -18,11 +18,11 @@ from kvlab.atlas.claims.attention import (
     returns,
     variance_ratios,
 )
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import attention_rows as figures
 from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
+from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.results.sources import Sources, origin
 from kvlab.trace.reader import Run
@@ -53,7 +53,7 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         heads = [place for place in heads if place in heads_with_attention(method)]
     frame = returning_of_heads(run, method, heads)
     if frame.empty:
-        return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
+        return Needs("This run decoded no step after the prompt.", comparison(sources, RULES))
     kinds = list(frame["kind"].unique())
     shown = WINDOW_MEAN if WINDOW_MEAN in kinds else kinds[0]
     last = frame[frame["kind"] == shown].sort_values("step").groupby(["layer", "head"]).last().reset_index()
@@ -82,7 +82,7 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     frame = variances(read_rows(run, layer, head), WINDOW)
     if frame.empty:
         why = f"Variances in windows of {WINDOW} steps need more than {WINDOW} decode steps."
-        return Needs(why, compare_command(sources, RULES))
+        return Needs(why, comparison(sources, RULES))
     texts = token_texts(run.tokens, run.record.prompt_tokens)
     ratio, shuffled = variance_ratios(frame)
     figure = figures.variance_by_token(frame, texts, theme)
@@ -98,7 +98,7 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return run
     frame = prediction_errors_of_heads(run, heads_with_attention(run))
     if frame.empty:
-        return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
+        return Needs("This run decoded no step after the prompt.", comparison(sources, RULES))
     names = {"mass": "attention", "score": "exp scores as printed"}
     return tuple(
         Drawn(

@@ -7,11 +7,11 @@ import pandas as pd
 
 from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
 from kvlab.atlas.claims.merging_sets import EVIDENCE, keeps_more, pivot_leads
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import merging_steps as figures
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, run_with_keys
+from kvlab.atlas.measurements import comparison
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.results.sources import Sources, origin
@@ -58,7 +58,7 @@ def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs
     try:
         return run, walkthrough(run, choice.layer, choice.head)
     except UserError as error:
-        return Needs(str(error), compare_command(sources, METHODS, BUDGETS))
+        return Needs(str(error), comparison(sources, METHODS, BUDGETS))
 
 
 def _named(run: Run, walk: Walkthrough) -> pd.DataFrame:

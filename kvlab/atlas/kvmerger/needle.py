@@ -23,7 +23,8 @@ EXPERIMENT = Experiment(
     samples=3,
     only_budgets=True,
     only_tasks=True,
-    more={"lengths": "512,1024,1536", "depths": "0.05,0.25,0.5,0.75,0.95"},
+    lengths=(512, 1024, 1536),
+    depths=(0.05, 0.25, 0.5, 0.75, 0.95),
 )
 BETTER = "CaM and KVMerger find the needle more often than H2O at both budgets."
 HIDDEN = ["hidden_own", "hidden_merged"]

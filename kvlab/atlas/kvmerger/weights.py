@@ -8,11 +8,11 @@ import pandas as pd
 from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
 from kvlab.atlas.analysis.gaussian_weights import kernel, merged_pairs
 from kvlab.atlas.claims.kernel import EVIDENCE, nearer
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import gaussian_kernel as figures
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, looked_at, merging_run
+from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number
 from kvlab.results.sources import Sources, origin
@@ -28,7 +28,7 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     heads = readable_heads(run, spread_heads(run))
     points, some = merged_pairs(run, heads), looked_at(run, heads)
     if points.empty:
-        return Needs("Nothing was merged in this run's prefill.", compare_command(sources, METHODS, BUDGETS))
+        return Needs("Nothing was merged in this run's prefill.", comparison(sources, METHODS, BUDGETS))
     curves = kernel_curves(points)
     reading = f"{figures.read_kernel_curves(points)}{some} {evicted_as_well(run)}".strip()
     shown = figures.kernel_curves(points, curves, theme), reading
