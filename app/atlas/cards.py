@@ -123,7 +123,7 @@ def _state(exhibit: Exhibit, sources: Sources, theme: Theme) -> State:
         return _without_own(own, ships, card_of(exhibit, ships, sources, theme), theme)
     drawn = merged(exhibit, own, ships, sources, theme)
     first, picture = own[0], thumbnail(own[0].figure, theme)
-    return State(picture, first.origin, _source(first.origin), claims_of(drawn))
+    return State(picture, str(first.origin), first.origin.short, claims_of(drawn))
 
 
 def _without_own(missing: Needs, ships: Shipped | None, card: ShippedCard | None, theme: Theme) -> State:
@@ -133,13 +133,6 @@ def _without_own(missing: Needs, ships: Shipped | None, card: ShippedCard | None
         )
     empty = "not recorded yet" if missing.measurement else "not recorded"
     return State(blank(empty, theme), missing=missing.sentence, measurement=missing.measurement)
-
-
-def _source(origin: str) -> str:
-    """Which run, evaluation or benchmark an exhibit was drawn from, as short as it can be told from the others."""
-    parts = origin.split("; ")[0].split(" · ")
-    place = next((index for index, part in enumerate(parts) if part.startswith("run ")), None)
-    return parts[0] if place is None else f"run {parts[place + 1]} ({parts[place].removeprefix('run ')[:15]})"
 
 
 WIDTHS = (1.2, 2.4, 2, 2.4)

@@ -128,7 +128,7 @@ def figure(exhibit: Exhibit, drawn: Drawn) -> None:
     """One figure with its export menu, its claim, the paper's own values in grey, and where it came from."""
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
     show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
-    collect(key, Section(drawn.figure, drawn.reading, drawn.origin, _claim_lines(drawn.claim)))
+    collect(key, Section(drawn.figure, drawn.reading, str(drawn.origin), _claim_lines(drawn.claim)))
     if drawn.claim is not None:
         claim(drawn.claim)
     if drawn.grey is not None and len(drawn.grey):
@@ -136,7 +136,7 @@ def figure(exhibit: Exhibit, drawn: Drawn) -> None:
     if drawn.further and drawn.further.measurement:
         st.caption(plain(drawn.further.sentence))
         st.code(command_line(drawn.further.measurement), language="bash", wrap_lines=True)
-    st.caption(f":material/folder_open: {plain(drawn.origin)}")
+    st.caption(f":material/folder_open: {plain(str(drawn.origin))}")
 
 
 def claim(judged: Claim) -> None:

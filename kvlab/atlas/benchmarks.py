@@ -16,7 +16,7 @@ from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
 from kvlab.figures import throughput
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.measurement import Benchmark
-from kvlab.results.provenance import of_rows
+from kvlab.results.provenance import Provenance, settings_of_rows
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
@@ -80,15 +80,15 @@ def needs(sources: Sources, preset: str) -> Needs:
     return Needs(sentence, benchmark(sources, preset, SMALL, SMALL))
 
 
-def bench_origin(rows: pd.DataFrame) -> str:
+def bench_origin(rows: pd.DataFrame) -> Provenance:
     """Which file, device, size and versions the rows came from."""
     first = rows.iloc[0]
     smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
     size = smaller if is_small(rows) else "full size"
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
     over = repeated(rows["repeats"])
-    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, over, versions, of_rows(rows))
-    return " · ".join(part for part in parts if part)
+    details = (first["device"], first["dtype"], size, over, versions)
+    return Provenance(f"benchmark {first['name']}", details, settings_of_rows(rows))
 
 
 def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, Benchmark]:

@@ -14,7 +14,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import ONE_PROMPT_BEGINS
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.measurement import ExhibitFill, Measurement
-from kvlab.results.provenance import in_origin
+from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Seen, Sources
 from kvlab.results.verdict import OPEN, Claim
 from kvlab.server.users import viewer
@@ -66,7 +66,7 @@ class Drawn:
     figure: go.Figure
     frame: pd.DataFrame
     reading: str
-    origin: str
+    origin: Provenance
     claim: Claim | None = None
     grey: pd.DataFrame | None = None
     further: Needs | None = None
@@ -162,7 +162,7 @@ def _note_lacking(asked: Hashable) -> None:
 def _judged_under(drawn: Drawn) -> Claim | None:
     if drawn.claim is None or drawn.claim.setting:
         return drawn.claim
-    return replace(drawn.claim, setting=in_origin(drawn.origin))
+    return replace(drawn.claim, setting=drawn.origin.settings)
 
 
 def _of_prompts(claim: Claim | None, settle: Measurement) -> Claim | None:

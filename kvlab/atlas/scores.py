@@ -21,8 +21,8 @@ from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
 from kvlab.figures.base.words import number
 from kvlab.requests.measurement import Evaluation
-from kvlab.requests.method_spec import with_options
-from kvlab.results.provenance import as_published, of_rows
+from kvlab.requests.method_spec import format_spec
+from kvlab.results.provenance import Provenance, as_published, settings_of_rows
 from kvlab.results.score_tables import (
     FULL,
     PROMPT,
@@ -54,12 +54,12 @@ class Arm:
     @property
     def label(self) -> str:
         """As tables and findings name it: `kvmerger:sigma_mode=1`; under which settings all are is said beside."""
-        return with_options(self.method, without_preset(self.options))
+        return format_spec(self.method, without_preset(self.options))
 
     @property
     def name(self) -> str:
         """As the command line takes it: `kvmerger:preset=paper:sigma_mode=1`."""
-        return with_options(self.method, self.published)
+        return format_spec(self.method, self.published)
 
 
 def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tuple[Arm, ...]:
@@ -147,7 +147,7 @@ class Experiment:
         sentence = f"Scores to set beside the paper's own need its model, {model}, and its data ({files})."
         return Needs(sentence, theirs)
 
-    def origin(self, sources: Sources) -> str:
+    def origin(self, sources: Sources) -> Provenance:
         """Where the scores came from, as `origin_of`."""
         return origin_of(self.rows(sources))
 
@@ -177,11 +177,11 @@ def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
     return all(name in real and real[name] == value for name, value in own.items() if name not in given)
 
 
-def origin_of(rows: pd.DataFrame) -> str:
+def origin_of(rows: pd.DataFrame) -> Provenance:
     """Which evaluations, model, how many prompts, and, where the rows say so, device and versions."""
     names, prompts = ", ".join(sorted(rows["name"].unique())), len(rows[PROMPT].drop_duplicates())
     model, digest = rows["model"].iloc[0], str(rows["model_digest"].iloc[0])[:12]
-    parts = [f"evaluation {names}", f"{model} ({digest})", f"{prompts} prompts"]
+    parts = [f"{model} ({digest})", f"{prompts} prompts"]
     if {"device", "versions"} <= set(rows.columns):
         parts += sorted(rows["device"].dropna().unique())
         # Rows of several installations name each of them.
@@ -189,7 +189,8 @@ def origin_of(rows: pd.DataFrame) -> str:
             ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
             for text in sorted(rows["versions"].dropna().unique())
         ]
-    return " · ".join([*parts, *filter(None, [packages(rows["metric"]), of_rows(rows)])])
+    details = (*parts, packages(rows["metric"]))
+    return Provenance(f"evaluation {names}", details, settings_of_rows(rows))
 
 
 def read_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> str:

@@ -18,7 +18,7 @@ from kvlab.model_info.names import EMBEDDED
 from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, RecordedComparison, command_line
-from kvlab.requests.method_spec import parse_named
+from kvlab.requests.method_spec import parse_spec
 from kvlab.tasks.shipped_samples import shipped_sample
 
 ALL_TASKS = "all"
@@ -85,7 +85,7 @@ def _choices(asked: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]
     """Every method at every budget."""
     registered = {entry.name: entry for entry in methods()}
     choices: list[MethodChoice] = []
-    for name, values in map(parse_named, asked.methods):
+    for name, values in map(parse_spec, asked.methods):
         if name not in registered:
             raise UserError(f"There is no method {name!r} here: run the command in a terminal to see why.")
         choices += compare_form.choices([registered[name]], asked.budgets, {name: values})

@@ -88,7 +88,7 @@ def test_without_keys_it_says_what_would_make_them(slug: str, tmp_path: Path) ->
 def test_figures_say_where_they_come_from(slug: str, sources: Sources) -> None:
     for figure in drawn(slug, sources):
         assert figure.figure.layout.title.text
-        assert any(run.record.run_id in figure.origin for run in sources.runs)
+        assert any(run.record.run_id in figure.origin.all_run_ids for run in sources.runs)
         assert len(figure.frame)
         assert "nan" not in figure.reading
         assert figure.claim is None or any(character.isdigit() for character in figure.claim.finding)

@@ -64,7 +64,7 @@ def test_scores_are_means_of_the_arms_that_were_asked_for(sources: Sources):
     assert first["kept"] == 0.25
     assert first["asked"] == "20 %"
     origin = "evaluation mine · mini (dddddddddddd) · 4 prompts · cpu: x · torch 2.13"
-    assert SWEEP.origin(sources) == f"{origin} · under kvlab's default settings, not preset=paper"
+    assert str(SWEEP.origin(sources)) == f"{origin} · under kvlab's default settings, not preset=paper"
 
 
 def test_an_option_becomes_a_column_and_tasks_a_mean(sources: Sources):

@@ -63,7 +63,7 @@ def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
             assert ships.cards[exhibit.key, "dark"].picture == thumbnail(own[0].figure, "dark")
             assert list(one.frame) == list(other.frame)
             assert len(one.frame) == len(other.frame)
-            assert (one.name, one.reading, one.origin) == (other.name, other.reading, other.origin)
+            assert (one.name, one.reading, str(one.origin)) == (other.name, other.reading, str(other.origin))
             # Whoever measured it had another folder.
             assert (one.claim and replace(one.claim, settle=None)) == other.claim
 
@@ -130,7 +130,7 @@ def test_own_data_stands_and_what_ships_fills_what_it_lacks(packed: tuple[Source
     exhibit = exhibits("keepkv/fig-2a")[0]
     empty = Sources(Path("nowhere"))
     shown = merged(exhibit, Needs("Nothing.", ExhibitFill("beyond/tab-1", Path("runs"))), ships, empty, "light")
-    assert isinstance(shown, tuple) and shown[0].origin.startswith("shipped with kvlab")
+    assert isinstance(shown, tuple) and str(shown[0].origin).startswith("shipped with kvlab")
     claim = Claim("It is so.", HOLDS, "0.8", Basis(8))
 
     class Decided(Shipped):

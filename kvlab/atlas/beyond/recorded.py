@@ -17,7 +17,8 @@ from kvlab.common.formatting import prompts
 from kvlab.figures.base.palette import SEQUENTIAL, Theme
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import percent
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 
@@ -41,7 +42,7 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         f"Head {int(top['head'])} of layer {int(top['layer'])} has most, {percent(top['share'])} of the slots; mean "
         f"over {prompts(rows['prompt'].nunique())}."
     )
-    where = origin(run)
+    where = of_run(run)
     by_layer = frame.groupby("layer", as_index=False)["share"].sum()
     bars = go.Figure(go.Bar(x=[f"layer {layer}" for layer in by_layer["layer"]], y=by_layer["share"]))
     second = finish(bars, title="Share of the slots, layer by layer", x="layer", y="share", theme=theme, legend=False)

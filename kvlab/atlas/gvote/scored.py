@@ -153,9 +153,7 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, a panel a model")
     reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = usage_claims.everywhere(claims)
-    return (
-        Drawn("models", figure, table, reading, f"{plural(len(parts), 'model')} · {BY_MODEL.origin(sources)}", claim),
-    )
+    return (Drawn("models", figure, table, reading, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
 
 
 def _only(sources: Sources, model: str) -> Sources:

@@ -24,7 +24,8 @@ from kvlab.atlas.figures import attention_rows as figures
 from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import Provenance, joined, of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 
@@ -38,7 +39,7 @@ def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[
     figure = figures.cumulative_mass(frame, *place, TOP, theme)
     reading = figures.read_cumulative_mass(frame, *place, TOP)
     return (
-        Drawn("cumulative attention", figure, frame, reading, origin(run), majority(gather(sources, CONCENTRATION))),
+        Drawn("cumulative attention", figure, frame, reading, of_run(run), majority(gather(sources, CONCENTRATION))),
     )
 
 
@@ -60,10 +61,12 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     by_head = last[["layer", "head", "ever"]]
     by_step = figures.returning_over_steps(frame, TOP, theme), figures.read_returning_over_steps(frame)
     of_heads = figures.returning_by_head(by_head, theme), figures.read_returning_by_head(by_head)
-    where = origin(run) + (f"; evictions of {method.record.label}" if method and OWN in kinds else "")
+    where = of_run(run)
+    if method and OWN in kinds:
+        where = joined(where, Provenance(f"evictions of {method.record.label}"))
     return (
         Drawn("by step", by_step[0], frame, by_step[1], where, returns(gather(sources, RETURNING))),
-        Drawn("by head", of_heads[0], by_head, of_heads[1], origin(run)),
+        Drawn("by head", of_heads[0], by_head, of_heads[1], of_run(run)),
     )
 
 
@@ -87,7 +90,7 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     ratio, shuffled = variance_ratios(frame)
     figure = figures.variance_by_token(frame, texts, theme)
     reading = figures.read_variance_by_token(frame, ratio, shuffled)
-    where = f"layer {layer}, head {head} · {origin(run)}"
+    where = of_run(run).at(f"layer {layer}, head {head}")
     return (Drawn("variance by token", figure, frame, reading, where, locality(gather(sources, IN_TIME_ROWS))),)
 
 
@@ -106,7 +109,7 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
             figures.error_by_step(frame, kind, theme),
             errors,
             figures.read_error_by_step(frame, kind),
-            origin(run),
+            of_run(run),
             predicts(gather(sources, PREDICTING), str(kind), names[kind]),
         )
         for kind, errors in frame.groupby("kind", sort=False)

@@ -16,7 +16,8 @@ from kvlab.atlas.figures import one_merge as figures
 from kvlab.atlas.keepkv.recorded import RULES, merging_runs
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
 
@@ -41,7 +42,7 @@ def _shares(every: Sequence[Run], first: Run, choice: Choice, theme: Theme) -> t
         return ()
     place = f"layer {choice.layer}, head {choice.head}, step {int(frame['step'].iloc[0])}"
     figure = figures.where_attention_goes(frame, place, theme)
-    return (Drawn("where attention goes", figure, frame, figures.read_where_attention_goes(frame), origin(first)),)
+    return (Drawn("where attention goes", figure, frame, figures.read_where_attention_goes(frame), of_run(first)),)
 
 
 def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
@@ -56,14 +57,14 @@ def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple
     frame = sag_by_rule.before_and_after(labelled)
     figure = figures.slot_before_and_after(frame, theme)
     reading = figures.read_slot_before_and_after(frame, choice.step)
-    return (Drawn("one slot", figure, frame, reading, origin(runs[0]), claim),)
+    return (Drawn("one slot", figure, frame, reading, of_run(runs[0]), claim),)
 
 
 def _all_merges(runs: list[Run], frame: pd.DataFrame, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
     if frame.empty:
         return ()
     figure, reading = figures.change_by_rule(frame, theme), figures.read_change_by_rule(frame)
-    return (Drawn("all merges", figure, frame, reading, origin(runs[0]), claim),)
+    return (Drawn("all merges", figure, frame, reading, of_run(runs[0]), claim),)
 
 
 def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -82,7 +83,7 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     texts, threshold = token_texts(run.tokens, run.record.prompt_tokens + run.record.max_new_tokens), _threshold(run)
     near = one_merge.candidates(run, merge)
     parts, later = one_merge.parts(run, model, merge), one_merge.influence_over_steps(run, merge)
-    where = f"layer {merge.layer}, head {merge.head}, step {merge.step} · {origin(run)}"
+    where = of_run(run).at(f"layer {merge.layer}, head {merge.head}, step {merge.step}")
     first = figures.candidate_similarity(near, merge.source, texts, threshold, theme)
     return (
         Drawn("candidates", first, near, figures.read_candidate_similarity(near, merge.source, threshold), where),

@@ -12,6 +12,7 @@ from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.compare import MethodChoice
+from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import FULL, PROMPT
 from kvlab.results.sources import Sources
 
@@ -55,7 +56,7 @@ def _scores(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
     return found.drop(columns="tasks")
 
 
-def _fates(rows: pd.DataFrame, place: str, theme: Theme) -> Drawn:
+def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
     held = rows[HIDDEN].sum(axis=1)
     frame = over_tasks(
         rows.assign(held=held, gone=(1 - held).clip(lower=0)), ["row"], (*HIDDEN, "held", "gone", "score")

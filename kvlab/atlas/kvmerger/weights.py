@@ -15,7 +15,8 @@ from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, loo
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 
 PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
 
@@ -34,8 +35,8 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     shown = figures.kernel_curves(points, curves, theme), reading
     on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points) + some
     return (
-        Drawn("by distance", shown[0], points, shown[1], origin(run)),
-        Drawn("in sigmas", on_one[0], points, on_one[1], origin(run), nearer(gather(sources, EVIDENCE, [run]))),
+        Drawn("by distance", shown[0], points, shown[1], of_run(run)),
+        Drawn("in sigmas", on_one[0], points, on_one[1], of_run(run), nearer(gather(sources, EVIDENCE, [run]))),
     )
 
 

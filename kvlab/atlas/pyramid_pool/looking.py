@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -17,7 +19,8 @@ from kvlab.atlas.measurements import comparison
 from kvlab.atlas.one_head import head_of, recorded
 from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 MOST_FRAMES = 16
@@ -45,7 +48,7 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     claim = claims.older(gather(sources, claims.WINDOWS, [run]))
     reading = pyramid.read_windows(tables, MOST_SLOTS, len(_every_step(head.lineage)))
     figure = pyramid.windows(shown, theme)
-    return (Drawn("windows", figure, frame, reading, origin(run), claim),)
+    return (Drawn("windows", figure, frame, reading, of_run(run), claim),)
 
 
 def _pooled(sources: Sources) -> Run | None:
@@ -78,7 +81,7 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
         return Needs("No run recorded its attention rows.", comparison(sources, PYRAMIDS[:1]))
     rows, layers = attention_map(run, choice.layer, choice.head), layer_means(by_layer(run))
     flat = rows.rename(columns=str).reset_index()
-    where = f"{origin(run)} · the full cache's attention, kept beside"
+    where = replace(of_run(run), note="the full cache's attention, kept beside")
     return (
         Drawn("map", attended.attention_map(rows, theme), flat, attended.read_attention_map(rows), where),
         Drawn(

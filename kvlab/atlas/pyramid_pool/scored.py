@@ -17,6 +17,7 @@ from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural, spoken
 from kvlab.requests.measurement import Evaluation, Measurement
+from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import FULL, PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import Claim
@@ -119,7 +120,7 @@ def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
         everything = Evaluation(("all",), (OURS,), (0.2,), 4, sources.root / EVAL_FOLDER / "tasks")
         return Needs("No evaluation was found.", everything)
     frame = _with_intervals(evaluated_tasks(rows), rows)
-    origin = f"evaluation {', '.join(sorted(rows['name'].unique()))}"
+    origin = Provenance(f"evaluation {', '.join(sorted(rows['name'].unique()))}")
     figure, reading = task_figures.task_lengths(frame, theme), task_figures.read_task_lengths(frame)
     return (Drawn("tasks", figure, frame, reading, origin, _like_the_papers(frame), _paper_tasks()),)
 
