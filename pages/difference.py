@@ -19,6 +19,7 @@ from app.session.fragments import drawn_alone, wait_until_sent
 from kvlab.analysis.comparison import difference
 from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.figures import difference as figures
+from kvlab.results.provenance import Provenance, joined
 from kvlab.trace.reader import Run
 
 
@@ -100,8 +101,8 @@ def hues(a: Run, b: Run) -> figures.Hues:
     return figures.hues_of(a.record.method, b.record.method)
 
 
-def origin(a: Run, b: Run) -> str:
-    return f"A: {page.source(a)} | B: {page.source(b)}"
+def origin(a: Run, b: Run) -> Provenance:
+    return joined(page.source(a).at("A"), page.source(b).at("B"), separator=" | ")
 
 
 def kept(run: Run, step: int) -> difference.Kept:

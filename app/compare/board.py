@@ -25,7 +25,7 @@ from kvlab.analysis.comparison.facts import fact_fates, head_shares
 from kvlab.common.errors import UserError
 from kvlab.figures import board as figures
 from kvlab.figures.base.words import byte_size, plural
-from kvlab.results.sources import comparison_origin
+from kvlab.results.provenance import of_comparison
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
@@ -76,7 +76,7 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
         return False
     reading = figures.read_board(board.frame)
     figure = figures.board(board.frame, page_theme())
-    drawn = show(figure, board.frame, reading, CHART, "board", comparison_origin(runs), on_click=choose_clicked)
+    drawn = show(figure, board.frame, reading, CHART, "board", of_comparison(runs), on_click=choose_clicked)
     cell_section(runs, board)
     return drawn
 

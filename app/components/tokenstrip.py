@@ -15,6 +15,7 @@ from kvlab.analysis.lineage.fold import Lineage
 from kvlab.browser import read_static
 from kvlab.figures.base.palette import Theme
 from kvlab.report.views import history_data, history_of, state_looks
+from kvlab.results.provenance import FigureSource
 
 READING = "Which token each slot holds at this step, and what became of the others."
 SCRIPTS = (
@@ -51,7 +52,7 @@ def tokenstrip(
     why: str = "",
     phases: list[str] | None = None,
     title: str = "What the cache holds",
-    source: str = "",
+    source: FigureSource = "",
 ) -> Any:
     """Mounts the view under its title with a menu.
 

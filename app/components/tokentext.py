@@ -18,6 +18,7 @@ from kvlab.figures.base.palette import HUES, pick
 from kvlab.figures.difference import HUES_OF_TWO, Hues, class_looks
 from kvlab.report.views import Cue, Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
+from kvlab.results.provenance import FigureSource
 
 READING = "Every token of the text, shaded by what became of it."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
@@ -62,7 +63,7 @@ def tokentext(
     on_chosen: Callable[[], None] | None = None,
     scroll: int | None = None,
     title: str = "The text, token by token",
-    source: str = "",
+    source: FigureSource = "",
 ) -> Any:
     """Mounts the panel under its title with a menu: token i is shaded as `classes[codes[i]]`.
 

@@ -15,7 +15,6 @@ from app.evaluation.fit_section import fit_section
 from app.navigation.selection import runs_root
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
 from app.queue.submit import queued
-from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.models import what_to_name
 from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
 from kvlab.common.errors import UserError
@@ -68,7 +67,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    estimate(job, listed, rows, chosen, budgets)
+    estimate(job, listed, rows)
     if not can_be_made(job, listed):
         return
     start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "evaluate"}
@@ -168,9 +167,9 @@ def prompts_section() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame, chosen: list[MethodEntry], budgets: str) -> None:
+def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame) -> None:
     """One line: how many measurements, and how long they will take."""
-    found = eval_form.cost(job, listed, rows, chosen, budgets, runs_root())
+    found = eval_form.cost(job, listed, rows, runs_root())
     runs = len(job.request.all_choices)
     count = (
         f"{found.prompts:,} prompts under {runs} caches, the full one among them: {found.measurements:,} measurements"

@@ -91,10 +91,10 @@ def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], c
 
 def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
     """The table's choices; where methods are named, these of them, with what options are named beside."""
-    from kvlab.requests.method_spec import parse_named, split_list
+    from kvlab.requests.method_spec import parse_spec, split_list
 
     every = table.choices()
-    named = [parse_named(text) for text in split_list(methods)]
+    named = [parse_spec(text) for text in split_list(methods)]
     own = {choice.method for choice in every}
     for name, _ in named:
         if name not in own:

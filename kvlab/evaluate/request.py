@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from kvlab.common.validation import Text
 from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
-from kvlab.requests.method_spec import value_of
+from kvlab.requests.method_spec import parse_value
 from kvlab.tasks.sample import check_seed
 
 Depth = Annotated[float, Field(ge=0, le=1)]
@@ -63,7 +63,7 @@ def split_file(text: str) -> tuple[str, str, dict[str, JsonValue]]:
     if found is None or not found[1].strip() or not found[2].strip() or "\0" in text:
         raise ValueError("no file")
     pairs = (part.partition("=") for part in found[3].split(":") if part)
-    return found[1].strip(), found[2].strip(), {name: value_of(value) for name, _, value in pairs}
+    return found[1].strip(), found[2].strip(), {name: parse_value(value) for name, _, value in pairs}
 
 
 class EvalRequest(ModelRequest):

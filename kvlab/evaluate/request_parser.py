@@ -12,7 +12,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import as_option, in_one_sentence, shown
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice, split_file
 from kvlab.methods.spec import parse_choices
-from kvlab.requests.method_spec import parse_named, split_list
+from kvlab.requests.method_spec import parse_spec, split_list
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 from kvlab.tasks.tokens import Cut
@@ -22,7 +22,7 @@ Number = TypeVar("Number", int, float)
 
 def parse_tasks(text: str) -> tuple[TaskChoice, ...]:
     """Return the tasks of a list such as `needle,key_value:pairs=64`."""
-    return tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_named, split_list(text)))
+    return tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text)))
 
 
 def parse_files(texts: Iterable[str]) -> tuple[FileChoice, ...]:

@@ -20,7 +20,6 @@ from kvlab.fitted.profiles import PROFILES
 from kvlab.fitted.score_heads import SCORE_HEADS
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import eval_form, prompt_files
-from kvlab.forms.command_to_request import Ordered
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
 from kvlab.model_info.names import check_model, context_length
@@ -89,7 +88,7 @@ def test_what_the_atlas_queues_is_each_person_s_own(
     work = eval_job() if kind == "evaluation" else BenchJob(name="it", preset="small")
     for person in ("ben", "carl", "ben", "anna", "carl"):
         act_as(person, Role.RUN)
-        submit([Ordered(work, (), "")])
+        submit([work])
     names = [jobs.request_of(server, job.job_id).name for job in reversed(jobs.list_jobs(server))]  # type: ignore[union-attr]
     assert names == ["it", "it-2", "it", "it-3", "it-2"]
     owners = {name: load_labels(server, name, kind).owner for name in names}
