@@ -13,18 +13,10 @@ from typing import Any
 
 import streamlit as st
 
-from app.components.binary_payload import UNPACK, packed
+from app.components.binary_payload import packed
 from kvlab.browser import read_static
 
-SHELF = read_static("texts.js")  # put before the script of a view that shows texts
-BRING = """
-export default function (component) {
-  const data = unpack(component.data);
-  bringTexts(data.name, data.texts);
-}
-"""
-
-_component = st.components.v2.component("kvlab_texts", html="<span></span>", js="\n".join([UNPACK, SHELF, BRING]))
+_component = st.components.v2.component("kvlab_texts", html="<span></span>", js=read_static("texts.js"))
 
 
 class SentTexts(list[str]):
