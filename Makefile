@@ -9,7 +9,7 @@ PORT ?=
 # Debian's chromium-headless-shell, where it is installed as well, takes the browser tests a quarter less processor time.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo compare test shipped conformance torture kernels parity lm-eval ray slurm lint format clean
+.PHONY: demo compare test browser shipped conformance torture kernels parity lm-eval ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -21,6 +21,11 @@ compare: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m compileall -q kvlab app pages training
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+# Lint, type-check, test and build the browser scripts: kvlab/browser/src into kvlab/browser/static, which is committed.
+# Needs Node.js 20.19 or newer and an npm registry.
+browser:
+	cd kvlab/browser && npm install --no-package-lock --no-audit --no-fund --silent && npm run --silent all
 
 # Every variant of every method on every family, in both types; `make test` takes two families a variant.
 conformance: $(VENV)/.installed-dev

@@ -18,11 +18,10 @@ import streamlit as st
 from kvlab.browser import read_static
 
 ALIGNED = 8  # bytes: where a vector of any type may begin
-UNPACK = read_static("packing.js")
 
 
 def packed(data: Mapping[str, Any]) -> bytes:
-    """The header's length (4 bytes, little-endian), the header, then the vectors; `packing.js` reads it.
+    """The header's length (4 bytes, little-endian), the header, then the vectors; `binary-payload.js` reads it.
 
     Every numpy array of `data` becomes a typed array of the same type in the browser, its numbers in a row.
     """
@@ -39,14 +38,7 @@ def packed(data: Mapping[str, Any]) -> bytes:
     return b"".join([len(header).to_bytes(4, "little"), header, *behind])
 
 
-SHELF = read_static("texts.js")  # put before the script of a view that shows texts
-BRING = """
-export default function (component) {
-  const data = unpack(component.data);
-  bringTexts(data.name, data.texts);
-}
-"""
-_component = st.components.v2.component("kvlab_texts", html="<span></span>", js="\n".join([UNPACK, SHELF, BRING]))
+_component = st.components.v2.component("kvlab_texts", html="<span></span>", js=read_static("texts.js"))
 
 
 class SentTexts(list[str]):

@@ -9,7 +9,6 @@ import streamlit as st
 from app.session.url_state import go_to
 from kvlab.browser import read_static
 
-SCRIPTS = ("mounted.js", "focus.js", "stepbar.js", "scrubber.js")
 KEY = "scrubber"
 HTML = """
 <div class="kv-scrubber" data-testid="scrubber">
@@ -20,8 +19,8 @@ HTML = """
 _component = st.components.v2.component(
     "kvlab_scrubber",
     html=HTML,
-    css="\n".join(read_static(name) for name in ("stepbar.css", "scrubber.css")),
-    js="\n".join(read_static(name) for name in SCRIPTS),
+    css=read_static("stepbar.css", "scrubber.css"),
+    js=read_static("scrubber.js"),
 )
 
 

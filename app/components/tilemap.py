@@ -16,7 +16,6 @@ from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import INK, QUIET
 from kvlab.figures.base.words import MARKS
 
-SCRIPTS = ("mounted.js", "tilemap-picture.js", "tilemap.js")
 TEXT_LIMIT = 32
 Window = tuple[int, int, int, int]
 HTML = """
@@ -37,7 +36,7 @@ _component = st.components.v2.component(
     "kvlab_tilemap",
     html=HTML,
     css=read_static("tilemap.css"),
-    js="\n".join(read_static(name) for name in SCRIPTS),
+    js=read_static("tilemap.js"),
 )
 
 

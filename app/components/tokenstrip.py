@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from app.components.payload import SHELF, UNPACK, packed, texts_for
+from app.components.payload import packed, texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.browser import read_static
@@ -18,22 +18,12 @@ from kvlab.report.views import history_data, history_of, state_looks
 from kvlab.results.provenance import FigureSource
 
 READING = "Which token each slot holds at this step, and what became of the others."
-SCRIPTS = (
-    "charts.js",
-    "focus.js",
-    "blocks.js",
-    "tokenstrip-head.js",
-    "tokenstrip-pictures.js",
-    "tokenstrip-words.js",
-    "stepbar.js",
-    "tokenstrip.js",
-)
 
 _component = st.components.v2.component(
     "kvlab_tokenstrip",
     html=read_static("tokenstrip.html"),
-    css="\n".join(read_static(name) for name in ("stepbar.css", "tokenstrip.css")),
-    js="\n".join([UNPACK, SHELF, *(read_static(name) for name in SCRIPTS)]),
+    css=read_static("stepbar.css", "tokenstrip.css"),
+    js=read_static("tokenstrip.js"),
 )
 
 

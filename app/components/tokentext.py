@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.base.theme import theme as page_theme
-from app.components.payload import SHELF, UNPACK, packed, texts_for
+from app.components.payload import packed, texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.comparison.difference import NAMES
 from kvlab.browser import read_static
@@ -22,13 +22,12 @@ from kvlab.results.provenance import FigureSource
 
 READING = "Every token of the text, shaded by what became of it."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
-SCRIPTS = ("charts.js", "blocks.js", "tokentext.js")
 
 _component = st.components.v2.component(
     "kvlab_tokentext",
     html=read_static("tokentext.html"),
     css=read_static("tokentext.css"),
-    js="\n".join([UNPACK, SHELF, *(read_static(name) for name in SCRIPTS)]),
+    js=read_static("tokentext.js"),
 )
 
 

@@ -28,7 +28,7 @@ _component = st.components.v2.component(
     "kvlab_wordpicker",
     html=HTML,
     css=read_static("wordpicker.css"),
-    js="\n".join(read_static(name) for name in ("mounted.js", "blocks.js", "wordpicker.js")),
+    js=read_static("wordpicker.js"),
 )
 
 

@@ -28,13 +28,12 @@ MEANS = "All numbers of this page are of one prompt: means are over its heads, l
 
 _parts: ContextVar[dict[str, DeltaGenerator]] = ContextVar("context_bar")
 
-_clicks = st.components.v2.component("kvlab_clicks", html="<span></span>", js=read_static("clicks.js"))
+_clicks = st.components.v2.component("kvlab_clicks", html="<span></span>", js=read_static("context-bar.js"))
 
 
 def begin() -> None:
     """Makes room for the bar; it is not there on a page that asks for nothing."""
-    styles = "\n".join(read_static(name) for name in STYLES)
-    st.html(f"<style>{styles}</style>")
+    st.html(f"<style>{read_static(*STYLES)}</style>")
     _parts.set({"bar": st.container(key=KEY, gap=None)})
 
 

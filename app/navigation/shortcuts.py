@@ -35,8 +35,8 @@ HELP_KEYS = (("?", "show or hide this list"),)
 _component = st.components.v2.component(
     "kvlab_keys",
     html=HTML,
-    css=read_static("keys.css"),
-    js=read_static("keys.js"),
+    css=read_static("shortcuts.css"),
+    js=read_static("shortcuts.js"),
 )
 
 

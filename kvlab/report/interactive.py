@@ -14,13 +14,6 @@ from kvlab.figures.base.palette import Theme, pick
 from kvlab.report.pictures import PICTURED, picture
 from kvlab.report.views import History, Passages, Shown, Table, Text, history_data, state_looks
 
-# What each component of the page is made of, in the order its parts need; see app/components/tokentext.py,
-# tokenstrip.py.
-SCRIPTS: dict[type[Shown], tuple[str, ...]] = {
-    Text: ("texts.js", "charts.js", "blocks.js", "tokentext.js"),
-    History: ("texts.js", "charts.js", "focus.js", "blocks.js", "tokenstrip-head.js", "tokenstrip-pictures.js",
-              "tokenstrip-words.js", "stepbar.js", "tokenstrip.js"),
-}  # fmt: skip
 STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("stepbar.css", "tokenstrip.css")}
 PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}
 MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
@@ -29,20 +22,13 @@ HINT = "Hover a word to see what became of it."
 
 
 def script(kinds: set[type[Shown]]) -> str:
-    """A script that knows how to mount each kind: `views.KIND(component)`; each in a scope of its own."""
-    mounts = []
-    for kind in PICTURED:
-        if kind not in kinds:
-            continue
-        code = "\n".join(read_static(name) for name in SCRIPTS[kind])
-        code = code.replace("export default ", "const mount = ")
-        mounts.append(f"views.{PARTS[kind]} = (() => {{ const unpack = (data) => data; {code}\nreturn mount; }})();")
-    return "const views = {};\n" + "\n".join(mounts)
+    """A script that defines `views`: by name of `PARTS` a function that mounts the view."""
+    return read_static("talk-views.js") if kinds & PARTS.keys() else "const views = {};"
 
 
 def styles(kinds: set[type[Shown]]) -> str:
     """The components' own styles."""
-    return "\n".join(read_static(name) for kind in PICTURED if kind in kinds for name in STYLES[kind])
+    return "\n".join(read_static(*STYLES[kind]) for kind in PICTURED if kind in kinds)
 
 
 def markup(shown: Shown, theme: Theme) -> str:

@@ -30,7 +30,7 @@ def test_the_wheel_holds_the_dashboard_and_it_runs_from_there(tmp_path: Path):
     source, installed = tmp_path / "source", tmp_path / "installed"
     source.mkdir()
     for name in SOURCES:
-        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "node_modules")
         path = ROOT / name
         shutil.copytree(path, source / name, ignore=ignore) if path.is_dir() else shutil.copy(path, source / name)
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path), "."]

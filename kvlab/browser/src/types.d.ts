@@ -1,0 +1,62 @@
+/** What Streamlit passes to the default export of a component, and a talk to the views of its slides. */
+export interface Component<Data = any> {
+  parentElement: HTMLElement | ShadowRoot;
+  data: Data;
+  setStateValue(name: string, value: unknown): void;
+  setTriggerValue(name: string, value: unknown): void;
+}
+
+/** A view that stays on the page while its data change. */
+export interface View<Data> {
+  component: Component;
+  refresh(data: Data): void;
+  dispose(): void;
+}
+
+export type ViewClass<Data> = new (component: Component, data: Data) => View<Data>;
+
+/** A list of numbers: a typed array in the dashboard, a plain array in a talk. */
+export type Vector = ArrayLike<number> & Iterable<number>;
+
+export type Axis = "x" | "y";
+
+/** The parts of a Plotly chart's element that kvlab reads. `meta` is written by kvlab. */
+export interface PlotlyChart extends HTMLElement {
+  layout?: {
+    meta?: {
+      tokens?: { axis: Axis; offset: number };
+      go?: Partial<Record<Axis, string>>;
+      ranks?: Partial<Record<Axis, number[]>>;
+    };
+  };
+  _fullLayout?: { xaxis: PlotlyAxis; yaxis: PlotlyAxis };
+  on?(type: string, handler: (event: { points?: PlotlyPoint[] }) => void): void;
+}
+
+export interface PlotlyAxis {
+  type: string;
+  _categories: string[];
+  _offset: number;
+  _length: number;
+  d2p(value: number | string): number;
+}
+
+export interface PlotlyPoint {
+  x?: number | string;
+  y?: number | string;
+  customdata?: { go?: Record<string, number> };
+}
+
+export interface WaitingView {
+  data: { texts?: string[]; textsName?: string };
+  draw(data: any): void;
+}
+
+declare global {
+  interface Window {
+    /** Token texts of runs, shared by all components of a page. */
+    kvlabTexts?: { texts: Map<string, string[]>; waiting: Map<object, WaitingView> };
+    /** Views of a talk's slides, by name. */
+    views: Record<string, (component: Component) => () => void>;
+  }
+}

@@ -1,0 +1,88 @@
+"""Data for the scripts' unit tests, computed by the Python code whose formats and rules the scripts share.
+
+`python -m tests.browser_scripts.fixtures` writes them again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+from app.components.binary_payload import packed
+
+from app.components.tilemap import quantised
+from kvlab.analysis.lineage.fold import NEVER, Lineage
+from kvlab.analysis.lineage.states import states_at
+from kvlab.common.assets import project_root
+from kvlab.report.views import never_as
+
+PATH = project_root() / "kvlab" / "browser" / "tests" / "fixtures.json"
+PAYLOAD = {
+    "texts": ["a", "ä—𝄞", "\n", "\ud800"],
+    "step": 3,
+    "none": None,
+    "codes": np.array([[1, 2], [3, 255]], np.uint8),
+    "leave": np.array([-1, 300, 7], np.int16),
+    "birth": np.array([-1, 127], np.int8),
+    "mass": np.array([0.5, 0.25, 6e-8], np.float16).view(np.uint16),
+    "parent": np.array([70_000, -1], np.int32),
+    "score": np.array([0.5, -1.25], np.float32),
+    "empty": np.zeros(0, np.int16),
+}
+COSINES = np.array([[1.0, -1.0, 0.0], [0.5, -0.25, 2.0]])
+
+
+def head() -> Lineage:
+    """Ten tokens, seven of the prompt: 2 is merged into 1, 4 evicted, 1 merged into 5, and 5 evicted."""
+    vectors = {name: np.full(10, NEVER, np.int32) for name in ("leave", "absorb", "death")}
+    parent = np.full(10, -1, np.int32)
+    vectors["leave"][[2, 4, 1, 5]] = 0, 1, 2, 3
+    parent[[2, 1]] = 1, 5
+    vectors["absorb"][[1, 5]] = 0, 2
+    vectors["death"][[4, 1, 2, 5]] = 1, 3, 3, 3
+    return Lineage(
+        steps=np.arange(4),
+        seen=np.arange(7, 11),
+        birth=np.array([0] * 7 + [1, 2, 3], np.int32),
+        kind=np.array([0, 2, 2, 0, 1, 1, 0, 0, 0, 0]),
+        parent=parent,
+        **vectors,
+    )
+
+
+def fixtures() -> dict[str, Any]:
+    lineage = head()
+    steps = lineage.steps.tolist()
+    return {
+        "payload": {
+            "bytes": _base64(packed(PAYLOAD)),
+            "data": {name: _plain(value) for name, value in PAYLOAD.items()},
+        },
+        "tile": {"bytes": _base64(quantised(COSINES).tobytes()), "values": quantised(COSINES).ravel().tolist()},
+        "head": {
+            **{name: never_as(getattr(lineage, name)).tolist() for name in ("birth", "leave", "death", "absorb")},
+            "parent": lineage.parent.tolist(),
+            "steps": steps,
+            "states": [states_at(lineage, step).tolist() for step in steps],
+            "owners": [lineage.owners(step).tolist() for step in steps],
+            "votes": [lineage.votes(step).tolist() for step in steps],
+        },
+    }
+
+
+def text() -> str:
+    return json.dumps(fixtures(), indent=1) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    return value.ravel().tolist() if isinstance(value, np.ndarray) else value
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(), encoding="utf-8")
