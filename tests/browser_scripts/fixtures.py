@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 import numpy as np
-from app.components.binary_payload import packed
+from app.components.payload import packed
 
 from app.components.tilemap import quantised
 from kvlab.analysis.lineage.fold import NEVER, Lineage
