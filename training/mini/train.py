@@ -174,12 +174,7 @@ def _train_phase(
 
 
 def _train_step(
-    run: Run,
-    phase: Phase,
-    model: LlamaForCausalLM,
-    optimizers: list[Optimizer],
-    progress: Progress,
-    losses: Callable,
+    run: Run, phase: Phase, model: LlamaForCausalLM, optimizers: list[Optimizer], progress: Progress, losses: Callable
 ) -> None:
     batch = draw_batch(run.text, phase, run.seed, progress.phase, progress.step)
     tokens, marks = to_tensors(batch, run.device)

@@ -57,8 +57,5 @@ class CaM(Method):
         """Accumulated attention, sinks and window, value merging."""
         reach = None if self.variant == "simulation" else self.merge
         return Pipeline(
-            AccumulatedAttention(),
-            Uniform(),
-            Oldest(self.sinks),
-            ValueMerge(CHANCES[self.variant], reach, self.draw),
+            AccumulatedAttention(), Uniform(), Oldest(self.sinks), ValueMerge(CHANCES[self.variant], reach, self.draw)
         )

@@ -28,10 +28,7 @@ class Critical:
     @property
     def capabilities(self) -> Capabilities:
         """Protects what the inner selector does."""
-        return Capabilities(
-            protected=self.protected,
-            sinks=self.inner.sinks,
-        )
+        return Capabilities(protected=self.protected, sinks=self.inner.sinks)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""

@@ -25,10 +25,7 @@ class Oldest:
     @property
     def capabilities(self) -> Capabilities:
         """Protects sinks and the newest token."""
-        return Capabilities(
-            protected=self.protected,
-            sinks=self.sinks,
-        )
+        return Capabilities(protected=self.protected, sinks=self.sinks)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) oldest unprotected slots."""

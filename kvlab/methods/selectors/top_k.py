@@ -34,9 +34,7 @@ class LowestScore:
     def capabilities(self) -> Capabilities:
         """Protects sinks and recent tokens."""
         return Capabilities(
-            protected=self.protected,
-            sinks=self.sinks,
-            bounds=self.bounds_of if self.of == "budget" else None,
+            protected=self.protected, sinks=self.sinks, bounds=self.bounds_of if self.of == "budget" else None
         )
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:

@@ -65,9 +65,7 @@ class EmaScore:
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
         weighted = logits + slots.log_mass_of_heads()[:, :, :, None]
         normalizer = log_total(weighted, seen.sinks)
-        changed = {
-            EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer),
-        }
+        changed = {EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer)}
         if self.raw:
             changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits)
         if SEEN_ROWS not in slots.extra:

@@ -40,10 +40,7 @@ class RecentRows:
     @property
     def capabilities(self) -> Capabilities:
         """Heads that keep the same tokens are scored together."""
-        return Capabilities(
-            prompt_rows=self.prompt_rows,
-            across_heads=self.decode and self.heads == "shared",
-        )
+        return Capabilities(prompt_rows=self.prompt_rows, across_heads=self.decode and self.heads == "shared")
 
     @property
     def state(self) -> Mapping[str, float]:
