@@ -57,7 +57,7 @@ def refusal(variant: Variant, family: str) -> str | None:
         return "there is nothing to compress"
     absorbs = variant.method == "less" or settings.get("settle") == "less"
     if family in ALIBI and absorbs:
-        return "tells distances by ALiBi"
+        return "uses ALiBi"
     if family == "gpt-oss" and absorbs:
         return "learned attention sinks"
     if family in ALIBI and settings.get("positions") == "cache":

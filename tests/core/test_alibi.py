@@ -283,7 +283,7 @@ def test_recorded_runs_know_the_distances(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "options", "sentence"),
     [
-        ("less", {"weights": "untrained"}, "tells distances by ALiBi"),
+        ("less", {"weights": "untrained"}, "uses ALiBi"),
         ("streaming-llm", {"positions": "cache"}, "use positions 'original'"),
         ("pyramidinfer", {"prefill_saving": True}, "does not support"),
     ],

@@ -52,7 +52,7 @@ def test_no_number_goes_beyond(value: float) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "named"),
     [
-        ("zsmerge", {"recent": 0.9, "residual": 0.9}, "shares of one budget"),
+        ("zsmerge", {"recent": 0.9, "residual": 0.9}, "share one budget"),
         ("compose", {"settle": "h2o"}, "settle 'evict'"),
         ("compose", {"settle": "snapkv"}, "settle 'evict'"),
         ("chunkkv", {"kernel": 4}, "odd"),

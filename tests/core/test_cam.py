@@ -148,7 +148,7 @@ def test_start_tokens_may_be_a_share_of_the_budget_rounded_up() -> None:
         layer = Layer(make_method("cam", sinks=0.5), budget)
         layer.feed(*prompt(1, TOKENS))
         assert sorted(layer.table()) == [*range(start), *range(TOKENS - budget + start, TOKENS)]
-    with pytest.raises(UserError, match="must be whole"):
+    with pytest.raises(UserError, match="must be an integer"):
         make_method("cam", sinks=1.5)
 
 

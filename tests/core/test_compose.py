@@ -203,10 +203,10 @@ def test_values_that_belong_together_are_taken_together() -> None:
         ({"settle": "compose"}, "no settle choice called 'compose'"),
         ({"score": "ema", "allocate": "gvote"}, "needs the votes of its own score"),
         ({"score": "ema", "settle": "keepkv", "settle_alpha": 0.5}, "must be equal"),
-        ({"score": "snapkv", "settle": "pool", "window": 16}, "say score_window or settle_window"),
+        ({"score": "snapkv", "settle": "pool", "window": 16}, "use score_window or settle_window"),
         (
             {"score": "kvmerger", "settle": "less", "weights": "untrained"},
-            "only settle can take 'untrained'; say settle_w",
+            "only settle accepts 'untrained': use settle_w",
         ),
         ({"temperature": 1}, "None of these choices has a hyper-parameter 'temperature'"),
         ({"settle": "zsmerge", "settle_alpha": 7}, "'alpha' of zsmerge cannot be 7"),

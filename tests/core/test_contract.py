@@ -82,7 +82,7 @@ def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> No
 
 
 def test_pooling_and_merging_refuse_a_selector_that_protects_nothing() -> None:
-    with pytest.raises(UserError, match="OldSelector names no protected slots"):
+    with pytest.raises(UserError, match="OldSelector defines no protected slots"):
         protected_slots(OldSelector(), None)  # type: ignore[arg-type]
 
 

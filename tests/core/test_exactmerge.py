@@ -245,5 +245,5 @@ def test_with_sampled_queries_a_padded_row_equals_the_row_alone() -> None:
 
 
 def test_bad_shares_are_refused() -> None:
-    with pytest.raises(ValueError, match="shares must lie between"):
+    with pytest.raises(ValueError, match="at least one share, each between"):
         HandLayer("exactmerge", 8, shares=(0.5, 1.5))

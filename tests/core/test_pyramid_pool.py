@@ -304,7 +304,7 @@ def test_sinks_and_recent_tokens_stay_whole() -> None:
 
 @pytest.mark.parametrize("options", [{"pooling": "max", "mass": "votes"}, {"pooling": "best", "space": "unrotated"}])
 def test_only_means_have_mass_and_space(options: dict) -> None:
-    with pytest.raises(ValueError, match="pooling 'mean' only"):
+    with pytest.raises(ValueError, match="need pooling 'mean'"):
         make_method("pyramid-pool", **options)
 
 

@@ -152,7 +152,7 @@ def test_rows_with_padding_fill_the_same_slots(prefill: str, start: int) -> None
 
 
 def test_residual_is_a_share_or_a_number() -> None:
-    with pytest.raises(UserError, match="whole number of slots"):
+    with pytest.raises(UserError, match="integer number of slots"):
         make_method("zsmerge", residual=1.5)
     layer = Layer(make_method("zsmerge", residual=4), 12)
     layer.feed(*prompt(0, 30))

@@ -339,7 +339,9 @@ def test_a_chat_model_is_counted_and_shown_in_its_template(form: AppTest, tmp_pa
     assert counted(page) == 1 + 6
     page = page.text_input(key="model").input("mini").run()
     page = page.selectbox(key="chat").select("auto").run()
-    assert any(message.startswith("Nothing would read the system prompt") for message in messages(page))
+    assert any(
+        message.startswith("The system prompt or thinking switch would have no effect") for message in messages(page)
+    )
 
 
 def counted(page: AppTest) -> int:

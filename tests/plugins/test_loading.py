@@ -184,7 +184,7 @@ def test_parts_join_compositions(plugin: Callable[..., Path]) -> None:
     [
         ("class Part: pass", "make it a frozen dataclass"),
         ("@dataclass(frozen=True)\nclass Part:\n    power: float", "needs a default"),
-        ("@dataclass(frozen=True)\nclass Part:\n    power: float = 1.0", "it has no update"),
+        ("@dataclass(frozen=True)\nclass Part:\n    power: float = 1.0", "it lacks update"),
     ],
 )
 def test_a_part_that_does_not_follow_the_protocol_is_refused(

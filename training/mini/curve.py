@@ -1,4 +1,4 @@
-"""The training curve: rows appended to a CSV while training runs, drawn as one figure at the end."""
+"""The training curve: rows appended to a CSV during training, drawn as one figure at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACCURACIES = ("pairs", "repeat", "needle", "key_value", "labels", "variables", 
 
 
 def append_row(path: Path, progress: Progress, measures: Mapping[str, float]) -> None:
-    """Append one line a measure (long format) to the curve; the header is written with the first."""
+    """Append one line per measure (long format) to the curve, after a header if the file is new."""
     new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -36,7 +36,7 @@ def append_row(path: Path, progress: Progress, measures: Mapping[str, float]) ->
 
 
 def read_curve(path: Path) -> pd.DataFrame:
-    """Return the curve in time order; where a killed run repeated steps after its resume, the later row counts."""
+    """The curve in time order; if a killed run repeated steps after resuming, the later row counts."""
     frame = pd.read_csv(path)
     return frame.drop_duplicates(["phase", "step", "measure"], keep="last").sort_values("seconds", kind="stable")
 
@@ -47,8 +47,8 @@ def _trace(frame: pd.DataFrame, measure: str, name: str, mode: str = "lines") ->
 
 
 def curve_figure(frame: pd.DataFrame) -> go.Figure:
-    """Return losses, training accuracies and held-out bits per byte over the minutes of training."""
-    titles = ("loss (nats a token)", "share of training answers right in full", "bits per byte, validation books")
+    """Losses, training accuracies and held-out bits per byte over the minutes of training."""
+    titles = ("loss (nats per token)", "share of training answers fully right", "bits per byte, validation books")
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, subplot_titles=titles)
     for measure, name in _LOSSES.items():
         figure.add_trace(_trace(frame, measure, name), row=1, col=1)
@@ -71,7 +71,7 @@ _SEED = 1
 
 
 class Milestones:
-    """Measures a model every `seconds` at most and appends the result to the curve."""
+    """Measure a model every `seconds` at most and append the result to the curve."""
 
     def __init__(self, text: Text, curve: Path, seconds: float = 600.0) -> None:
         self._text = text
@@ -90,7 +90,7 @@ class Milestones:
         append_row(self._curve, progress, found)
 
     def measure(self, model: LlamaForCausalLM, phase: Phase) -> dict[str, float]:
-        """Return the milestones by name; accuracies are shares, text is in bits per byte."""
+        """Milestones by name; accuracies are shares, text is in bits per byte."""
         text, length = self._text, phase.length
         found = {
             "heldout_one_needle": measures.recall(

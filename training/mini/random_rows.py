@@ -1,4 +1,4 @@
-"""Recall over random tokens, where the induction circuit is born: repeated spans and shuffled key-value pairs."""
+"""Recall over random tokens, where induction circuits form: repeated spans and shuffled key-value pairs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def _distinct_tokens(rng: np.random.Generator, count: int, vocab_size: int) -> l
 
 
 def repeat_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return a span of different random tokens said again and again; every repetition is an answer."""
+    """A span of different random tokens, repeated; every repetition is an answer."""
     length = phase.length
     span = _distinct_tokens(rng, int(rng.integers(min(8, length // 4), length // 2 + 1)), text.vocab_size)
     row = RowBuilder("repeat", text.bos_token_id)
     row.add(span, IGNORED)
     while len(row) < length:
-        row.add(span[:1])  # which repetition starts now is not to be foreseen
+        row.add(span[:1])  # the start of a repetition cannot be predicted
         for start in range(1, len(span), _CHUNK):
             row.add_answer(span[start : start + _CHUNK])
     return row.finish(length)
 
 
 def pairs_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return random key-value pairs, then the keys in another order, each followed by its value: the answers."""
+    """Random key-value pairs, then the keys in another order, each followed by its value: the answers."""
     length = phase.length
     count = int(rng.integers(max(2, min(_MOST_PAIRS, length // 4) // 4), min(_MOST_PAIRS, length // 4) + 1))
     tokens = np.array(_distinct_tokens(rng, 2 * count, text.vocab_size)).reshape(count, 2)
@@ -71,7 +71,7 @@ ROW_MAKERS: Mapping[str, RowMaker] = MappingProxyType(
 
 
 def draw_batch(text: Text, phase: Phase, seed: int, phase_index: int, step: int) -> Batch:
-    """Return the batch of one step of a phase."""
+    """The batch of one step of a phase."""
     rng = np.random.default_rng([TRAINING_SEED_START + seed, phase_index, step])
     kinds = rng.choice(list(phase.mixture), size=phase.batch, p=list(phase.mixture.values()))
     return stack([ROW_MAKERS[kind](rng, text, phase) for kind in kinds])

@@ -196,12 +196,7 @@ def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
     return Moment(prompt or (pipeline.decode and not completes_prompt and waited), prompt, one)
 
 
-def _views(
-    layer: LayerState,
-    seen: Sequence[PassSeen],
-    moment: Moment,
-    slots: Sequence[Slots],
-) -> list[View]:
+def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: Sequence[Slots]) -> list[View]:
     views, tokens = [], layer.streams.by_row(layer.tokens_seen)
     for bucket, part, own, seen_tokens in zip(layer.buckets, seen, slots, tokens, strict=True):
         table, quota = bucket.table, bucket.quota

@@ -85,9 +85,7 @@ class Composition(Method):
 
     score: str = Field("accumulated", description="importance of slots", json_schema_extra=_names_of("score"))
     allocate: str = Field(
-        "uniform",
-        description="split of the budget over layers and heads",
-        json_schema_extra=_names_of("allocate"),
+        "uniform", description="split of the budget over layers and heads", json_schema_extra=_names_of("allocate")
     )
     select: str = Field(
         "topk", description="which slots may be evicted, lowest scores first", json_schema_extra=_names_of("select")

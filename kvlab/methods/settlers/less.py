@@ -42,11 +42,7 @@ class Absorb:
     @property
     def capabilities(self) -> Capabilities:
         """Keeps two sums per head."""
-        return Capabilities(
-            fills_budget=True,
-            in_place=self.in_place,
-            head_bytes=self.head_bytes,
-        )
+        return Capabilities(fills_budget=True, in_place=self.in_place, head_bytes=self.head_bytes)
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
         """Needs a score that is a running sum of attention, a selector of the lowest scores, and existing sums."""

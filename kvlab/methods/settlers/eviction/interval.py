@@ -34,10 +34,7 @@ class ThinInLots:
     @property
     def capabilities(self) -> Capabilities:
         """Generated tokens are kept in addition to the budget until their lot is complete."""
-        return Capabilities(
-            thinned=self.thinned,
-            head_bytes=self.head_bytes,
-        )
+        return Capabilities(thinned=self.thinned, head_bytes=self.head_bytes)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict the prompt's victims, or those of complete lots."""

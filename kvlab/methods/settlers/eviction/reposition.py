@@ -34,9 +34,7 @@ class EvictAndReposition:
     @property
     def capabilities(self) -> Capabilities:
         """Stores the first slots' original keys."""
-        return Capabilities(
-            head_bytes=self.head_bytes,
-        )
+        return Capabilities(head_bytes=self.head_bytes)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Evict everything over budget; raises UserError for a model without rotary positions."""

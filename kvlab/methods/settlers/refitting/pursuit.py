@@ -32,10 +32,7 @@ class Pursuit:
     def capabilities(self) -> Capabilities:
         """Uses the second pass, or the prompt's window."""
         return Capabilities(
-            prompt_rows=self.prompt_rows,
-            references=self.references,
-            protected=self.protected,
-            sinks=self.sinks,
+            prompt_rows=self.prompt_rows, references=self.references, protected=self.protected, sinks=self.sinks
         )
 
     def prompt_rows(self, tokens: int) -> int:
