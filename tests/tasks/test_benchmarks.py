@@ -9,11 +9,10 @@ import pytest
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import FileChoice, split_file
 from kvlab.evaluate.scoring import boxed, metrics
-from kvlab.tasks.hidden_question import hidden_positions
 from kvlab.tasks.loaders import about, jsonl, load_file, options_of
 from kvlab.tasks.loaders.haystack import NEEDLE
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
-from kvlab.tasks.tokens import count_tokens, prompt_ids
+from kvlab.tasks.tokens import count_tokens, hidden_positions, prompt_ids
 from tests import benchmark_files as files
 
 

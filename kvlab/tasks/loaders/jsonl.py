@@ -8,13 +8,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, JsonValue, ValidationError
+from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import decode_text, read_file
 from kvlab.tasks.prompt_table import ANSWERS, TableRecord
 from kvlab.tasks.rows import PARQUET, Row, read_rows
 from kvlab.tasks.sample import Sample
+from kvlab.tasks.tokens import count_tokens
 
 LARGEST_FILE_BYTES = 2**31  # LongBench v2 has 465 MB
 SHOWN_COLUMNS = 12
@@ -127,3 +129,17 @@ def reason(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"there is no field '{place}'"
     return f"field '{place}': {first['msg']}" if place else first["msg"]
+
+
+def sample_of(
+    number: int,
+    tokenizer: PreTrainedTokenizerBase,
+    context: str,
+    question: str,
+    *,
+    meta: dict[str, JsonValue] | None = None,
+    **fields: Any,
+) -> Sample:
+    """Return the sample of a file's entry `number`, counted from 1, as long as its prompt; `fields` are `Sample`'s."""
+    counted = {"index": number - 1, "seed": 0, "length": count_tokens(tokenizer, context, question)}
+    return Sample(context=context, question=question, meta={"line": number} | (meta or {}), **(counted | fields))

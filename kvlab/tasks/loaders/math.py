@@ -11,8 +11,7 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Sample
 
 # lm-eval lets a model write 32,768 on AIME; a window often holds less: the option `max_new_tokens` changes it.

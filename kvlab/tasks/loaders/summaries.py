@@ -7,8 +7,7 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Sample
 
 QUESTION = "\n\nSummarize the above article in one sentence.\nSummary:"

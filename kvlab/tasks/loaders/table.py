@@ -16,8 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import ruler_metric
 from kvlab.tasks.prompt_table import TableRecord
