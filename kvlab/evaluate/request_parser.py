@@ -36,7 +36,7 @@ def _file(text: str) -> FileChoice:
     except ValueError:
         form = ""
     if form not in LOADERS:
-        raise UserError(f"'{text}' is not FORMAT=PATH: choose a format from {', '.join(LOADERS)}.")
+        raise UserError(f"'{text}' is not format=path: choose a format from {', '.join(LOADERS)}.")
     return FileChoice(form=form, path=Path(path), options=options)
 
 

@@ -21,7 +21,7 @@ class SummaryRecord(BaseModel):
 
 
 def load_summaries(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return one sample a document, scored by ROUGE-L; raises UserError naming the first malformed line."""
+    """Return one sample per document, scored by ROUGE-L; raises UserError naming the first malformed line."""
     records, skipped = read_records(path, SummaryRecord, skip_malformed)
     return Loaded([_sample(number, record, tokenizer) for number, record in records], skipped)
 
