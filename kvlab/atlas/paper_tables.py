@@ -21,8 +21,7 @@ from kvlab.atlas.papers import paper_values
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import FileChoice
 from kvlab.evaluate.results.summary import over_tasks, with_measures
-from kvlab.evaluate.scoring.metrics import is_there
-from kvlab.evaluate.scoring.rescore import rescore
+from kvlab.evaluate.scoring.metrics import is_installed, rescore
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.method_spec import format_spec, parse_spec
@@ -180,7 +179,7 @@ def _scored(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The rows under a metric; ROUGE by the package that LongBench and the papers' codes score with, if it is there."""
     wanted = rows["metric"].iloc[0] if metric == OWN else metric
     theirs = f"{wanted}_longbench"
-    if wanted.startswith("rouge") and is_there(theirs):
+    if wanted.startswith("rouge") and is_installed(theirs):
         wanted = theirs
     return rows if wanted == rows["metric"].iloc[0] else rescore(rows, wanted)
 

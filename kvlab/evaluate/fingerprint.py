@@ -1,4 +1,4 @@
-"""Digest of the weights that rows were measured on."""
+"""Digest of the weights that rows were measured with."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from transformers import PreTrainedModel
 
 from kvlab.fitted.signature import named_weights
 
-_SAMPLED = 256  # values read of each tensor: enough to tell checkpoints apart, cheap on any size
+_SAMPLED = 256  # values read per tensor: distinguishes checkpoints at little cost
 
 
 def model_digest(model: PreTrainedModel) -> str:
-    """Return 12 hex digits of the shapes, types and a sample of the values of every parameter."""
+    """Hash the shapes, types and a sample of the values of every parameter to 12 hex digits."""
     digest = hashlib.sha256()
     for name, parameter in named_weights(model):
         flat = parameter.reshape(-1)

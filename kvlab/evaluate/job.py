@@ -1,4 +1,4 @@
-"""An evaluation as a job of the queue: results in the folder of runs, progress in prompts, a stop that keeps rows."""
+"""Run an evaluation, or one of its prompts as a recorded comparison, as a job of the queue."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ Report = Callable[[Progress], None]
 
 
 def run_evaluation(job: EvalJob, root: Path, *, progress: Report, cancelled: Callable[[], bool]) -> Path:
-    """Evaluate into `<root>/eval/<name>` and return the folder; rows that lie there are not measured again.
+    """Evaluate into `<root>/eval/<name>` and return the folder; rows already there are not measured again.
 
-    Prints what was left out of files, for the job's log. Raises as `evaluate`.
+    Notes are printed for the job's log. Raises as `evaluate`.
     """
     folder = Path(root) / FOLDER / job.name
-    told = PromptsDone(len(job.request.all_choices), progress)
-    result = evaluate(job.request, folder, on_progress=told, cancelled=cancelled)
+    listener = PromptProgress(len(job.request.all_choices), progress)
+    result = evaluate(job.request, folder, on_progress=listener, cancelled=cancelled)
     for note in result.notes:
         print(note, flush=True)
     return folder
 
 
-class PromptsDone:
-    """Progress in prompts, with the time left at the speed so far; rows found on disk do not count towards it."""
+class PromptProgress:
+    """Report progress in prompts with the estimated time left; rows found on disk do not count towards the speed."""
 
     def __init__(self, choices: int, report: Report) -> None:
         self.choices, self.report = choices, report
         self.begun, self.resumed = time.monotonic(), 0
 
     def __call__(self, progress: Progress) -> None:
-        """Pass a report of the evaluation on."""
+        """Forward a report of the evaluation."""
         if progress.stage == "start":
             self.begun, self.resumed = time.monotonic(), progress.done
         left = seconds_left(progress, self.resumed, time.monotonic() - self.begun)
-        of = f"{progress.done // self.choices} of {progress.total // self.choices} prompts"
-        known = progress.done > self.resumed and progress.done < progress.total
-        words = [of, *([f"about {format_duration(left, rough=True)} left"] if known else []), progress.stage]
+        count = f"{progress.done // self.choices} of {progress.total // self.choices} prompts"
+        is_known = progress.done > self.resumed and progress.done < progress.total
+        words = [count, *([f"about {format_duration(left, rough=True)} left"] if is_known else []), progress.stage]
         self.report(progress.model_copy(update={"stage": " · ".join(words)}) if progress.total > 1 else progress)
 
 
@@ -64,21 +64,21 @@ def run_sample(
     cancelled: Callable[[], bool],
     compare: Callable[..., list[Path]],
 ) -> list[Path]:
-    """Make the prompt again, run `compare` over it with the job's methods, and return the run folders.
+    """Generate the prompt again, run `compare` on it with the job's methods, and return the run folders.
 
-    The comparison reads context and question as one text with the question in sight, whatever the evaluation did.
-    Raises UserError where the prompt is not to be found any more, and as `compare`.
+    Context and question are read as one text, question-aware, even if the evaluation was not. Raises UserError if the
+    prompt no longer exists, and as `compare`.
     """
     loaded = held_model(job.request, download_reporter(progress))
     plan = make_plan(job.request, loaded.tokenizer, model_window(loaded))
-    found = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
-    if not found:
-        raise UserError("The file of this evaluation no longer holds this prompt: put the file back as it was.")
-    return compare(comparison_of(job, found[-1].make()), root, progress=progress, cancelled=cancelled)
+    matches = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
+    if not matches:
+        raise UserError("The file of this evaluation no longer contains this prompt: restore the file.")
+    return compare(comparison_of(job, matches[-1].make()), root, progress=progress, cancelled=cancelled)
 
 
 def comparison_of(job: SampleJob, sample: Sample) -> CompareRequest:
-    """The recorded comparison of a sample: its first answer is the expected one, its hidden statements the facts."""
+    """The comparison request of a sample: its first answer is expected, its hidden statements are the facts."""
     prompt = sample.context + sample.question
     answer = sample.answers[0].strip() if sample.answers and sample.max_new_tokens else ""
     statements = sample.meta.get("statements")

@@ -208,7 +208,7 @@ def test_user_files_are_evaluated_like_tasks(tiny, tmp_path):
     assert result.rows["key"].is_unique
     one = evaluate(wanted.model_copy(update={"samples": 1}), tmp_path / "out", loaded=tiny)
     assert len(one.rows) == 2
-    assert one.notes[1].endswith("1 of its 2 prompts were taken: raise --samples for more.")
+    assert one.notes[1].endswith("1 of its 2 prompts are used: raise --samples for more.")
     assert result.notes == [note for note in result.notes if f"{path}:2: " in note]
     assert len(result.notes) == 1
     assert set(result.rows["task"]) == {"ruler/niah"}

@@ -281,7 +281,7 @@ def test_table_and_json_show_every_line():
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(summary_table(summary))
     printed = console.export_text()
-    for text in ("needle", "100 tokens", "whole_match_all", "h2o 20 %", "-0.500", "question in sight"):
+    for text in ("needle", "100 tokens", "whole_match_all", "h2o 20 %", "-0.500", "with the question visible"):
         assert text in printed
     told = json.loads(summary_json(summary, ["a note"], "out"))
     assert [line["method"] for line in told["summary"]] == ["full", "h2o", "snapkv"]
