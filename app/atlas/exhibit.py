@@ -23,7 +23,7 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import QUIET
-from kvlab.figures.base.words import spoken
+from kvlab.figures.base.words import spaced
 from kvlab.report.views import table_of
 from kvlab.results.shipped import shipped
 from kvlab.results.sources import Sources
@@ -165,7 +165,7 @@ def grey(values: pd.DataFrame, key: str) -> None:
     same = [name for name in texts if len(values) > 1 and values[name].nunique(dropna=False) == 1]
     said = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
     words = f"The paper's own values{f' ({said})' if said else ''}, on its own models:"
-    left = values.drop(columns=same).rename(columns=spoken)
+    left = values.drop(columns=same).rename(columns=spaced)
     # A missing number would be shown as None: where there is one, the column is text.
     gaps = [name for name in left.select_dtypes("number") if left[name].isna().any()]
     left = left.assign(**{name: [_printed(value) for value in left[name]] for name in gaps})

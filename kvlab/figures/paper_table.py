@@ -1,4 +1,4 @@
-"""Scores that were measured here beside those that a paper prints."""
+"""Scores measured with kvlab next to those printed in a paper."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from kvlab.figures.base.words import plural
 OURS = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
 
 
-def theirs_in(frame: pd.DataFrame) -> list[str]:
+def paper_models(frame: pd.DataFrame) -> list[str]:
     """The columns of the paper's models."""
     return [str(name) for name in frame if name not in OURS]
 
 
-def ours_beside_theirs(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ours beside theirs") -> go.Figure:
-    """Datasets across, scores up: filled marks with 95 % intervals are ours, open ones the paper's first model's.
+def ours_beside_theirs(
+    frame: pd.DataFrame, theme: Theme = "light", title: str = "Measured and published scores"
+) -> go.Figure:
+    """Datasets (x) and scores (y): filled marks with 95 % intervals are ours, open ones those of the paper's first
+    model.
 
-    `frame` has the columns `OURS` and one a model of the paper, as `kvlab.atlas.paper_tables.beside` makes it.
+    `frame` has the columns `OURS` and one per model of the paper, from `kvlab.atlas.paper_tables.beside`.
     """
-    theirs = theirs_in(frame)[:1]
+    theirs = paper_models(frame)[:1]
     arms = frame["method"].drop_duplicates().tolist()
     styles = run_styles([(arm, arm.split(":")[0]) for arm in arms], theme)
     figure = go.Figure()
@@ -54,13 +57,13 @@ def _words(line: dict[str, object]) -> str:
 
 
 def read_ours_beside_theirs(frame: pd.DataFrame) -> str:
-    """How many of the paper's cells were run, and in how many of these its value lies in our interval."""
-    theirs, run = theirs_in(frame), frame[frame["ours"].notna()]
+    """How many of the paper's cells were measured, and how many of its values are in our interval."""
+    theirs, run = paper_models(frame), frame[frame["ours"].notna()]
     if not theirs:
         return f"{plural(len(run), 'cell')} measured here; the paper prints no numbers."
     values = run[theirs[0]]
     inside = int(((values >= run["ours_low"]) & (values <= run["ours_high"])).sum())
     return (
-        f"{len(run)} of {plural(len(frame), 'cell')} were measured; in {inside} of them the value of {theirs[0]} lies "
-        "in our 95 % interval."
+        f"{len(run)} of {plural(len(frame), 'cell')} were measured; in {inside} of them the value of {theirs[0]} is "
+        "within our 95 % interval."
     )

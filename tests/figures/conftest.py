@@ -60,8 +60,8 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     tree = lineage_tree(history, events, texts, slot, step)
     yield (
         "river",
-        lambda theme: lineage.lineage_river(tree, slot, texts[slot], theme),
-        lineage.read_lineage_river(tree),
+        lambda theme: lineage.merge_sankey(tree, slot, texts[slot], theme),
+        lineage.read_merge_sankey(tree),
         tree,
     )
     whole = (0, len(unit))

@@ -59,8 +59,8 @@ def test_ties_are_not_called_the_best():
 
 
 def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
-    assert scores.arm_words(MIXED) == "h2o settled by keepkv"
-    assert scores.arm_words("keepkv:rule=paper") == "keepkv:rule=paper"
+    assert scores.arm_text(MIXED) == "h2o settled by keepkv"
+    assert scores.arm_text("keepkv:rule=paper") == "keepkv:rule=paper"
     frame = table(h2o=0.2, **{MIXED: 0.4})
     frame["method"] = frame["method"].replace(MIXED, "compose")
     named = {trace.name: trace for trace in scores.score_against_budget(frame).data}

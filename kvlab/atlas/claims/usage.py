@@ -33,7 +33,7 @@ def saves(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
     if ours.empty or full.empty:
         return Claim(SAVES, OPEN, "GVote and the full cache were not both evaluated on every task.")
     if full["score"].iloc[0] < ABLE:
-        beside = figures.line_words(full.iloc[0])
+        beside = figures.line_text(full.iloc[0])
         return Claim(SAVES, OPEN, f"The full cache itself scores {beside} on these tasks.")
     rivals = means[~means["method"].isin((OURS, FULL))]
     if rivals.empty:
@@ -48,8 +48,8 @@ def saves(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
         "not measured on the same prompts" if found is None else mean_words(found.mean, found.low, found.high, found.n)
     )
     finding = (
-        f"GVote scores {figures.line_words(ours.iloc[0])} with {figures.line_words(ours.iloc[0], 'kept', percent)} of "
-        f"the tokens, the full cache {figures.line_words(full.iloc[0])}; to score as much the others need, by lines "
+        f"GVote scores {figures.line_text(ours.iloc[0])} with {figures.line_text(ours.iloc[0], 'kept', percent)} of "
+        f"the tokens, the full cache {figures.line_text(full.iloc[0])}; to score as much the others need, by lines "
         f"through their means over the same tasks: {', '.join(parts)}. The best of them needs {told} times GVote's."
     )
     return judge(SAVES, found, TWICE, Basis(found.n if found else 0), finding)

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import QUIET, finish, log_axis
-from kvlab.figures.base.words import drawn_of, number, percent, plural, visible
+from kvlab.figures.base.words import number, percent, plural, shown_of, visible
 
 MAX_POINTS = 1500
 LOOKS = (("blue", "solid", "circle"), ("orange", "dash", "diamond"), ("green", "dot", "square"),
@@ -90,7 +90,7 @@ def read_returning_over_steps(frame: pd.DataFrame) -> str:
 def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Share of the to-be-evicted tokens that return at least once, by layer and KV head; columns layer, head, ever."""
     table = frame.pivot(index="layer", columns="head", values="ever")
-    return map_of_heads(
+    return head_map(
         100 * table, "Evicted tokens that return at least once, by head", theme, bar="returned (%)",
         hover=": %{z:.1f} % return", high=100, colours=LOSS[theme],
     )  # fmt: skip
@@ -130,7 +130,7 @@ def read_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -
     return (
         f"Inside a window the variance is {number(ratio)} times that over all steps (attention-weighted; "
         f"{number(shuffled)} with the steps in random order), and smaller for {percent(smaller)} of the tokens."
-        f"{drawn_of(MAX_POINTS, len(frame), 'token', 'the most attended')}"
+        f"{shown_of(MAX_POINTS, len(frame), 'token', 'the most attended')}"
     )
 
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from kvlab.figures.base.palette import DASHES, FALLBACK_MARKERS, HUES, Theme, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent
-from kvlab.figures.scores import line_words
+from kvlab.figures.scores import line_text
 
 PROMPT_HUES = ("blue", "orange", "green", "purple", "ink", "red", "sky", "grey")
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", *FALLBACK_MARKERS)
@@ -40,7 +40,7 @@ def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_ratio_by_layer(means: pd.DataFrame) -> str:
     """The layers that shrink most and least, in words; `means` has a row a layer, with intervals over the prompts."""
     least, most = means.loc[means["ratio"].idxmin()], means.loc[means["ratio"].idxmax()]
-    low, high = (line_words(line, "ratio", percent) for line in (least, most))
+    low, high = (line_text(line, "ratio", percent) for line in (least, most))
     return (
         f"Layer {least['layer']:.0f} shrinks most, to {low} of its tokens, and layer {most['layer']:.0f} least, to "
         f"{high}, means over heads."

@@ -12,8 +12,8 @@ from kvlab.analysis.lineage.states import STATES
 from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
 from kvlab.figures.base.template import QUIET, finish
-from kvlab.figures.base.words import drawn_of, percent
-from kvlab.figures.timeline import blocks_of
+from kvlab.figures.base.words import percent, shown_of
+from kvlab.figures.timeline import block_note
 
 MOST_FRAMES = 30
 
@@ -47,8 +47,8 @@ def read_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.Data
     first = next(iter(mosaics.values()))
     step, steps = first.columns[-1], len(next(iter(counts.values())))
     return (
-        f"After step {step}, of all tokens: {'; '.join(parts)}.{blocks_of(len(first), int(tokens))}"
-        f"{drawn_of(min(MOST_FRAMES, first.shape[1]), steps, 'step', 'evenly chosen')}"
+        f"After step {step}, of all tokens: {'; '.join(parts)}.{block_note(len(first), int(tokens))}"
+        f"{shown_of(min(MOST_FRAMES, first.shape[1]), steps, 'step', 'evenly chosen')}"
     )
 
 

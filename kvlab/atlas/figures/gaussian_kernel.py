@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import DASHES, HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import drawn_of, number, percent, plural
+from kvlab.figures.base.words import number, percent, plural, shown_of
 
 HUES_OF_CURVES = ("blue", "green", "orange", "purple", "grey")
 MOST_POINTS = 2000
@@ -75,7 +75,7 @@ def read_kernel_curves(points: pd.DataFrame) -> str:
 
 
 def _drawn(points: pd.DataFrame) -> str:
-    return drawn_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
+    return shown_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
 
 
 def _points(figure: go.Figure, points: pd.DataFrame, x: str, theme: Theme) -> None:

@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import CLEAR, finish
-from kvlab.figures.base.words import drawn_of, number, percent, plural
+from kvlab.figures.base.words import number, percent, plural, shown_of
 
 
 def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") -> go.Figure:
@@ -71,7 +71,7 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     )  # fmt: skip
     figure.add_trace(heat, row=2, col=1)
     if table.size <= 300:
-        figure.add_trace(words_on_cells(heat, table.round().astype(int).astype(str).to_numpy(), 12), row=2, col=1)
+        figure.add_trace(cell_text(heat, table.round().astype(int).astype(str).to_numpy(), 12), row=2, col=1)
     blue, green = pick(HUES["blue"], theme), pick(HUES["green"], theme)
     figure.add_bar(
         x=heads, y=table.mean(), marker={"color": green, "pattern": {"shape": "/"}}, name="heads", row=1, col=1,
@@ -129,8 +129,8 @@ def read_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> st
     return (
         f"After step {step}, {len(pooled):,} of {plural(len(table), 'slot')} stand for "
         f"{plural(pooled['tokens'].sum(), 'pooled token')}{largest}; the deepest was pooled at least "
-        f"{plural(table['generation'].max(), 'time')}.{drawn_of(most, len(table), 'slot', 'of the most tokens')}"
-        f"{drawn_of(len(spans), steps, 'step', 'evenly chosen')}"
+        f"{plural(table['generation'].max(), 'time')}.{shown_of(most, len(table), 'slot', 'of the most tokens')}"
+        f"{shown_of(len(spans), steps, 'step', 'evenly chosen')}"
     )
 
 

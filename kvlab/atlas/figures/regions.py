@@ -7,10 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.analysis.regions import REGIONS
-from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import CLEAR, finish
-from kvlab.figures.base.words import drawn_of, percent, plural, token_label
+from kvlab.figures.base.words import percent, plural, shown_of, token_label
 
 COLOURS = {
     "residual": STATE_COLOURS["pivot"],
@@ -39,7 +39,7 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
         colorscale=_scale(theme), text=words,
         hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
     )  # fmt: skip
-    figure = go.Figure([heat, *_legend(theme), words_on_cells(heat, words)])
+    figure = go.Figure([heat, *_legend(theme), cell_text(heat, words)])
     finish(figure, title="Contents of the cache", x="step", y="slot (position, token)", theme=theme,
            height=170 + 20 * len(positions))  # fmt: skip
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, dtick=1)
@@ -54,7 +54,7 @@ def read_cache_contents(frame: pd.DataFrame) -> str:
     drawn, every = frame["position"].nunique(), int(frame["slots"].iloc[0])
     return (
         f"At step {last['step'].iloc[0]}, {held}{plural(residual['votes'].sum(), 'token')}"
-        f"{' of those shown' if drawn < every else ''}.{drawn_of(drawn, every, 'slot', 'those that move first')}"
+        f"{' of those shown' if drawn < every else ''}.{shown_of(drawn, every, 'slot', 'those that move first')}"
     )
 
 

@@ -11,7 +11,7 @@ from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import QUIET, colour_bar, finish
-from kvlab.figures.base.words import drawn_of, number, percent, plural, token_label, token_text
+from kvlab.figures.base.words import number, percent, plural, shown_of, token_label, token_text
 
 MAX_BLOCKS, MAX_POINTS = 512, 1500
 FLOOR = 1e-7
@@ -156,7 +156,7 @@ def read_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
     return (
         f"Pearson's r over {tokens:,} prompt tokens: {number(correlation)}, {number(inner)} without the sinks. "
         f"Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
-        f"{drawn_of(MAX_POINTS, tokens, 'token', 'the most attended')}"
+        f"{shown_of(MAX_POINTS, tokens, 'token', 'the most attended')}"
     )
 
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import mean_words
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import plural, spoken
+from kvlab.figures.base.words import plural, spaced
 
 
 def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -20,7 +20,7 @@ def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         "type": "data", "symmetric": False, "array": frame["longest"] - frame["mean"],
         "arrayminus": frame["mean"] - frame["shortest"], "thickness": 2, "width": 5,
     }  # fmt: skip
-    names = frame["task"].map(spoken) + "<br>" + frame["metric"].map(spoken)
+    names = frame["task"].map(spaced) + "<br>" + frame["metric"].map(spaced)
     points = go.Scatter(
         x=frame["mean"], y=names, mode="markers", error_x=spread,
         marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},

@@ -193,7 +193,7 @@ def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str,
         return Claim(says, "not enough to say", f"Only one value of {option} was evaluated.")
     best = means.loc[means["score"].idxmax()]
     if best["score"] < ABLE:
-        shown = figures.line_words(best)
+        shown = figures.line_text(best)
         return unable(says, f"No value of {option} scores above {shown} on these tasks.")
     first, last = means.iloc[0], means.iloc[-1]
     score, kept = (gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept"))

@@ -68,10 +68,10 @@ def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[
     rows = experiment.rows(sources)
     tops = [experiment.scores(sources).query(f"method {sign} 'full'").nlargest(1, "score") for sign in ("!=", "==")]
     if all(map(len, tops)) and tops[0]["score"].iloc[0] < ABLE * tops[1]["score"].iloc[0]:
-        best, full = figures.line_words(tops[0].iloc[0]), float(tops[1]["score"].iloc[0])
+        best, full = figures.line_text(tops[0].iloc[0]), float(tops[1]["score"].iloc[0])
         return unable(says, f"No arm scores above {best} on any task, where the full cache reaches {full:.3g}.")
     gaps = {
-        f"{figures.arm_words(one.label)} minus {figures.arm_words(other.label)}": gap(rows, one.label, other.label)
+        f"{figures.arm_text(one.label)} minus {figures.arm_text(other.label)}": gap(rows, one.label, other.label)
         for one, other in pairs
     }
     shown = "; ".join(f"{name} {gap_words(found)}" for name, found in gaps.items())

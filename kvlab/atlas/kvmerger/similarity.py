@@ -96,7 +96,7 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
     drawn = []
     for kind, small in thumbnails.items():
         frame = _wall_frame(near[near["kind"] == kind], small)
-        layers = walls.wall_layers(frame["layer"].unique().tolist(), layer, *walls.layers_of_note(frame))
+        layers = walls.layers_to_show(frame["layer"].unique().tolist(), layer, *walls.extreme_layers(frame))
         figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
         reading = paper + walls.read_similarity_wall(frame, layers, every)
         drawn.append(Drawn(kind, figure, frame, reading, origin(run), claim if kind == KEYS else None))

@@ -16,7 +16,7 @@ from kvlab.common.intervals import Interval, mean_interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import plural, spoken
+from kvlab.figures.base.words import plural, spaced
 from kvlab.results.score_tables import FULL, PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
@@ -135,7 +135,7 @@ def _like_the_papers(frame: pd.DataFrame) -> Claim:
     shared = sorted(task for task in frame["task"] if task.rpartition("/")[2].lower() in PAPER_TASKS)
     finding = (
         f"{plural(len(frame), 'task')}, {len(shared)} of them the paper's ({', '.join(shared) or 'none'}), scored by "
-        f"{', '.join(sorted(frame['metric'].map(spoken).unique()))}; the longest prompt has "
+        f"{', '.join(sorted(frame['metric'].map(spaced).unique()))}; the longest prompt has "
         f"{frame['longest'].max():,} tokens."
     )
     holds = len(shared) == len(PAPER_TASKS)
@@ -164,7 +164,7 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     rows = RIVALS.rows(sources)
     used = means_over_tasks(rows, table[table["method"] != FULL], ["arm"])
     really = ", ".join(
-        f"{line['arm']} {figures.line_words(line, 'slots', '{:.1f}'.format)}" for _, line in used.iterrows()
+        f"{line['arm']} {figures.line_text(line, 'slots', '{:.1f}'.format)}" for _, line in used.iterrows()
     )
     reading = f"{read_table(rows, table)} Slots really held at the end: {really}."
     grey = grey_table(paper_values(OURS, "tab-2"))
