@@ -18,7 +18,7 @@ from app.figures.figure import collect, page_file, show
 from app.navigation.selection import pick_head, pick_layer, pick_step, pick_token
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import find
-from kvlab.atlas.shipped_exhibits import merged
+from kvlab.atlas.shipped_exhibits import with_shipped
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
@@ -27,7 +27,7 @@ from kvlab.figures.base.words import spaced
 from kvlab.report.views import table_of
 from kvlab.results.shipped import shipped
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import OPEN, Claim, rests_on
+from kvlab.results.verdict import OPEN, Claim, basis_sentences
 
 log = logging.getLogger(__name__)
 KEPT_BYTES = 24_000_000  # of figures and frames as they are sent; in memory they take about three times that
@@ -90,7 +90,7 @@ def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tu
     """
 
     def now() -> tuple[Drawn, ...] | Needs:
-        return merged(exhibit, exhibit.draw(sources, choice, theme), shipped(), sources, theme)
+        return with_shipped(exhibit, exhibit.draw(sources, choice, theme), shipped(), sources, theme)
 
     with st.spinner("Drawing"):
         return _kept().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
@@ -149,7 +149,7 @@ def claim(judged: Claim) -> None:
                 words = f"judged on {find(paper, slug).number}"
                 link(paper.replace("-", "_"), words, exhibit=slug, **in_view())
         st.markdown(f"**Here:** {plain(judged.finding)}")
-        st.caption(plain(" ".join(rests_on(judged))))
+        st.caption(plain(" ".join(basis_sentences(judged))))
         if judged.settle:
             st.caption("More prompts may settle it:")
             st.code(judged.settle, language="bash", wrap_lines=True)
@@ -184,4 +184,4 @@ def _claim_lines(judged: Claim | None) -> tuple[str, ...]:
     if judged is None:
         return ()
     here = f"There is {judged.verdict}" if judged.verdict == OPEN else f"Here it {judged.verdict}"
-    return (f"The paper: {judged.paper}", f"{here}: {judged.finding}", *rests_on(judged))
+    return (f"The paper: {judged.paper}", f"{here}: {judged.finding}", *basis_sentences(judged))

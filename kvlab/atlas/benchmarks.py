@@ -1,4 +1,4 @@
-"""Exhibits drawn from `kvlab bench`: the newest file of a preset, beside what the paper measured."""
+"""Exhibits from `kvlab bench`: the newest file of a preset next to the paper's measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvlab.bench.tables.cells import repeated
 from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
 from kvlab.figures import throughput
 from kvlab.figures.base.palette import Theme
-from kvlab.results.provenance import of_rows
+from kvlab.results.provenance import row_settings
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
@@ -30,17 +30,17 @@ def draw_rates(
     rates: Callable[[pd.DataFrame], pd.DataFrame],
     judge: Callable[..., Claim],
 ) -> Draw:
-    """A paper's table of rates over the full cache's, kvlab's beside them.
+    """Draw a paper's table of rates relative to the full cache, with kvlab's.
 
-    `rates` are those of the compressed caches out of `beside`, each with its setting in words; `judge` is the claim
-    about them, which takes what `measured` gives as well.
+    `rates` selects the compressed caches from `with_paper_numbers` and describes each setting; `judge` is the claim
+    about them and also takes the result of `measured`.
     """
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = newest(sources, preset)
         if rows.empty:
             return needs(sources, preset)
-        frame = rates(beside(sources, preset))
+        frame = rates(with_paper_numbers(sources, preset))
         figure = throughput.against_the_paper(frame, theme, title)
         claim = of_repeats(judge(frame, *measured(sources, rows, preset)), rows)
         reading, where = throughput.read_against_the_paper(frame), bench_origin(rows)
@@ -50,7 +50,7 @@ def draw_rates(
 
 
 def newest(sources: Sources, preset: str) -> pd.DataFrame:
-    """The rows of the newest benchmark of a preset, columns as `kvlab.bench.rows.SCHEMA`; empty where there is none."""
+    """The rows of a preset's newest benchmark (`kvlab.bench.rows.SCHEMA`); empty if there is none."""
     rows = sources.benchmarks
     if rows.empty or not (rows["preset"] == preset).any():
         return rows.iloc[:0]
@@ -60,12 +60,12 @@ def newest(sources: Sources, preset: str) -> pd.DataFrame:
 
 
 def by_method(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `method` without its paper's preset, which all rows of a paper's benchmark have."""
+    """The rows with the paper's preset removed from `method`."""
     return rows.assign(method=rows["method"].str.replace(r":preset=paper[\w-]*", "", regex=True))
 
 
-def beside(sources: Sources, preset: str) -> pd.DataFrame:
-    """The paper's numbers with kvlab's beside them (`kvlab.bench.tables.paper.beside_the_paper`)."""
+def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
+    """The paper's numbers with kvlab's (`kvlab.bench.tables.paper.beside_the_paper`)."""
     names = [field.name for field in fields(Row)]
     frame = newest(sources, preset)[names].astype(object)
     rows = [Row(**values) for values in frame.where(frame.notna(), None).to_dict("records")]
@@ -73,47 +73,47 @@ def beside(sources: Sources, preset: str) -> pd.DataFrame:
 
 
 def needs(sources: Sources, preset: str) -> Needs:
-    """What is missing while `newest` is empty: the preset at a sixteenth of its size, which any machine can run."""
+    """What to run if `newest` is empty: the preset at a sixteenth of its size, which any machine can run."""
     sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {' '.join(SMALL)} out)."
     return Needs(sentence, bench_command(sources, "--preset", preset, *SMALL))
 
 
 def bench_origin(rows: pd.DataFrame) -> str:
-    """Which file, device, size and versions the rows came from."""
+    """Origin of the rows: file, device, size and versions."""
     first = rows.iloc[0]
     smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
     size = smaller if is_small(rows) else "full size"
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
     over = repeated(rows["repeats"])
-    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, over, versions, of_rows(rows))
+    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, over, versions, row_settings(rows))
     return " · ".join(part for part in parts if part)
 
 
 def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, str]:
-    """(made smaller than the paper's, repeats, the command for the paper's own size), as the claims take them."""
+    """(smaller than the paper's, repeats, the command for the paper's size), arguments of the claims."""
     return is_small(rows), int(rows["repeats"].max()), bench_command(sources, "--preset", preset)
 
 
 def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:
-    """The claim with what its numbers are over said before them."""
+    """Prefix the claim's finding with the number of repeats."""
     return replace(claim, finding=f"{repeated(rows['repeats']).capitalize()}. {claim.finding}")
 
 
 def is_small(rows: pd.DataFrame) -> bool:
-    """Whether the model or its texts were made smaller than the paper's."""
+    """Whether model or texts were smaller than the paper's."""
     return bool(((rows["scale"] > 1) | (rows["shorten"] > 1)).any())
 
 
 def grey_numbers(preset: str) -> pd.DataFrame:
-    """The numbers the paper prints for the preset's experiment, and a note where it ran out of memory."""
+    """The numbers the paper prints for the preset, with a note where it ran out of memory."""
     numbers = paper_numbers(preset)[[*PAPER_COLUMNS, "note"]]
     told_apart = [name for name in numbers if name in PAPER_COLUMNS[:5] or numbers[name].nunique() > 1]
-    shown = numbers[told_apart].assign(budget=numbers["budget"].map(budget_words))
+    shown = numbers[told_apart].assign(budget=numbers["budget"].map(budget_text))
     return shown.replace({"model": r"^shape:"}, {"model": ""}, regex=True)
 
 
-def budget_words(budget: str) -> str:
-    """A budget as the paper's table has it, in words: `0.2` as `20 %`, `64` as `64 slots`, nothing as nothing."""
+def budget_text(budget: str) -> str:
+    """A budget of the paper's table as text: `0.2` as `20 %`, `64` as `64 slots`, "" as ""."""
     if not budget:
         return ""
     amount = float(budget)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.results.provenance import on_command_line
+from kvlab.results.provenance import with_paper_preset
 from kvlab.results.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 
 SAMPLE = "needle_in_a_story"
@@ -21,7 +21,7 @@ def compare_command(sources: Sources, methods: Sequence[str], budgets: Budgets =
     """
     return _line(
         "compare",
-        "--sample", sample, "--methods", ",".join(map(on_command_line, methods)), "--budgets", amounts(budgets),
+        "--sample", sample, "--methods", ",".join(map(with_paper_preset, methods)), "--budgets", amounts(budgets),
         "--level", "full", "--out", folder(sources),
     )  # fmt: skip
 

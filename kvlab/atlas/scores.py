@@ -1,7 +1,7 @@
-"""Exhibits drawn from `kvlab eval`: which rows they read, their means with intervals, and the command that makes them.
+"""Exhibits from `kvlab eval`: their rows, means with intervals, and the command that produces them.
 
-An exhibit names one `Experiment`. Its command puts the results in `<runs>/eval/<name>`; rows are taken from any
-evaluation that asked for the same, so that one large evaluation can feed many exhibits.
+An exhibit names one `Experiment`. Its command writes to `<runs>/eval/<name>`, but rows are taken from any evaluation of
+the same request, so one large evaluation can feed many exhibits.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
 from kvlab.figures.base.words import number
 from kvlab.requests.method_spec import with_options
-from kvlab.results.provenance import as_published, of_rows
+from kvlab.results.provenance import as_published, row_settings
 from kvlab.results.score_tables import (
     FULL,
     PROMPT,
     _values,
     means_over_tasks,
-    named,
     paired_gap,
     score_table,
-    where_all_were,
+    shared_by_all_arms,
+    with_names,
     without_preset,
 )
 from kvlab.results.sources import Sources
@@ -41,29 +41,29 @@ OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
 
 @dataclass(frozen=True)
 class Arm:
-    """A method with the options that are asked for; the others stand at what its paper has."""
+    """A method with its changed options; all others are as in its paper."""
 
     method: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
     def published(self) -> dict[str, JsonValue]:
-        """The options together with the paper's preset, as rows of an evaluation have them."""
+        """The options with the paper's preset, as in evaluation rows."""
         return as_published(self.method, self.options)
 
     @property
     def label(self) -> str:
-        """As tables and findings name it: `kvmerger:sigma_mode=1`; under which settings all are is said beside."""
+        """Display name: `kvmerger:sigma_mode=1`, without the preset."""
         return with_options(self.method, without_preset(self.options))
 
     @property
     def name(self) -> str:
-        """As the command line takes it: `kvmerger:preset=paper:sigma_mode=1`."""
+        """Command-line argument: `kvmerger:preset=paper:sigma_mode=1`."""
         return with_options(self.method, self.published)
 
 
 def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tuple[Arm, ...]:
-    """One arm for each value of an option, with `fixed` options beside it."""
+    """One arm per value of an option, with `fixed` options."""
     return tuple(Arm(method, {option: value, **fixed}) for value in values)
 
 
@@ -71,10 +71,9 @@ def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tu
 class Experiment:
     """One evaluation: arms, budgets and tasks. `data` names files of the user's own, such as `longbench=FILE`.
 
-    Rows under the papers' settings are taken where there are any, else those of the same options under the defaults.
-    `only_budgets` leaves rows of other budgets out; otherwise budgets are what the command asks for, and what was
-    evaluated at others is shown too. The full cache always belongs to it. The question is in sight when the prompt is
-    compressed, unless `more` has "question-aware": "no"; rows of the other kind are left out.
+    Rows with the papers' settings are preferred to those with the defaults. `budgets` are those of the command; other
+    budgets are shown too unless `only_budgets`. The full cache is always included. Prompts are question-aware unless
+    `more` has "question-aware": "no"; other rows are ignored.
     """
 
     name: str
@@ -88,7 +87,7 @@ class Experiment:
     more: Mapping[str, str | int] = field(default_factory=dict)  # further options of `kvlab eval`, such as lengths
 
     def command(self, sources: Sources) -> str:
-        """The `kvlab eval` command that makes the rows."""
+        """The `kvlab eval` command that produces the rows."""
         return eval_command(
             sources,
             self.name,
@@ -101,7 +100,7 @@ class Experiment:
         )
 
     def rows(self, sources: Sources) -> pd.DataFrame:
-        """The rows of one model that belong to the experiment: the model of the run in view, else the most used."""
+        """The experiment's rows of one model: that of the current run, else the most frequent."""
         return sources.once(f"rows of {self}", lambda: self._rows(sources))
 
     def _rows(self, sources: Sources) -> pd.DataFrame:
@@ -123,40 +122,40 @@ class Experiment:
             found = found[found["task"].isin(self.tasks)]
         found = found[found["task"].isin(found.loc[found["method"] != FULL, "task"])]
         arms_found = found.loc[found["method"] != FULL, ["method", "hyper_parameters"]].drop_duplicates()
-        # One arm of several compares nothing.
+        # A single arm of several compares nothing.
         return found if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
 
     def scores(self, sources: Sources) -> pd.DataFrame:
-        """A row a task, arm and budget: `score_table` of the experiment's rows; empty where there are none."""
+        """`score_table` of the experiment's rows; empty if there are none."""
         rows = self.rows(sources)
         return sources.once(f"scores of {self}", lambda: score_table(rows)) if len(rows) else pd.DataFrame()
 
     def needs(self, sources: Sources) -> Needs:
-        """What is missing while `scores` is empty."""
+        """What to run if `scores` is empty."""
         names = ", ".join(arm.name for arm in self.arms)
         return Needs(f"No evaluation of {names} was found.", self.command(sources))
 
     def more_prompts(self, sources: Sources, times: int = 4) -> str:
-        """The command for so many times the prompts: four times as many halve an interval."""
+        """The command with `times` as many prompts; four times as many halve an interval."""
         return replace(self, samples=times * self.samples).command(sources)
 
     def on_paper_data(self, sources: Sources, model: str, *data: str) -> Needs:
-        """The same on the paper's own model and files, which the user has to have: `data` such as `longbench=FILE`."""
+        """The same on the paper's model and files (`data` such as `longbench=FILE`), which the user must provide."""
         theirs = replace(self, tasks=("",), data=data, more={**self.more, "model": model}, samples=200)
         files = ", ".join(name.partition("=")[2] for name in data)
-        sentence = f"Scores to set beside the paper's own need its model, {model}, and its data ({files})."
+        sentence = f"Scores comparable with the paper's need its model, {model}, and its data ({files})."
         return Needs(sentence, theirs.command(sources))
 
     def origin(self, sources: Sources) -> str:
-        """Where the scores came from, as `origin_of`."""
+        """Origin of the scores (`origin_of`)."""
         return origin_of(self.rows(sources))
 
 
 def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -> pd.DataFrame:
-    """The rows of a method under the given options, and those that were asked for with fewer words and had the same.
+    """The rows of a method with the given options, including equivalent requests with fewer explicit options.
 
-    An option that stands at what its preset has makes no other measurement: of two exhibits' evaluations in one folder
-    it is made once, under the words that came first.
+    An option equal to its preset's value is the same measurement; of two exhibits' evaluations in one folder it runs
+    once, under the first request's text.
     """
     text, mine = canonical_json(own), rows[rows["method"] == method]
     exact = mine[mine["hyper_parameters"] == text]
@@ -170,7 +169,7 @@ def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -
 
 
 def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
-    """Whether what was asked for in other words ran under the options `own`, as its settings say."""
+    """Whether a request with other option text ran with the options `own`, judged by its recorded settings."""
     given, real = _values(asked or "{}"), _values(settings or "{}")
     if any(own.get(name) != value for name, value in given.items()):
         return False
@@ -178,63 +177,61 @@ def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
 
 
 def origin_of(rows: pd.DataFrame) -> str:
-    """Which evaluations, model, how many prompts, and, where the rows say so, device and versions."""
+    """Origin of evaluation rows: evaluations, model, number of prompts, and if recorded, device and versions."""
     names, prompts = ", ".join(sorted(rows["name"].unique())), len(rows[PROMPT].drop_duplicates())
     model, digest = rows["model"].iloc[0], str(rows["model_digest"].iloc[0])[:12]
     parts = [f"evaluation {names}", f"{model} ({digest})", f"{prompts} prompts"]
     if {"device", "versions"} <= set(rows.columns):
         parts += sorted(rows["device"].dropna().unique())
-        # Rows of several installations name each of them.
+
         parts += [
             ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
             for text in sorted(rows["versions"].dropna().unique())
         ]
-    return " · ".join([*parts, *filter(None, [packages(rows["metric"]), of_rows(rows)])])
+    return " · ".join([*parts, *filter(None, [packages(rows["metric"]), row_settings(rows)])])
 
 
 def read_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> str:
-    """The reading of `figures.score_against_budget`, from the rows and the table it shows."""
-    return figures.read_score_against_budget(means_over_tasks(rows, where_all_were(table), ["arm"]), panel)
+    """Reading of `figures.score_against_budget` from its rows and table."""
+    return figures.read_score_against_budget(means_over_tasks(rows, shared_by_all_arms(table), ["arm"]), panel)
 
 
 def read_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> str:
-    """The reading of `figures.score_by_option`, from the rows and the table with the option's column."""
+    """Reading of `figures.score_by_option` from its rows and table."""
     return figures.read_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
 
 
 def read_table(rows: pd.DataFrame, table: pd.DataFrame) -> str:
-    """The reading of `figures.benchmark_table`, from the rows and the table it shows."""
+    """Reading of `figures.benchmark_table` from its rows and table."""
     return figures.read_benchmark_table(means_over_tasks(rows, table))
 
 
 def gap(
     rows: pd.DataFrame, first: str, second: str, budget: float | None = None, column: str = "score"
 ) -> Interval | None:
-    """Mean score of arm `first` minus arm `second` over the prompts and budgets both saw, with its 95 % interval.
+    """Mean of arm `first` minus arm `second` over their common prompts and budgets, with its 95 % interval.
 
-    `column` may be another of the rows' numbers, such as `kept` where the rows hold it.
-
-    Arms as the score table names them; only metrics where higher is better. The mean is over the tasks, as
-    `kvlab.evaluate.results.summary.over_tasks`: a prompt under several budgets is one sample. None where they share no
-    prompt.
+    `column` may be another numeric column such as `kept`. Arms are named as in the score table; only metrics where
+    higher is better. Averaged over tasks as in `kvlab.evaluate.results.summary.over_tasks`: a prompt at several budgets
+    is one sample. None without common prompts.
     """
-    higher = named(rows[rows["metric"].map(higher_is_better)])
+    higher = with_names(rows[rows["metric"].map(higher_is_better)])
     if budget is not None:
         higher = higher[higher["budget"] == budget]
     one, other = (higher[higher["arm"] == arm] for arm in (first, second))
     return paired_gap(one, other, [*PROMPT, "budget", "question_aware"], column)
 
 
-def score_words(one: Interval | None, show: Callable[[float], str] = number) -> str:
+def score_text(one: Interval | None, show: Callable[[float], str] = number) -> str:
     """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
     return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
 
 
 def _signed(value: float) -> str:
-    return f"{round(value, 9) + 0.0:+.3g}"  # what rounding leaves of equal scores is no difference
+    return f"{round(value, 9) + 0.0:+.3g}"  # rounding noise of equal scores is no difference
 
 
-def gap_words(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
+def gap_text(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
     """A gap as `+0.12 (+0.02 to +0.2, n = 40)`."""
     return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
 

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from kvlab.common.formatting import prompts
 from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import QUIET, colour_bar, finish
-from kvlab.figures.base.words import number, percent, plural
+from kvlab.figures.base.words import percent, plural, two_digits
 from kvlab.figures.scores import line_text
 
 COLUMNS = 3
@@ -61,13 +61,9 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
     """Mean score of each row over all cells; `means` has one line per row."""
     cells, most = frame[["length", "depth"]].drop_duplicates(), int(frame["prompts"].max())
-    parts = [f"{line['row']} {line_text(line, show=_two_digits)}" for _, line in means.iterrows()]
+    parts = [f"{line['row']} {line_text(line, show=two_digits)}" for _, line in means.iterrows()]
     each = f"at most {prompts(most)} each" if most > 1 else f"{prompts(1)} each"
     return f"Mean score over {plural(len(cells), 'cell')} of length and depth, {each}: {', '.join(parts)}."
-
-
-def _two_digits(value: float) -> str:
-    return number(value, 2)
 
 
 def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

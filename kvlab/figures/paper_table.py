@@ -23,7 +23,7 @@ def ours_beside_theirs(
     """Datasets (x) and scores (y): filled marks with 95 % intervals are ours, open ones those of the paper's first
     model.
 
-    `frame` has the columns `OURS` and one per model of the paper, from `kvlab.atlas.paper_tables.beside`.
+    `frame` has the columns `OURS` and one per model of the paper, from `kvlab.atlas.paper_tables.compare_scores`.
     """
     theirs = paper_models(frame)[:1]
     arms = frame["method"].drop_duplicates().tolist()

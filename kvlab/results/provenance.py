@@ -1,4 +1,4 @@
-"""Under which settings a claim is judged: the paper's own (`preset=paper`), or others, which are then named."""
+"""Describe the settings under which a claim was judged: the paper's (`preset=paper`) or others."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pydantic import JsonValue
 
 from kvlab.trace.schema import RunRecord
 
-# Methods nobody published settings of.
+# Methods without published settings.
 WITHOUT_PAPER = ("full", "packed", "window", "compose", "exactmerge", "exactmerge2")
 PRESET, PAPER = "preset", "paper"
-UNDER = "under "  # how the words begin, by which they are found in a line of origin
+UNDER = "under "  # prefix by which `settings_in_origin` finds the description
 PUBLISHED = f"{UNDER}preset=paper"
-NEXT_RUN = re.compile("; (?:evictions|run) ")  # how a line of origin goes on to another run
-SHOWN = 4  # settings named before the rest is counted
+NEXT_RUN = re.compile("; (?:evictions|run) ")  # start of another run in an origin line
+SHOWN = 4  # settings named; the rest is counted
 
 
 def as_published(method: str, options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The options on top of the paper's settings, where the method has a paper and no other preset is named."""
+    """The options on top of the paper's preset, if the method has a paper and no other preset is given."""
     return {**({} if method in WITHOUT_PAPER else {PRESET: PAPER}), **options}
 
 
-def on_command_line(method: str) -> str:
-    """A method as the command line takes it, under its paper's settings: `keepkv:preset=paper:rule=votes`."""
+def with_paper_preset(method: str) -> str:
+    """A method as a command-line argument with its paper's preset: `keepkv:preset=paper:rule=votes`."""
     name, *options = method.split(":")
     if name in WITHOUT_PAPER or any(option.startswith(f"{PRESET}=") for option in options):
         return method
     return ":".join([name, f"{PRESET}={PAPER}", *options])
 
 
-def of_record(record: RunRecord) -> str:
-    """In words what a run ran under; nothing for a method without a paper."""
+def record_settings(record: RunRecord) -> str:
+    """Settings of a run as text; "" for a method without a paper."""
     if record.method in WITHOUT_PAPER:
         return ""
     if record.departures is None:
@@ -50,8 +50,8 @@ def of_record(record: RunRecord) -> str:
     return f"{UNDER}{record.preset} settings, not the paper's: {told}"
 
 
-def of_rows(rows: pd.DataFrame) -> str:
-    """In words what rows of an evaluation or a benchmark ran under; nothing where none has a paper."""
+def row_settings(rows: pd.DataFrame) -> str:
+    """Settings of evaluation or benchmark rows as text; "" if no method has a paper."""
     if "hyper_parameters" not in rows:
         return ""
     asked = rows[["method", "hyper_parameters"]].drop_duplicates()
@@ -65,8 +65,8 @@ def of_rows(rows: pd.DataFrame) -> str:
     return f"{UNDER}kvlab's default settings{' in part' if any(theirs) else ''}, not preset=paper"
 
 
-def in_origin(origin: str) -> str:
-    """The words of `of_record` or `of_rows` in a line of origin; nothing where there are none."""
+def settings_in_origin(origin: str) -> str:
+    """The settings description in an origin line; "" if there is none."""
     parts = (part for line in NEXT_RUN.split(origin) for part in line.split(" · "))
     return next((part for part in parts if part.startswith(UNDER)), "")
 

@@ -17,7 +17,7 @@ from kvlab.atlas.analysis.attention_rows import Rows, concentration
 from kvlab.atlas.analysis.one_merge import OneMerge, attended_merge
 from kvlab.atlas.analysis.predictors import LAST, prediction_errors
 from kvlab.atlas.claims.attention import locality, variance_ratios
-from kvlab.atlas.claims.kernel import of_pairs
+from kvlab.atlas.claims.kernel import weight_ratio
 from kvlab.atlas.figures.attended import read_attention_map
 from kvlab.atlas.figures.one_merge import read_slot_before_and_after, slot_before_and_after
 from kvlab.engine.probing.gvote_probe import _inside, _overlaps
@@ -126,7 +126,7 @@ def test_attention_that_never_varies_is_not_local():
 
 def test_weights_are_compared_however_small():
     points = pd.DataFrame({"target": [1, 1], "others": [2, 2], "weight": [1e-4, 1e-9]})
-    assert of_pairs(points)["ratio"] == pytest.approx(1e5)
+    assert weight_ratio(points)["ratio"] == pytest.approx(1e5)
 
 
 def test_a_share_that_falls_to_nothing_is_halved_at_once():

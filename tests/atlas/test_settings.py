@@ -37,7 +37,7 @@ def test_rows_under_the_papers_settings_are_preferred_and_others_are_named(tmp_p
     assert experiment.origin(theirs).endswith(provenance.PUBLISHED)
     ours = evaluated(tmp_path / "ours", [Plain(arm.method, arm.options) for arm in ARMS], lambda a, b, i: (0.5, b))
     assert experiment.origin(ours).endswith("under kvlab's default settings, not preset=paper")
-    assert provenance.in_origin(experiment.origin(ours)).startswith("under kvlab's default")
+    assert provenance.settings_in_origin(experiment.origin(ours)).startswith("under kvlab's default")
     assert len(experiment.scores(ours)) == len(experiment.scores(theirs)) > 0
 
 
@@ -64,4 +64,4 @@ def test_a_run_says_which_settings_it_ran_under(tmp_path: Path, departures: dict
     run = open_run(write_synthetic_run(tmp_path, method="keepkv"))
     own = {"hyper_parameters": {"recent": 0.5, "rule": "bias"}, "departures": departures}
     run.record = run.record.model_copy(update=own)
-    assert words in provenance.in_origin(origin(run))
+    assert words in provenance.settings_in_origin(origin(run))

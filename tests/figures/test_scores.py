@@ -6,7 +6,7 @@ import pandas as pd
 
 from kvlab.figures import scores
 from kvlab.figures.base.palette import method_style
-from kvlab.results.score_tables import where_all_were
+from kvlab.results.score_tables import shared_by_all_arms
 
 MIXED = "compose:score=h2o:select=h2o:settle=keepkv"
 
@@ -37,7 +37,7 @@ def means(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 
 def by_arm(frame: pd.DataFrame, panel: str = "task") -> str:
-    return scores.read_score_against_budget(means(where_all_were(frame), "arm"), panel)
+    return scores.read_score_against_budget(means(shared_by_all_arms(frame), "arm"), panel)
 
 
 def by_row(frame: pd.DataFrame) -> str:

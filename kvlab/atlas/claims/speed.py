@@ -1,6 +1,7 @@
 """Claims of benchmarks: ZSMerge's figure 3 and table 1, KeepKV's table 1, KVMerger's table 2.
 
-A benchmark repeats one measurement: repeats are its n, and no interval over prompts belongs to it. Bytes are exact.
+A benchmark repeats one measurement, so n is the number of repeats and there is no interval over prompts. Bytes are
+exact.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SMALL = " A smaller shape was measured, where fixed costs weigh more."
 
 
 def steady(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "") -> Claim:
-    """Rate and bytes at the longest context over those at the shortest; `frame`: context, measure, value, method."""
+    """Rate and bytes at the longest context relative to the shortest; `frame`: context, measure, value, method."""
     ours = frame[(frame["method"] == "zsmerge") & (frame["status"] == "ok")].sort_values("context")
     rate, size = (ours.loc[ours["measure"] == measure, "value"] for measure in ("rate", "bytes"))
     if len(rate) < 2 or len(size) < 2:
@@ -38,7 +39,7 @@ def steady(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "")
 
 
 def faster(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "") -> Claim:
-    """Every setting's ratio to the full cache of equal batch; `frame`: method, our_ratio."""
+    """Every setting's ratio to the full cache at the same batch; `frame`: method, our_ratio."""
     ours = frame[frame["method"] == "zsmerge"].dropna(subset=["our_ratio"])
     if ours.empty:
         return Claim(FASTER, OPEN, "No setting of ZSMerge was measured.", Basis(repeats=repeats), settle=settle)
@@ -61,7 +62,7 @@ def twice(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "") 
 
 
 def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
-    """Bytes over the full cache's at every budget, against the paper's; `frame`: row, ours, paper."""
+    """Bytes relative to the full cache at every budget, compared with the paper's; `frame`: row, ours, paper."""
     known = frame.dropna(subset="paper")
     if known.empty:
         return Claim(SHARES, OPEN, "Neither of the paper's models was measured.", Basis(repeats=repeats))
@@ -78,7 +79,7 @@ def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
 def _measured(
     says: str, holds: bool, finding: str, threshold: Threshold, small: bool, repeats: int, settle: str
 ) -> Claim:
-    """A speed measured on a model made smaller says nothing of the paper's: its fixed costs weigh too much."""
+    """A smaller model cannot decide a claim on speed, because its fixed costs dominate."""
     basis = Basis(repeats=repeats)
     if small:
         return Claim(says, OPEN, finding + SMALL, basis, threshold=threshold, settle=settle)

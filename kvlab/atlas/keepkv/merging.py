@@ -1,4 +1,4 @@
-"""Figures 1 and 3: what eviction, convex merging and KeepKV do to attention, and one merge step by step."""
+"""Figures 1 and 3: effect of eviction, convex merging and KeepKV on attention, and one merge step by step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvlab.trace.reader import Run
 
 
 def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 1 on real runs: where attention goes, one slot before and after, and all merges of every rule."""
+    """Figure 1 on recorded runs: where attention goes, one slot before and after, and all merges per rule."""
     runs = merging_runs(sources)
     if not runs:
         return Needs("This comparison has no run that merged and was recorded in full.", _command(sources))
@@ -67,7 +67,7 @@ def _all_merges(runs: list[Run], frame: pd.DataFrame, claim: Claim, theme: Theme
 
 
 def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 3 on one real merge: candidates, averages and votes, and what the slot gets from then on."""
+    """Figure 3 on a recorded merge: candidates, averages and votes, and the slot's later attention."""
     runs = [run for run in merging_runs(sources) if run.record.method == "keepkv"]
     if not runs:
         return Needs("This comparison has no KeepKV run that merged and was recorded in full.", _command(sources))

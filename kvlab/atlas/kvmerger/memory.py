@@ -1,4 +1,4 @@
-"""Table 2: what the cache takes at 100, 50 and 35 %."""
+"""Table 2: cache size at 100, 50 and 35 %."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": 
 
 
 def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Bytes over the full cache's, ours beside the paper's."""
+    """Bytes relative to the full cache, measured and published."""
     rows = by_method(sources.benchmarks) if len(sources.benchmarks) else sources.benchmarks
     rows = rows[(rows["preset"] == PRESET) & (rows["status"] == "ok")] if len(rows) else rows
     frame = shares(rows) if len(rows) else pd.DataFrame()
     if frame.empty:
         small = ("--device", "cpu", "--scale", "16", "--shorten", "8")
         return Needs(
-            "No benchmark of the paper's memory table was found; this one is a small version for any machine, and on a "
-            "GPU the same without --device, --scale and --shorten is the paper's own size.",
+            "No benchmark of the paper's memory table was found. This command runs a small version on any machine; on "
+            "a GPU leave out --device, --scale and --shorten for the paper's size.",
             bench_command(sources, "--preset", PRESET, *small),
         )
     figure, reading = figures.cache_share(frame, theme), figures.read_cache_share(frame)
@@ -47,7 +47,7 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a model and budget, from the latest benchmark of each model.
+    """One row per model and budget, from the latest benchmark of each model.
 
     Columns: row, model, budget, full, allocated, peak (bytes; NaN without an allocator), tokens, ours (allocated over
     full), paper.
@@ -78,7 +78,7 @@ def _of_model(model: str, rows: pd.DataFrame, full: float) -> list[dict[str, obj
 
 
 def paper_share(model: str, budget: float) -> float:
-    """The paper's cache at a budget over its full one; NaN for a model or budget it does not have."""
+    """The paper's cache at a budget relative to its full one; NaN if not printed."""
     values = paper_values("kvmerger", "tab-2")
     cache = values[(values["model"] == model) & (values["metric"] == "KV cache (GB)")].set_index("budget")["value"]
     named = percent(budget)

@@ -43,6 +43,11 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{float(shown):,.0f}" if "e" in shown else shown
 
 
+def two_digits(value: float) -> str:
+    """A number with two significant digits."""
+    return number(value, 2)
+
+
 def percent(share: float | None) -> str:
     """A share as a percentage; tiny ones as `under 0.001 %`."""
     if share is None or not math.isfinite(share):
