@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import Theme, run_styles
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import plural
@@ -35,10 +36,7 @@ def ours_beside_theirs(
         look = {"color": styles[arm].colour, "size": 9}
         figure.add_scatter(
             x=across, y=group["ours"], mode="markers", name=arm, marker=look, legendgroup=arm,
-            error_y={
-                "type": "data", "array": group["ours_high"] - group["ours"],
-                "arrayminus": group["ours"] - group["ours_low"], "thickness": 1.2, "width": 3,
-            },
+            error_y=interval_bars(group, "ours"),
             hovertemplate=f"{arm}, %{{x}}: ours %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
         for model in theirs:

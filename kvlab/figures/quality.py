@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.cells import cell_text
+from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
 from kvlab.figures.base.template import colour_bar, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural, spaced
@@ -103,10 +104,7 @@ def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str 
                 "symbol": style.marker, "size": [11 if on else 8 for on in group["frontier"]], "color": style.colour,
                 "line": {"width": [2 if on else 0 for on in group["frontier"]], "color": edge},
             },
-            error_y={
-                "type": "data", "array": group["score_high"] - group["score"],
-                "arrayminus": group["score"] - group["score_low"], "thickness": 1.2, "width": 3,
-            },
+            error_y=interval_bars(group),
             customdata=[
                 f"{line['asked']}: score {line_text(line)}, {byte_size(line['live_bytes'])}"
                 for _, line in group.iterrows()

@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.figures.base.cells import cell_text
+from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
@@ -169,16 +170,13 @@ def _named(names: list[str], most: int = 3) -> str:
 
 
 def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, object]:
-    bars = {
-        "type": "data", "array": group["score_high"] - group["score"],
-        "arrayminus": group["score"] - group["score_low"], "thickness": 1.2, "width": 3,
-    }  # fmt: skip
     return {
         "x": group[x], "y": group["score"], "name": name, "legendgroup": name, "mode": "lines+markers",
         "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
         "cliponaxis": False,
         "marker": {"symbol": style.marker, "size": 8, "color": style.colour},
-        "error_y": bars, "customdata": group["asked"], "text": [line_text(line) for _, line in group.iterrows()],
+        "error_y": interval_bars(group), "customdata": group["asked"],
+        "text": [line_text(line) for _, line in group.iterrows()],
         "hovertemplate": f"{name}, budget %{{customdata}}: %{{text}}<extra></extra>",
     }  # fmt: skip
 

@@ -32,7 +32,7 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
         hovertemplate=f"step %{{x}}<br>token %{{y}}<br>{'%{text}' if hover else ''}<extra></extra>",
         **hover,
     )
-    figure = go.Figure([heat, *_state_legend(np.unique(codes), theme)])
+    figure = go.Figure([heat, *state_legend(np.unique(codes), theme)])
     if step is not None and len(frame.columns) > 1:
         figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(("#1F2430", "#F2F4F8"), theme)})
     finish(
@@ -93,7 +93,7 @@ def read_state_totals(frame: pd.DataFrame) -> str:
     )
 
 
-def _state_legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:
+def state_legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:
     """Empty traces for the legend, which heat maps do not have."""
     marker = {"size": 11, "symbol": "square", "line": {"width": 1, "color": pick(("#9AA1AC", "#5A6270"), theme)}}
     present = [STATES[code] for code in codes]

@@ -209,7 +209,7 @@ def test_one_merge_adds_up(recorded: Sources):
     run = recorded.runs[2]
     merge = one_merge.find_merge(run, 1, 2)
     assert merge is not None and merge.step == 0
-    table = one_merge.parts(run, recorded.runs[0], merge)
+    table = one_merge.merge_parts(run, recorded.runs[0], merge)
     before, after = table[table["role"] != "merged slot"], table.iloc[-1]
     assert before["votes"].sum() == after["votes"]
     assert before["mass"].sum() == pytest.approx(merge.mass_before, rel=1e-4)

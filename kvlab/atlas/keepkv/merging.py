@@ -79,7 +79,7 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     model = sources.run_of("full") or run
     texts, threshold = token_texts(run.tokens, run.record.prompt_tokens + run.record.max_new_tokens), _threshold(run)
     near = one_merge.candidates(run, merge)
-    parts, later = one_merge.parts(run, model, merge), one_merge.influence_over_steps(run, merge)
+    parts, later = one_merge.merge_parts(run, model, merge), one_merge.influence_over_steps(run, merge)
     where = f"layer {merge.layer}, head {merge.head}, step {merge.step} · {origin(run)}"
     first = figures.candidate_similarity(near, merge.source, texts, threshold, theme)
     return (

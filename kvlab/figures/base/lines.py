@@ -63,6 +63,13 @@ def add_line(
     )
 
 
+def interval_bars(frame: pd.DataFrame, column: str = "score") -> dict[str, Any]:
+    """Error bars (`error_x` or `error_y`) from `column` to its `_low` and `_high`."""
+    mean = frame[column]
+    high, low = frame[f"{column}_high"] - mean, mean - frame[f"{column}_low"]
+    return {"type": "data", "array": high, "arrayminus": low, "thickness": 1.2, "width": 3}
+
+
 def add_area(
     figure: go.Figure,
     x: pd.Series,
