@@ -184,7 +184,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     # The most important first: on a narrow page the last columns are those that one scrolls to.
     columns = {
         "method": table["label"],
-        "answer": [figures_of_board.verdict_words(row) for row in table.itertuples()] if "verdict" in table else None,
+        "answer": [figures_of_board.verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
         "mean KL": table["mean_kl"].astype(float),
         "agrees": 100 * table["top1_agreement"].astype(float),
         # What the answer was says more than where the texts part.
@@ -207,7 +207,7 @@ def over_budget_words(table: pd.DataFrame) -> list[str] | None:
     shares = table["over_budget"].astype(float)
     if not shares.notna().any():
         return None
-    return ["–" if pd.isna(share) else figures_of_board.above_words(share) for share in shares]
+    return ["–" if pd.isna(share) else figures_of_board.excess_text(share) for share in shares]
 
 
 def in_focus(table: pd.DataFrame) -> str:

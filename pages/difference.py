@@ -109,12 +109,12 @@ def kept(run: Run, step: int) -> difference.Kept:
     return difference.kept_at(run, step, gone_of(run))
 
 
-def gone_of(run: Run) -> difference.Gone:
+def gone_of(run: Run) -> difference.DepartureSteps:
     return gone(run, *page.stamp(run))
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def gone(_run: Run, path: str, written: int) -> difference.Gone:
+def gone(_run: Run, path: str, written: int) -> difference.DepartureSteps:
     return difference.departure_steps(_run)
 
 

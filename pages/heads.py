@@ -13,7 +13,7 @@ from app.run_views import page
 from kvlab.analysis.attention import fingerprints
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.figures import heads as figures
-from kvlab.figures.memory import budget_anatomy, read_budget_anatomy
+from kvlab.figures.memory import read_slots_by_head, slots_by_head
 from kvlab.trace.reader import Run
 
 MOST_WORK = 4_000_000  # tokens x layers x heads read without asking
@@ -54,7 +54,7 @@ def slots_of_heads(run: Run) -> None:
     if steps.empty:
         return
     table = budgets_by_layer(steps, 0)
-    figure, reading = budget_anatomy(table, page_theme()), read_budget_anatomy(table)
+    figure, reading = slots_by_head(table, page_theme()), read_slots_by_head(table)
     show(figure, table, reading, "heads-slots", page.file_name(run, "slots-by-head"), page.source(run))
 
 

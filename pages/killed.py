@@ -83,10 +83,10 @@ def result(run: Run, rescue: Rescue) -> None:
     with right:
         looks = analysis.attention_by_series(rescue, chosen, run)
         if looks.empty or rescue.reader is None:
-            st.caption(plain(figures.read_look_before_after(looks)))
+            st.caption(plain(figures.read_attention_before_after(looks)))
         else:
-            figure = figures.look_before_after(looks, rescue.reader, theme)
-            reading = figures.read_look_before_after(looks)
+            figure = figures.attention_before_after(looks, rescue.reader, theme)
+            reading = figures.read_attention_before_after(looks)
             show(figure, looks, reading, "killed-looks", page.file_name(run, "killed-attention"), origin)
     everything(run, table)
     further(run, rescue, chosen)

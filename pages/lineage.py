@@ -97,8 +97,8 @@ def draw_river(
     run: Run, lineage: page.Lineage, events: pd.DataFrame, texts: list[str], slot: int, step: int, width: str
 ) -> None:
     tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
-    figure = river.lineage_river(tree, slot, texts[slot], page_theme(), width)
-    reading = river.read_lineage_river(tree)
+    figure = river.merge_sankey(tree, slot, texts[slot], page_theme(), width)
+    reading = river.read_merge_sankey(tree)
     show(figure, tree, reading, "lineage-river", page.file_name(run, f"river-slot-{slot}"), page.source(run))
 
 

@@ -54,7 +54,10 @@ def bytes_over_steps(run: Run) -> None:
         figure, reading = figures.memory_stack(table, page_theme()), figures.read_memory_stack(table)
     else:
         table = over_steps(run.memory, run.record)
-        figure, reading = memory_figures.memory_truth(table, page_theme()), memory_figures.read_memory_truth(table)
+        figure, reading = (
+            memory_figures.memory_over_steps(table, page_theme()),
+            memory_figures.read_memory_over_steps(table),
+        )
     show(along_text(figure, offset=offset), table, reading, "memory-steps", name, page.source(run))
     by_layer(run)
 

@@ -99,7 +99,7 @@ def budgets(run: Run) -> None:
     table, theme, origin = regret.budget_and_regret(run.steps), page_theme(), page.source(run)
     left, right = st.columns(2, gap="large")
     with left:
-        figure, reading = memory_figures.budget_anatomy(table, theme), memory_figures.read_budget_anatomy(table)
+        figure, reading = memory_figures.slots_by_head(table, theme), memory_figures.read_slots_by_head(table)
         show(figure, table, reading, "regret-budget", page.file_name(run, "slots-by-head"), origin)
     if not table["regret"].notna().any():
         return

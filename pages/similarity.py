@@ -185,7 +185,7 @@ def wall(run: Run, layer: int, what: str) -> None:
     if not thumbnails:
         st.caption("No layer has recorded its vectors.")
         return
-    shown = figures.wall_layers(frame["layer"].unique().tolist(), layer, *figures.layers_of_note(frame))
+    shown = figures.layers_to_show(frame["layer"].unique().tolist(), layer, *figures.extreme_layers(frame))
     drawn = {place: small for place, small in thumbnails.items() if place[0] in shown}
     show(
         figures.similarity_wall(drawn, page_theme(), what),

@@ -87,9 +87,9 @@ def show_without_events(run: Run) -> None:
         return
     budgets = budgets_by_layer(run.steps)
     show(
-        memory_figures.budget_anatomy(budgets, page_theme()),
+        memory_figures.slots_by_head(budgets, page_theme()),
         budgets,
-        memory_figures.read_budget_anatomy(budgets),
+        memory_figures.read_slots_by_head(budgets),
         "timeline-budget",
         page.file_name(run, "slots-by-head"),
         page.source(run),
@@ -169,13 +169,13 @@ def lineage_of_slot(
     )
     tree = lineage_tree(lineage, events, texts, chosen, step)
     if tree.empty:
-        st.caption(plain(river.read_lineage_river(tree)))
+        st.caption(plain(river.read_merge_sankey(tree)))
         return
-    figure = river.lineage_river(tree, chosen, texts[chosen], page_theme())
+    figure = river.merge_sankey(tree, chosen, texts[chosen], page_theme())
     show(
         figure,
         tree,
-        river.read_lineage_river(tree),
+        river.read_merge_sankey(tree),
         "timeline-river",
         page.file_name(run, f"slot-{chosen}"),
         page.source(run),

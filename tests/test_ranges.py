@@ -137,12 +137,12 @@ def test_scores_with_intervals_are_within_them_everywhere(one: float, other: flo
     kept = {"kept": mean, "kept_low": low, "kept_high": high}
     told = {
         "cell": scores._cell(mean, low, high),
-        "line": scores.line_words(pd.Series(line)).split(", n")[0],
+        "line": scores.line_text(pd.Series(line)).split(", n")[0],
         "evaluation": eval_table._interval(pd.Series(line), "score", ".3f"),
         "kept": eval_table._kept(pd.Series(kept)),
         "comparison": mean_on_command_line(line, "score"),
         "paper table": paper_table_text._mean(mean, low, high, 9, 2),
-        "share": repeats.share_words(
+        "share": repeats.share_text(
             pd.Series({"right": 1, "n": 9, "share": mean, "share_low": low, "share_high": high})
         ).partition("(")[2],
     }
@@ -157,7 +157,7 @@ def test_scores_with_intervals_are_within_them_everywhere(one: float, other: flo
 def test_a_mean_of_slots_has_the_digits_of_its_bounds() -> None:
     """1,234 to 1,235 slots were said to be 1,230 on average."""
     frame = pd.DataFrame({"live_slots": [1234, 1235, 1235], "share": [0.5, 0.5, 0.5]})
-    assert "1,234 to 1,235 slots, 1,235 on average" in memory.read_budget_anatomy(frame)
+    assert "1,234 to 1,235 slots, 1,235 on average" in memory.read_slots_by_head(frame)
 
 
 def test_json_on_the_command_line_is_not_rounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

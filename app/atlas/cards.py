@@ -18,7 +18,7 @@ from app.figures.export_menu import Offer, titled
 from kvlab.atlas.exhibit import Choice, Exhibit, Needs
 from kvlab.atlas.registry import PAPERS
 from kvlab.atlas.scorecard import VERDICTS, Lines, claims_of, lines
-from kvlab.atlas.shipped_exhibits import card_of, merged
+from kvlab.atlas.shipped_exhibits import card_of, with_shipped
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import blank, thumbnail
@@ -121,7 +121,7 @@ def _state(exhibit: Exhibit, sources: Sources, theme: Theme) -> State:
     ships = shipped()
     if isinstance(own, Needs):
         return _without_own(own, ships, card_of(exhibit, ships, sources, theme), theme)
-    drawn = merged(exhibit, own, ships, sources, theme)
+    drawn = with_shipped(exhibit, own, ships, sources, theme)
     first, picture = own[0], thumbnail(own[0].figure, theme)
     return State(picture, str(first.origin), first.origin.short, claims_of(drawn))
 

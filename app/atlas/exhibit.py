@@ -18,17 +18,17 @@ from app.figures.figure import collect, page_file, show
 from app.navigation.selection import pick_head, pick_layer, pick_step, pick_token
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import find
-from kvlab.atlas.shipped_exhibits import merged
+from kvlab.atlas.shipped_exhibits import with_shipped
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import QUIET
-from kvlab.figures.base.words import spoken
+from kvlab.figures.base.words import spaced
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
 from kvlab.results.shipped import shipped
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import OPEN, Claim, rests_on
+from kvlab.results.verdict import OPEN, Claim, basis_sentences
 
 log = logging.getLogger(__name__)
 KEPT_BYTES = 24_000_000  # of figures and frames as they are sent; in memory they take about three times that
@@ -91,7 +91,7 @@ def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tu
     """
 
     def now() -> tuple[Drawn, ...] | Needs:
-        return merged(exhibit, exhibit.draw(sources, choice, theme), shipped(), sources, theme)
+        return with_shipped(exhibit, exhibit.draw(sources, choice, theme), shipped(), sources, theme)
 
     with st.spinner("Drawing"):
         return _kept().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
@@ -151,7 +151,7 @@ def claim(judged: Claim) -> None:
                 words = f"judged on {find(paper, slug).number}"
                 link(paper.replace("-", "_"), words, exhibit=slug, **in_view())
         st.markdown(f"**Here:** {plain(judged.finding)}")
-        st.caption(plain(" ".join(rests_on(judged))))
+        st.caption(plain(" ".join(basis_sentences(judged))))
         if judged.settle:
             st.caption("More prompts may settle it:")
             st.code(command_line(judged.settle), language="bash", wrap_lines=True)
@@ -167,7 +167,7 @@ def grey(values: pd.DataFrame, key: str) -> None:
     same = [name for name in texts if len(values) > 1 and values[name].nunique(dropna=False) == 1]
     said = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
     words = f"The paper's own values{f' ({said})' if said else ''}, on its own models:"
-    left = values.drop(columns=same).rename(columns=spoken)
+    left = values.drop(columns=same).rename(columns=spaced)
     # A missing number would be shown as None: where there is one, the column is text.
     gaps = [name for name in left.select_dtypes("number") if left[name].isna().any()]
     left = left.assign(**{name: [_printed(value) for value in left[name]] for name in gaps})
@@ -186,4 +186,4 @@ def _claim_lines(judged: Claim | None) -> tuple[str, ...]:
     if judged is None:
         return ()
     here = f"There is {judged.verdict}" if judged.verdict == OPEN else f"Here it {judged.verdict}"
-    return (f"The paper: {judged.paper}", f"{here}: {judged.finding}", *rests_on(judged))
+    return (f"The paper: {judged.paper}", f"{here}: {judged.finding}", *basis_sentences(judged))

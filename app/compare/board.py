@@ -124,7 +124,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
         st.selectbox(
             "Look into (or click a cell)",
             list(cells.index),
-            format_func=lambda name: f"{lines[name].label} · {figures.verdict_words(lines[name], 24)}",
+            format_func=lambda name: f"{lines[name].label} · {figures.verdict_text(lines[name], 24)}",
             key=CELL,
             on_change=remember_cell,
             width=330,

@@ -20,7 +20,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
 from kvlab.figures import repeats as figures
 from kvlab.figures.base.words import byte_size, plural
-from kvlab.figures.board import verdict_words
+from kvlab.figures.board import verdict_text
 from kvlab.report.views import table_of
 from kvlab.results.provenance import Provenance
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
@@ -76,9 +76,9 @@ def ranking(batch: analysis.Batch) -> None:
         size = byte_size(group["live_bytes"].median())
         st.markdown(
             f"{plain(size)}: "
-            + ", ".join(f"**{plain(row.label)}** {plain(figures.score_words(row))}" for row in group.itertuples())
+            + ", ".join(f"**{plain(row.label)}** {plain(figures.score_text(row))}" for row in group.itertuples())
         )
-        if apart := figures.read_apart(batch, group):
+        if apart := figures.read_significance(batch, group):
             st.caption(plain(apart))
     reasons = ["**full cache**: what the others are compared with"]
     reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]
@@ -141,7 +141,7 @@ def _readable(single: pd.DataFrame) -> pd.DataFrame:
     if single["depth"].isna().any():
         table["name"] = single["name"]
     if asked.any():
-        answers = [verdict_words(row) if known else "" for row, known in zip(single.itertuples(), asked, strict=True)]
+        answers = [verdict_text(row) if known else "" for row, known in zip(single.itertuples(), asked, strict=True)]
         table |= {"answer": answers, "expected": single["answer"], "full cache": single["reference"]}
     if single["depth"].notna().all():
         table |= {"depth": 100 * single["depth"], "wording": single["wording"]}

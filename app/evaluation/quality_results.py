@@ -102,7 +102,7 @@ def table_files(rows: pd.DataFrame) -> None:
         for ending, words in TABLES.items():
             st.download_button(
                 f"Scores as {words}",
-                partial(paper_table_text.text_of, ending, rows),
+                partial(paper_table_text.render_tables, ending, rows),
                 f"scores-{slug(str(rows['name'].iloc[0]))}{ending}",
                 key=f"scores{ending}",
                 on_click="ignore",

@@ -17,7 +17,7 @@ from app.figures.image_writer import browser, image_writer
 from app.figures.provenance import address, for_picture
 from app.figures.shown_on_page import Seen, forget_seen, note_seen
 from kvlab.figures.base import export
-from kvlab.figures.base.marks import has_colour_bar, same_lines
+from kvlab.figures.base.template import has_colour_bar, same_lines
 from kvlab.results.provenance import FigureSource
 
 SHOWN = "shown_figures"

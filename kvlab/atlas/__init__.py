@@ -1,1 +1,1 @@
-"""The figure atlas: every figure and table of the five papers, drawn from what the user recorded."""
+"""The figure atlas: every figure and table of the five papers, drawn from the user's own data."""

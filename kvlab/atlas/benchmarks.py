@@ -1,4 +1,4 @@
-"""Exhibits drawn from `kvlab bench`: the newest file of a preset, beside what the paper measured."""
+"""Exhibits from `kvlab bench`: the newest file of a preset next to the paper's measurements."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def draw_rates(
     rates: Callable[[pd.DataFrame], pd.DataFrame],
     judge: Callable[..., Claim],
 ) -> Draw:
-    """A paper's table of rates over the full cache's, kvlab's beside them.
+    """Draw a paper's table of rates relative to the full cache, with kvlab's.
 
-    `rates` are those of the compressed caches out of `beside`, each with its setting in words; `judge` is the claim
-    about them, which takes what `measured` gives as well.
+    `rates` selects the compressed caches from `with_paper_numbers` and describes each setting; `judge` is the claim
+    about them and also takes the result of `measured`.
     """
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = newest(sources, preset)
         if rows.empty:
             return needs(sources, preset)
-        frame = rates(beside(sources, preset))
+        frame = rates(with_paper_numbers(sources, preset))
         figure = throughput.against_the_paper(frame, theme, title)
         claim = of_repeats(judge(frame, *measured(sources, rows, preset)), rows)
         reading, where = throughput.read_against_the_paper(frame), bench_origin(rows)
@@ -51,7 +51,7 @@ def draw_rates(
 
 
 def newest(sources: Sources, preset: str) -> pd.DataFrame:
-    """The rows of the newest benchmark of a preset, columns as `kvlab.bench.rows.SCHEMA`; empty where there is none."""
+    """The rows of a preset's newest benchmark (`kvlab.bench.rows.SCHEMA`); empty if there is none."""
     rows = sources.benchmarks
     if rows.empty or not (rows["preset"] == preset).any():
         return rows.iloc[:0]
@@ -61,12 +61,12 @@ def newest(sources: Sources, preset: str) -> pd.DataFrame:
 
 
 def by_method(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `method` without its paper's preset, which all rows of a paper's benchmark have."""
+    """The rows with the paper's preset removed from `method`."""
     return rows.assign(method=rows["method"].str.replace(r":preset=paper[\w-]*", "", regex=True))
 
 
-def beside(sources: Sources, preset: str) -> pd.DataFrame:
-    """The paper's numbers with kvlab's beside them (`kvlab.bench.tables.paper.beside_the_paper`)."""
+def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
+    """The paper's numbers with kvlab's (`kvlab.bench.tables.paper.beside_the_paper`)."""
     names = [field.name for field in fields(Row)]
     frame = newest(sources, preset)[names].astype(object)
     rows = [Row(**values) for values in frame.where(frame.notna(), None).to_dict("records")]
@@ -97,25 +97,25 @@ def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, i
 
 
 def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:
-    """The claim with what its numbers are over said before them."""
+    """Prefix the claim's finding with the number of repeats."""
     return replace(claim, finding=f"{repeated(rows['repeats']).capitalize()}. {claim.finding}")
 
 
 def is_small(rows: pd.DataFrame) -> bool:
-    """Whether the model or its texts were made smaller than the paper's."""
+    """Whether model or texts were smaller than the paper's."""
     return bool(((rows["scale"] > 1) | (rows["shorten"] > 1)).any())
 
 
 def grey_numbers(preset: str) -> pd.DataFrame:
-    """The numbers the paper prints for the preset's experiment, and a note where it ran out of memory."""
+    """The numbers the paper prints for the preset, with a note where it ran out of memory."""
     numbers = paper_numbers(preset)[[*PAPER_COLUMNS, "note"]]
     told_apart = [name for name in numbers if name in PAPER_COLUMNS[:5] or numbers[name].nunique() > 1]
-    shown = numbers[told_apart].assign(budget=numbers["budget"].map(budget_words))
+    shown = numbers[told_apart].assign(budget=numbers["budget"].map(budget_text))
     return shown.replace({"model": r"^shape:"}, {"model": ""}, regex=True)
 
 
-def budget_words(budget: str) -> str:
-    """A budget as the paper's table has it, in words: `0.2` as `20 %`, `64` as `64 slots`, nothing as nothing."""
+def budget_text(budget: str) -> str:
+    """A budget of the paper's table as text: `0.2` as `20 %`, `64` as `64 slots`, "" as ""."""
     if not budget:
         return ""
     amount = float(budget)

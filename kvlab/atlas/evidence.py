@@ -1,6 +1,6 @@
-"""What a claim is judged from: rows of every recorded prompt in the folder, not only of the one in view.
+"""Evidence for a claim: rows from every recorded prompt in the folder, not only the current one.
 
-A verdict looks at all heads and merges of up to `MOST_PROMPTS` prompts of one model. Rows are worked out once a run.
+A verdict covers all heads and merges of up to `MOST_PROMPTS` prompts of one model. Rows are computed once per run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _kept: dict[tuple[str, str, int], pd.DataFrame] = {}
 
 @dataclass(frozen=True)
 class Evidence:
-    """Rows of one run that a claim is judged from: a row a (layer, head) or a run, columns as the claim's file says.
+    """Rows of one run behind a claim, one per (layer, head) or run; columns are defined by the claim's module.
 
-    `methods` names whose runs show it; none: any run of the prompt does, the full cache's first.
+    `methods` names the methods whose runs are used; empty: any run of the prompt, preferably the full cache's.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Evidence:
 
 
 def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd.DataFrame:
-    """The rows of all prompts of the model in view, with columns `NAMES`; a prompt that was run twice counts once.
+    """The rows of all prompts of the current model, with columns `NAMES`; repeated prompts count once.
 
-    Only runs of the same method, settings and budget as one of `like` count, where any is given. What ships with kvlab
-    has its rows worked out already.
+    With `like`, only runs with the same method, settings and budget as one of them count. Shipped results have their
+    rows precomputed.
     """
     if sources.shipped is not None:
         found = sources.shipped.evidence(evidence.name)
@@ -61,12 +61,12 @@ def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd
 
 
 def prompt_id(run: Run) -> str:
-    """Names a prompt by its text."""
+    """Identify a prompt by its text."""
     return hashlib.sha256(run.record.prompt.encode()).hexdigest()[:12]
 
 
-def named_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
-    """The rows of one run with columns `NAMES`; none where the run does not hold what they are made of."""
+def evidence_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
+    """The rows of one run with columns `NAMES`; empty if the run lacks the data."""
     try:
         rows = evidence.of_run(run)
     except UserError as error:
@@ -82,12 +82,12 @@ def _rows(run: Run, evidence: Evidence) -> pd.DataFrame:
     if key not in _kept:
         while len(_kept) >= MOST_KEPT:
             _kept.pop(next(iter(_kept)), None)
-        _kept[key] = named_rows(run, evidence)
+        _kept[key] = evidence_rows(run, evidence)
     return _kept[key]
 
 
 def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterator[list[Run]]:
-    """Runs that may show it, comparison by comparison: the one in view, then the folder's, newest first."""
+    """Candidate runs, comparison by comparison: the current one, then the folder's, newest first."""
     seen = list(dict.fromkeys(run for run in (*sources.runs, sources.run) if run is not None))
     groups: dict[str, list[Run]] = {}
     for run in seen:
@@ -112,10 +112,7 @@ def _wanted(runs: Sequence[Run], evidence: Evidence, labels: set[str]) -> list[R
 
 
 def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels: set[str]) -> list[Run]:
-    """The runs of a comparison that may count; of a prompt that any run shows, the full cache's and the first.
-
-    The first holds the comparison's probe.
-    """
+    """The candidate runs of a comparison; without methods, the full cache's and the first, which holds the probe."""
     found = [
         run
         for run in entry.runs

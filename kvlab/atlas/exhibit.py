@@ -1,11 +1,13 @@
-"""What an exhibit is: which paper figure it answers, what it is drawn from, and what drawing it returns."""
+"""Exhibits: the paper figure shown, its data source, and the drawn result."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+import tomllib
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -20,16 +22,16 @@ from kvlab.results.verdict import OPEN, Claim
 from kvlab.server.users import viewer
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
-# What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only numbers
-# that the page asks for (a calculator).
+# What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only user input
+# (a calculator).
 Source = Literal["run", "comparison", "eval", "bench", "calculator"]
-# What the page lets the reader choose; each is a field of `Choice`.
+# Selections on the page, each a field of `Choice`.
 Control = Literal["layer", "head", "step", "token"]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the reader chose on the page: layer, KV head, step, a token's position, and numbers of a calculator."""
+    """The user's selection on the page: layer, KV head, step, token position, and calculator inputs."""
 
     layer: int = 0
     head: int = 0
@@ -38,13 +40,13 @@ class Choice:
     numbers: tuple[tuple[str, float], ...] = ()
 
     def number(self, entry: Entry) -> float:
-        """What the reader entered, else what the entry starts with."""
+        """The user's input, else the entry's default."""
         return dict(self.numbers).get(entry.name, entry.default)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A number that a calculator asks the reader for; whole where `default`, `least` and `most` are."""
+    """A numeric input of a calculator; an integer if `default`, `least` and `most` are."""
 
     name: str
     label: str
@@ -56,10 +58,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One figure of an exhibit with the frame it shows, its one-line reading, and where the data came from.
+    """One figure of an exhibit with its frame, reading and origin.
 
-    `grey` holds the paper's own values, shown as a grey table under the figure, where there are any; `further` says
-    what measures the same on the paper's own model and data.
+    `grey` holds the paper's own values, shown as a grey table under the figure; `further` describes the same
+    measurement on the paper's model and data.
     """
 
     name: str
@@ -83,17 +85,17 @@ class Needs:
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
 RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources that are one prompt
 MOST_LACKING = 50_000
-SEVERAL = re.compile(r"n = \d")  # how a finding says that a number is of several prompts
-# Which exhibits can't be drawn from which comparisons that have ended: what was not recorded never will be.
+SEVERAL = re.compile(r"n = \d")  # a finding over several prompts
+# Exhibits that cannot be drawn from finished comparisons: what was not recorded never will be.
 _LACKING: dict[Hashable, None] = {}
 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One figure or table of a paper, live.
+    """One figure or table of a paper, drawn live.
 
-    `slug` names it in the address, such as `fig-2a` or `tab-1`; `shows` says what the axes mean, `look_for` what the
-    reader should look for. A calculator lists its `entries`.
+    `slug` names it in the URL, such as `fig-2a` or `tab-1`; `shows` explains the axes, `look_for` what to look for. A
+    calculator lists its `entries`.
     """
 
     paper: Paper
@@ -107,10 +109,10 @@ class Exhibit:
     entries: tuple[Entry, ...] = ()
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        """What `drawing` returns, each claim with the settings it was judged under.
+        """Draw the exhibit, adding to each claim the settings it was judged under.
 
-        What the comparison in view lacks is drawn from another of the folder. A finding of a single prompt begins by
-        saying so; a claim there is not enough to say of names the command that records more prompts.
+        What the current comparison lacks is drawn from another one in the folder. Findings of a single prompt say so;
+        open claims name the command that records more prompts.
         """
         drawn = self.drawing(sources, choice, theme)
         if isinstance(drawn, Needs) and self.source in RECORDED:
@@ -126,8 +128,8 @@ class Exhibit:
     def _elsewhere(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | None:
         for entry in sources.elsewhere():
             runs = tuple((run.run_id, run.status) for run in entry.runs)
-            asked = self.key, choice, viewer(), str(sources.root), runs
-            if asked in _LACKING or (other := sources.with_in_view(entry)) is None:
+            request = self.key, choice, viewer(), str(sources.root), runs
+            if request in _LACKING or (other := sources.with_in_view(entry)) is None:
                 continue
             try:
                 drawn = self.drawing(other, choice, theme)
@@ -135,26 +137,26 @@ class Exhibit:
                 continue
             if not isinstance(drawn, Needs):
                 return drawn
-            _note_lacking(asked)
+            _note_lacking(request)
         return None
 
     def seen(self, sources: Sources) -> Seen:
-        """What it is drawn from. What evaluations and benchmarks draw is the same for every run of a model in view."""
+        """State of its data. For evaluations and benchmarks it is the same for all runs of a model."""
         return sources.seen_of_runs if self.source in RECORDED else sources.seen_of_results
 
     @property
     def number(self) -> str:
-        """As the paper prints it, such as `Fig 2a`."""
+        """As printed in the paper, such as `Fig 2a`."""
         return self.slug.replace("-", " ").capitalize()
 
     @property
     def key(self) -> str:
-        """Its name among all exhibits, such as `keepkv/fig-2a`."""
+        """Unique name, such as `keepkv/fig-2a`."""
         return f"{self.paper}/{self.slug}"
 
 
-def _note_lacking(asked: Hashable) -> None:
-    _LACKING[asked] = None
+def _note_lacking(request: Hashable) -> None:
+    _LACKING[request] = None
     if len(_LACKING) > MOST_LACKING:
         _LACKING.clear()
 
@@ -174,3 +176,23 @@ def _of_prompts(claim: Claim | None, settle: Measurement) -> Claim | None:
     if several or claim.finding.startswith(ONE_PROMPT_BEGINS.rstrip(". ")):
         return claim
     return replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)
+
+
+def load_exhibits(
+    paper: Paper, drawings: Mapping[str, Draw], entries: Mapping[str, tuple[Entry, ...]] | None = None
+) -> tuple[Exhibit, ...]:
+    """The exhibits of a paper, from `exhibits.toml` in its folder and in its order, joined with `drawings` and
+    `entries` by slug."""
+    file = Path(__file__).parent / paper.replace("-", "_") / "exhibits.toml"
+    described = tomllib.loads(file.read_text(encoding="utf-8"))
+    assert described.keys() == drawings.keys(), described.keys() ^ drawings.keys()
+    return tuple(
+        Exhibit(paper, slug, drawing=drawings[slug], entries=(entries or {}).get(slug, ()), **_fields(fields))
+        for slug, fields in described.items()
+    )
+
+
+def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an exhibit, with texts joined to one line."""
+    texts = {name: " ".join(fields[name].split()) for name in ("title", "shows", "look_for")}
+    return texts | {"source": fields["source"], "controls": tuple(fields.get("controls", ()))}

@@ -1,4 +1,4 @@
-"""Pack a filled folder of runs as the results that come with kvlab (`kvlab.atlas.shipped_exhibits`)."""
+"""Pack a filled runs folder as the results shipped with kvlab (`kvlab.atlas.shipped_exhibits`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from kvlab.atlas.claims import EVIDENCE as ALL_EVIDENCE
-from kvlab.atlas.evidence import Evidence, named_rows
+from kvlab.atlas.evidence import Evidence, evidence_rows
 from kvlab.atlas.exhibit import RECORDED, Choice, Needs
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.shipped_exhibits import card_row, rows_of
@@ -24,17 +24,17 @@ from kvlab.results.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
 
-ROWS_TOGETHER = 8  # of figures: a page reads those of one exhibit alone
+ROWS_TOGETHER = 8  # figures per row group, because a page reads those of one exhibit
 LARGEST = 15_000_000
 THEMES: tuple[Theme, ...] = ("light", "dark")
-LEFT_OUT = ["prediction", "answer"]  # of an evaluation's rows: nothing is drawn from them
+LEFT_OUT = ["prediction", "answer"]  # evaluation columns that no figure uses
 
 
 def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
-    """Write everything the atlas draws from, with the words for the machine it was measured on; returns its bytes.
+    """Write all data behind the atlas to `to`, with a description of the machine; returns the size in bytes.
 
     Raises:
-        UserError: the folder holds no recorded comparison, or what is packed would be too large.
+        UserError: the folder holds no recorded comparison, or the result would be too large.
     """
     every = list(recorded(runs))
     if not every:
@@ -62,7 +62,7 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
 
 
 def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
-    """Put the rows and cards of some exhibits of evaluations into what `pack` wrote; returns all its bytes.
+    """Add the rows and cards of some evaluation exhibits to the output of `pack`; returns the total size in bytes.
 
     Raises:
         UserError: an exhibit needs more than evaluations, or nothing was measured for it.
@@ -70,7 +70,7 @@ def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
     fresh, cards = Sources(runs), []
     for exhibit in (find(*key.split("/")) for key in keys):
         if exhibit.source != "eval":
-            raise UserError(f"{exhibit.key} is drawn from more than evaluations: pack all of them, without --only.")
+            raise UserError(f"{exhibit.key} needs more than evaluations: pack everything, without --only.")
         for theme in THEMES:
             drawn = exhibit.draw(fresh, Choice(), theme)
             if isinstance(drawn, Needs):
@@ -87,21 +87,21 @@ def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
 
 
 def recorded(runs: Path) -> Iterator[list[Run]]:
-    """The runs of every complete comparison that was recorded in full, the oldest first."""
+    """The runs of every complete comparison recorded at level full, oldest first."""
     for entry in reversed(list_comparisons(runs)):
         if entry.status == "complete" and all(run.level == "full" for run in entry.runs):
             yield [open_run(runs / run.run_id) for run in entry.runs]
 
 
 def _shown(group: list[Run], evidence: Evidence) -> list[pd.DataFrame]:
-    """The rows of one prompt: of every run of the methods, or, where any shows it, of the first that does.
+    """The rows of one prompt: of all runs of the methods, or without methods, of the first run that has any.
 
-    A comparison's probe lies in one of its runs alone.
+    Only one run of a comparison holds its probe.
     """
     methods = evidence.methods
     mine = [run for run in group if run.record.method in methods]
     runs = mine if methods else sorted(group, key=lambda run: run.record.method != "full")
-    found = (rows for run in runs if len(rows := named_rows(run, evidence)))
+    found = (rows for run in runs if len(rows := evidence_rows(run, evidence)))
     return list(found if methods else islice(found, 1))
 
 
@@ -118,7 +118,7 @@ def _kept(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _drawings(sources: Sources) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The figures of recorded runs, and the cards of all exhibits; a calculator needs none."""
+    """The figures of recorded runs, and the cards of all exhibits except calculators."""
     figures: list[dict[str, str]] = []
     cards = []
     for exhibit in EXHIBITS:
@@ -129,12 +129,12 @@ def _drawings(sources: Sources) -> tuple[pd.DataFrame, pd.DataFrame]:
             cards.append(card_row(exhibit, drawn, theme))
             if exhibit.source in RECORDED:
                 figures += rows_of(exhibit, drawn, theme)
-    # The largest lie first and so in one group: exhibits that show the same maps take their room once.
+    # Largest first, so that exhibits with the same maps share a row group and compress well.
     return pd.DataFrame(sorted(figures, key=_room(figures))), pd.DataFrame(cards)
 
 
 def _room(figures: Sequence[dict[str, str]]) -> Callable[[dict[str, str]], int]:
-    """Sorts figures by the largest of their exhibit, which leaves the figures of an exhibit in their order."""
+    """Sort key: the largest figure of the exhibit, which keeps an exhibit's figures in order."""
     largest: dict[str, int] = {}
     for row in figures:
         largest[row["exhibit"]] = max(largest.get(row["exhibit"], 0), len(row["frame"]))

@@ -1,4 +1,4 @@
-"""Tables of scores as text for papers: Markdown and LaTeX, every mean with its 95 % interval."""
+"""Write score tables as Markdown and LaTeX, each mean with its 95 % interval."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from kvlab.results.quality_tables import ranks, scores
 from kvlab.results.score_tables import FULL
 
 BOLD_IS = "bold: level with the best at that budget by paired differences"
-ONE = ["model", "model_digest", "question_aware"]  # rows that differ here stand in tables of their own
+ONE = ["model", "model_digest", "question_aware"]  # each combination gets its own table
 NOT_RUN = "–"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a cell says, and whether it stands out."""
+    """Text of a cell, and whether it is bold."""
 
     text: str
     bold: bool = False
 
 
 @dataclass(frozen=True)
-class Written:
-    """A table as it is written down."""
+class TextTable:
+    """A formatted table."""
 
     title: str
     header: tuple[str, ...]
@@ -41,13 +41,13 @@ class Written:
     caption: str
 
 
-def score_tables(rows: pd.DataFrame) -> list[Written]:
-    """One table for each model, and for the question in sight or not: arms and budgets down, tasks across."""
+def score_tables(rows: pd.DataFrame) -> list[TextTable]:
+    """One table per model and question-awareness: arms and budgets by tasks."""
     groups = rows.groupby(ONE, dropna=False, sort=False)
     return [_score_table(group, str(model), bool(aware)) for (model, _, aware), group in groups]
 
 
-def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> Written:
+def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> TextTable:
     table = scores(rows)
     best = {
         (line.task, line.arm, asked)
@@ -78,11 +78,11 @@ def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> Written:
         settings_of_rows(rows),
     ]
     title = f"Scores of {model}"
-    return Written(title, ("method", "budget", *across.values()), tuple(lines), "; ".join(filter(None, parts)) + ".")
+    return TextTable(title, ("method", "budget", *across.values()), tuple(lines), "; ".join(filter(None, parts)) + ".")
 
 
-def beside_table(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> Written:
-    """Ours beside theirs (`kvlab.atlas.paper_tables.beside`), model and hardware of both in the caption."""
+def comparison_table(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> TextTable:
+    """The paper's and our scores (`paper_tables.compare_scores`), with models and hardware in the caption."""
     theirs = [name for name in frame if name not in FRAME]
     digits = 1 if table.scale == 100 else 3
     model = ", ".join(rows["model"].unique()) if len(rows) else "not run"
@@ -95,14 +95,14 @@ def beside_table(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> 
         ours = _mean(line["ours"], line["ours_low"], line["ours_high"], line["prompts"], digits)
         lines.append(tuple(Cell(str(text)) for text in (*named, *printed, ours)))
     headed = (*header, *(f"theirs: {name}" for name in theirs), f"ours: {model}")
-    return Written(table.title, headed, tuple(lines), beside_caption(table, frame, rows))
+    return TextTable(table.title, headed, tuple(lines), comparison_caption(table, frame, rows))
 
 
 FRAME = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
 
 
-def beside_caption(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """What stands beside what: models, hardware, prompts, metrics with their packages, and what differs."""
+def comparison_caption(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """Caption: models, hardware, prompts, metrics with their packages, and differences in set-up."""
     values = table.values
     source = ", ".join(values["source"].unique()) if len(values) else "a figure without printed numbers"
     models = ", ".join(name for name in values["model"].unique() if name) or ", ".join(table.models) or "model not said"
@@ -123,7 +123,7 @@ def beside_caption(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -
 
 
 def devices(rows: pd.DataFrame) -> str:
-    """Where rows were measured."""
+    """Devices the rows were measured on."""
     return ", ".join(sorted(rows["device"].dropna().unique())) if "device" in rows else ""
 
 
@@ -136,8 +136,8 @@ def _mean(mean: float, low: float, high: float, count: float, digits: int) -> st
     return f"{middle} [{least}, {most}]"
 
 
-def markdown(table: Written) -> str:
-    """The table as Markdown (GitHub's), its caption below."""
+def markdown(table: TextTable) -> str:
+    """The table as GitHub Markdown, with its caption below."""
     rule = ["---", *["---:" if any(name in head for name in ("(", ":")) else "---" for head in table.header[1:]]]
     lines = [[_md(Cell(head)) for head in table.header], rule, *([_md(cell) for cell in line] for line in table.lines)]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -145,7 +145,7 @@ def markdown(table: Written) -> str:
 
 
 def _literal(text: str) -> str:
-    """Text that Markdown shows as written; underscores inside a word are no markup there."""
+    """Escape Markdown; underscores inside a word need no escape."""
     return re.sub(r"([\\`*<>|$~]|\](?=\()|(?<!\w)_|_(?!\w))", r"\\\1", text)
 
 
@@ -160,8 +160,8 @@ LATEX: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def latex(table: Written) -> str:
-    """The table as LaTeX; it needs the package booktabs."""
+def latex(table: TextTable) -> str:
+    """The table as LaTeX (needs booktabs)."""
     columns = "ll" + "r" * (len(table.header) - 2)
     rows = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in table.lines]
     return "\n".join(
@@ -175,8 +175,8 @@ def latex(table: Written) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with LaTeX's own signs written out."""
-    return "".join(LATEX.get(sign, sign) for sign in text)
+    """The text with LaTeX's special characters escaped."""
+    return "".join(LATEX.get(character, character) for character in text)
 
 
 def _tex(cell: Cell) -> str:
@@ -186,20 +186,20 @@ def _tex(cell: Cell) -> str:
 WRITERS = {".md": markdown, ".tex": latex}
 
 
-def text_of(ending: str, rows: pd.DataFrame) -> str:
-    """The score tables of result rows as a file with that ending would have them."""
+def render_tables(ending: str, rows: pd.DataFrame) -> str:
+    """The score tables of result rows in the format of a file ending."""
     return "\n".join(WRITERS[ending](table) for table in score_tables(rows))
 
 
 def check_file(path: Path) -> Path:
-    """The path; raises UserError for a file that is neither Markdown nor LaTeX."""
+    """The path; raises UserError unless it ends in .md or .tex."""
     if path.suffix.lower() not in WRITERS:
-        raise UserError(f"Tables are written as Markdown or LaTeX: name a file that ends in .md or .tex, not {path}.")
+        raise UserError(f"Tables are written as Markdown or LaTeX: choose a file that ends in .md or .tex, not {path}.")
     return path
 
 
-def write(path: Path, tables: list[Written]) -> None:
-    """Write the tables to a file, as its ending says; raises UserError where it cannot be written."""
+def write(path: Path, tables: list[TextTable]) -> None:
+    """Write the tables in the file's format; raises UserError if it cannot be written."""
     text = "\n".join(WRITERS[check_file(path).suffix.lower()](table) for table in tables)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""A paper's table by name: the files it needs, the request that runs it, and ours beside theirs.
+"""Reproduce a paper's table: the files it needs, the request that runs it, and both sets of scores.
 
-What each table is made of stands in `paper_tables.toml`; the papers' own scores are those of `paper_values.csv`.
+Tables are defined in `paper_tables.toml`; the papers' own scores are in `paper_values.csv`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from kvlab.requests.method_spec import format_spec, parse_spec
 from kvlab.results.provenance import PRESET, as_published
 
 DATA = Path(__file__).with_name("paper_tables.toml")
-AVERAGE = "avg."  # how papers call the mean over a table's tasks
-OWN = "its own"  # the metric that a file's format scores by
-DEPTH = ("", "*/", "*/*/")  # how deep a folder is searched
+AVERAGE = "avg."  # name of the mean over a table's tasks
+OWN = "its own"  # the default metric of a file's format
+DEPTH = ("", "*/", "*/*/")  # search depth in a folder
 ROW = ["dataset", "metric", "method", "budget"]
 
 
 @dataclass(frozen=True)
 class PaperFile:
-    """One file of a table. `metrics` gives kvlab's metric for each that the paper prints."""
+    """One file of a table. `metrics` maps the paper's metrics to kvlab's."""
 
     dataset: str
     find: tuple[str, ...]
@@ -46,14 +46,14 @@ class PaperFile:
     metrics: Mapping[str, str] = field(default_factory=lambda: {OWN: OWN})
 
     def found_in(self, folder: Path) -> Path | None:
-        """The first file of its names in the folder or two below it."""
+        """The first matching file in the folder or up to two levels below."""
         patterns = [below + name for name in self.find for below in DEPTH]
         return next((path for one in patterns for path in sorted(folder.glob(one)) if path.is_file()), None)
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table or figure of scores. `presets` names a method at a budget that the paper sets up differently."""
+    """A table or figure of scores. `presets` maps "method budget" to a preset that differs from the paper's default."""
 
     name: str
     paper: str
@@ -74,11 +74,11 @@ class PaperTable:
 
     @property
     def values(self) -> pd.DataFrame:
-        """What the paper prints, columns as `kvlab.atlas.papers.COLUMNS`; empty for a figure without numbers."""
+        """The paper's values (`kvlab.atlas.papers.COLUMNS`); empty for a figure without numbers."""
         return paper_values(self.paper, self.exhibit)
 
     def choices(self) -> tuple[MethodChoice, ...]:
-        """Every method and budget of the table but the full cache, under the paper's settings."""
+        """Every method and budget of the table except the full cache, with the paper's settings."""
         values = self.values
         asked = list(zip(values["method"], values["budget"], strict=True)) or [
             *((method, budget) for method in self.methods for budget in self.budgets),
@@ -94,42 +94,42 @@ class PaperTable:
         return MethodChoice(method=name, budget=amount, hyper_parameters=as_published(name, options))
 
     def found(self, folder: Path) -> list[tuple[PaperFile, Path | None]]:
-        """Every file the table needs and where it lies; None where it does not. Raises UserError for no folder."""
+        """Every file of the table with its path, or None if missing. Raises UserError if `folder` is no folder."""
         if not folder.is_dir():
-            raise UserError(f"{str(folder)!r} is no folder: give --data the folder of the benchmark's files.")
+            raise UserError(f"{str(folder)!r} is not a folder: pass the folder of the benchmark's files to --data.")
         return [(file, file.found_in(folder)) for file in self.files]
 
 
-def names() -> tuple[str, ...]:
+def table_names() -> tuple[str, ...]:
     """The names of all tables."""
     return tuple(_tables())
 
 
 def paper_table(name: str) -> PaperTable:
-    """The named table; raises UserError where there is none."""
+    """The named table; raises UserError if there is none."""
     if name not in _tables():
-        raise UserError(f"No paper's table is called '{name}': choose one of {', '.join(_tables())}.")
+        raise UserError(f"There is no paper table '{name}': choose one of {', '.join(_tables())}.")
     return _tables()[name]
 
 
-def places() -> Mapping[str, str]:
-    """Where people get each kind of file."""
+def file_sources() -> Mapping[str, str]:
+    """Download locations per kind of file."""
     return dict(_data()["places"])
 
 
 def file_choices(
     found: Iterable[tuple[PaperFile, Path | None]], options: Mapping[str, JsonValue] | None = None
 ) -> tuple[FileChoice, ...]:
-    """The files that are there, as an evaluation takes them; `options` are those of each."""
+    """The existing files as evaluation inputs, each with `options`."""
     there = [(file, path) for file, path in found if path is not None]
     return tuple(FileChoice(form=file.form, path=path, options=dict(options or {})) for file, path in there)
 
 
-def beside(table: PaperTable, rows: pd.DataFrame) -> pd.DataFrame:
-    """Ours beside theirs: a row a dataset, metric, method and budget, as the paper has them, or else as was run.
+def compare_scores(table: PaperTable, rows: pd.DataFrame) -> pd.DataFrame:
+    """Both sets of scores: one row per dataset, metric, method and budget of the paper, or else of our run.
 
-    Columns: `ROW`, ours with `_low` and `_high` and prompts (all empty where it was not run), scored (kvlab's metric),
-    and one column a model of the paper with its value. All scores are on the paper's scale.
+    Columns: `ROW`, ours with `_low` and `_high`, prompts (empty if not run), scored (kvlab's metric), and one column
+    per model of the paper. All scores are on the paper's scale.
     """
     ours = pd.DataFrame(_ours(table, rows), columns=[*ROW, "ours", "ours_low", "ours_high", "prompts", "scored"])
     values = table.values
@@ -151,7 +151,7 @@ def _printed(table: PaperTable, dataset: str, metric: str) -> str:
 
 
 def _words(budget: str) -> str:
-    """A budget as this table says it; empty for the full cache."""
+    """A budget as text; "" for the full cache."""
     text = budget.strip()
     return "" if text in ("", "100 %") else Budget.parse(text.removesuffix("slots")).words
 
@@ -176,7 +176,7 @@ def _ours(table: PaperTable, rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _scored(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """The rows under a metric; ROUGE by the package that LongBench and the papers' codes score with, if it is there."""
+    """The rows under a metric; ROUGE uses the package of LongBench and the papers' code if it is installed."""
     wanted = rows["metric"].iloc[0] if metric == OWN else metric
     theirs = f"{wanted}_longbench"
     if wanted.startswith("rouge") and is_installed(theirs):
@@ -198,7 +198,7 @@ def _lines(table: PaperTable, dataset: str, metric: str, rows: pd.DataFrame) -> 
 
 
 def _arms(rows: pd.DataFrame) -> list[str]:
-    """Methods with their options, without the preset that all stand under."""
+    """Methods with their options, without the shared preset."""
     read = [json.loads(text or "{}") for text in rows["hyper_parameters"]]
     own = [{name: value for name, value in options.items() if name != PRESET} for options in read]
     return [format_spec(*pair) for pair in zip(rows["method"], own, strict=True)]

@@ -1,4 +1,4 @@
-"""The values the papers print: small tables beside the exhibits, each value with the table it stands in."""
+"""Values printed in the papers, each with its source table."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ FILE = "paper_values.csv"
 
 
 def paper_values(paper: str, exhibit: str) -> pd.DataFrame:
-    """The values one figure or table prints, columns as `COLUMNS`; empty where the text of the paper gives none.
+    """The values printed in one figure or table (`COLUMNS`), from `paper_values.csv` in the paper's folder; empty if
+    none.
 
-    They come from `paper_values.csv` in the paper's folder. `method` is kvlab's name where kvlab has the method,
-    `budget` as the paper says it, with its unit.
+    `method` is kvlab's name if it has the method; `budget` is as printed, with its unit.
     """
     values = _read(paper.replace("-", "_"))
     return values[values["exhibit"] == exhibit].reset_index(drop=True)
 
 
 def grey_table(values: pd.DataFrame) -> pd.DataFrame:
-    """The values as the paper lays them out: a row a model, method and budget, a column a dataset (or metric)."""
+    """The values in the paper's layout: one row per model, method and budget, one column per dataset (or metric)."""
     across = "dataset" if values["dataset"].nunique() > 1 else "metric"
     rows = [name for name in ("source", "model", "method", "budget") if values[name].astype(bool).any()]
     order = {name: values[name].drop_duplicates().tolist() for name in (*rows, across)}

@@ -1,4 +1,4 @@
-"""Numbers over prompts, which verdicts rest on: the mean of one value a prompt with its interval, and how many."""
+"""Means over prompts with intervals, for verdicts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kvlab.results.verdict import Basis
 
 
 def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:
-    """The mean of a column with its interval over prompts: heads, steps and merges of a prompt are averaged first."""
+    """Mean of a column with its interval over prompts, after averaging heads, steps and merges within a prompt."""
     values = frame.groupby(prompt, sort=False)[column].mean().dropna() if len(frame) else pd.Series(dtype=float)
     return interval_of(values.to_list())
 
 
 def interval_of(values: Sequence[float]) -> Interval | None:
-    """The mean of one value a prompt with its 95 % interval; None where there is none."""
+    """Mean of one value per prompt with its 95 % interval; None if there is none."""
     known = [float(value) for value in values if np.isfinite(value)]
     return mean_interval(known) if known else None
 
@@ -31,6 +31,6 @@ def basis_of(frame: pd.DataFrame, merges: int = 0) -> Basis:
     return Basis(frame["prompt"].nunique() if len(frame) else 0, heads, merges)
 
 
-def words_of(found: Interval | None, show: Callable[[float], str]) -> str:
+def mean_text(found: Interval | None, show: Callable[[float], str]) -> str:
     """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
     return "not measured" if found is None else mean_words(found.mean, found.low, found.high, found.n, show)

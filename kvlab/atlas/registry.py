@@ -1,4 +1,4 @@
-"""All exhibits, paper by paper, in the order the papers print them."""
+"""All exhibits by paper, in print order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def of_paper(paper: str) -> list[Exhibit]:
 
 
 def find(paper: str, slug: str) -> Exhibit:
-    """The exhibit named by an address; raises UserError where there is none."""
+    """The exhibit with this paper and slug; raises UserError if there is none."""
     found = [exhibit for exhibit in of_paper(paper) if exhibit.slug == slug]
     if not found:
         known = ", ".join(exhibit.slug for exhibit in of_paper(paper)) or "none"

@@ -1,4 +1,4 @@
-"""What is said of each paper's claims on this model: those that hold, that do not, and that cannot be said yet."""
+"""Scorecard of the papers' claims on this model: how many hold, fail, or are open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS
-from kvlab.atlas.shipped_exhibits import card_of, merged
+from kvlab.atlas.shipped_exhibits import card_of, with_shipped
 from kvlab.common.errors import UserError
 from kvlab.results.shipped import shipped
 from kvlab.results.sources import Sources
@@ -22,9 +22,9 @@ Lines = dict[str, dict[Verdict, list[tuple[Exhibit, Claim]]]]
 
 
 def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
-    """The claims of every paper by verdict, each with the exhibit that decides it.
+    """The claims of every paper by verdict, each with its deciding exhibit.
 
-    A claim that several exhibits of a paper show counts once: at the one made for it, else at the first of them.
+    A claim shown by several exhibits of a paper counts once: at the exhibit made for it, else at the first.
     """
     found: Lines = {paper: {verdict: [] for verdict in VERDICTS} for paper in PAPERS}
     seen: set[tuple[str, str]] = set()
@@ -37,31 +37,31 @@ def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
 
 
 def counts(found: Lines) -> pd.DataFrame:
-    """A row a paper: paper, title, and how many claims `holds`, `fails` and are `open`."""
+    """One row per paper: paper, title, and the numbers of claims that `holds`, `fails` and are `open`."""
     rows = [(paper, title, *(len(found[paper][verdict]) for verdict in VERDICTS)) for paper, title in PAPERS.items()]
     return pd.DataFrame(rows, columns=["paper", "title", "holds", "fails", "open"])
 
 
 def claims_of(drawn: tuple[Drawn, ...] | Needs) -> tuple[Claim, ...]:
-    """Every claim of an exhibit's figures."""
+    """All claims of an exhibit's figures."""
     return () if isinstance(drawn, Needs) else tuple(one.claim for one in drawn if one.claim is not None)
 
 
 def scorecard(root: Path) -> pd.DataFrame:
-    """`counts` of what the folder of runs or, where it has less, what comes with kvlab says."""
+    """`counts` for a runs folder, completed by the shipped results."""
     newest = next(iter(list_comparisons(root, limit=1)), None)
     runs = [open_run(root / run.run_id) for run in newest.runs] if newest else []
     sources, ships = Sources(root, runs[0] if runs else None, runs), shipped()
     judged = []
     for exhibit in EXHIBITS:
         own, card = _drawn(exhibit, sources), card_of(exhibit, ships, sources, "light")
-        shown = merged(exhibit, own, ships, sources, "light") if isinstance(own, tuple) else own
+        shown = with_shipped(exhibit, own, ships, sources, "light") if isinstance(own, tuple) else own
         judged.append((exhibit, card.claims if card and isinstance(own, Needs) else claims_of(shown)))
     return counts(lines(judged))
 
 
 def _drawn(exhibit: Exhibit, sources: Sources) -> tuple[Drawn, ...] | Needs:
-    """The exhibit, or why there is none: of a run that was killed, what would end a page's card must not end a list."""
+    """The exhibit, or why there is none; errors from an incomplete run must not end the list."""
     try:
         return exhibit.draw(sources, Choice(), "light")
     except UserError as error:

@@ -28,10 +28,10 @@ from kvlab.results.score_tables import (
     PROMPT,
     _values,
     means_over_tasks,
-    named,
     paired_gap,
     score_table,
-    where_all_were,
+    shared_by_all_arms,
+    with_names,
     without_preset,
 )
 from kvlab.results.sources import EVAL_FOLDER, Sources
@@ -41,14 +41,14 @@ OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
 
 @dataclass(frozen=True)
 class Arm:
-    """A method with the options that are asked for; the others stand at what its paper has."""
+    """A method with its changed options; all others are as in its paper."""
 
     method: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
     def published(self) -> dict[str, JsonValue]:
-        """The options together with the paper's preset, as rows of an evaluation have them."""
+        """The options with the paper's preset, as in evaluation rows."""
         return as_published(self.method, self.options)
 
     @property
@@ -63,7 +63,7 @@ class Arm:
 
 
 def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tuple[Arm, ...]:
-    """One arm for each value of an option, with `fixed` options beside it."""
+    """One arm per value of an option, with `fixed` options."""
     return tuple(Arm(method, {option: value, **fixed}) for value in values)
 
 
@@ -101,7 +101,7 @@ class Experiment:
         )
 
     def rows(self, sources: Sources) -> pd.DataFrame:
-        """The rows of one model that belong to the experiment: the model of the run in view, else the most used."""
+        """The experiment's rows of one model: that of the current run, else the most frequent."""
         return sources.once(f"rows of {self}", lambda: self._rows(sources))
 
     def _rows(self, sources: Sources) -> pd.DataFrame:
@@ -123,16 +123,16 @@ class Experiment:
             found = found[found["task"].isin(self.tasks)]
         found = found[found["task"].isin(found.loc[found["method"] != FULL, "task"])]
         arms_found = found.loc[found["method"] != FULL, ["method", "hyper_parameters"]].drop_duplicates()
-        # One arm of several compares nothing.
+        # A single arm of several compares nothing.
         return found if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
 
     def scores(self, sources: Sources) -> pd.DataFrame:
-        """A row a task, arm and budget: `score_table` of the experiment's rows; empty where there are none."""
+        """`score_table` of the experiment's rows; empty if there are none."""
         rows = self.rows(sources)
         return sources.once(f"scores of {self}", lambda: score_table(rows)) if len(rows) else pd.DataFrame()
 
     def needs(self, sources: Sources) -> Needs:
-        """What is missing while `scores` is empty."""
+        """What to run if `scores` is empty."""
         names = ", ".join(arm.name for arm in self.arms)
         return Needs(f"No evaluation of {names} was found.", self.evaluation(sources))
 
@@ -144,7 +144,7 @@ class Experiment:
         """The same on the paper's own model and files, which the user has to have: `data` such as `longbench=FILE`."""
         theirs = replace(self.evaluation(sources), tasks=(), data=data, model=model, samples=200)
         files = ", ".join(name.partition("=")[2] for name in data)
-        sentence = f"Scores to set beside the paper's own need its model, {model}, and its data ({files})."
+        sentence = f"Scores comparable with the paper's need its model, {model}, and its data ({files})."
         return Needs(sentence, theirs)
 
     def origin(self, sources: Sources) -> Provenance:
@@ -153,10 +153,10 @@ class Experiment:
 
 
 def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -> pd.DataFrame:
-    """The rows of a method under the given options, and those that were asked for with fewer words and had the same.
+    """The rows of a method with the given options, including equivalent requests with fewer explicit options.
 
-    An option that stands at what its preset has makes no other measurement: of two exhibits' evaluations in one folder
-    it is made once, under the words that came first.
+    An option equal to its preset's value is the same measurement; of two exhibits' evaluations in one folder it runs
+    once, under the first request's text.
     """
     text, mine = canonical_json(own), rows[rows["method"] == method]
     exact = mine[mine["hyper_parameters"] == text]
@@ -170,7 +170,7 @@ def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -
 
 
 def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
-    """Whether what was asked for in other words ran under the options `own`, as its settings say."""
+    """Whether a request with other option text ran with the options `own`, judged by its recorded settings."""
     given, real = _values(asked or "{}"), _values(settings or "{}")
     if any(own.get(name) != value for name, value in given.items()):
         return False
@@ -184,7 +184,7 @@ def origin_of(rows: pd.DataFrame) -> Provenance:
     parts = [f"{model} ({digest})", f"{prompts} prompts"]
     if {"device", "versions"} <= set(rows.columns):
         parts += sorted(rows["device"].dropna().unique())
-        # Rows of several installations name each of them.
+
         parts += [
             ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
             for text in sorted(rows["versions"].dropna().unique())
@@ -194,48 +194,46 @@ def origin_of(rows: pd.DataFrame) -> Provenance:
 
 
 def read_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> str:
-    """The reading of `figures.score_against_budget`, from the rows and the table it shows."""
-    return figures.read_score_against_budget(means_over_tasks(rows, where_all_were(table), ["arm"]), panel)
+    """Reading of `figures.score_against_budget` from its rows and table."""
+    return figures.read_score_against_budget(means_over_tasks(rows, shared_by_all_arms(table), ["arm"]), panel)
 
 
 def read_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> str:
-    """The reading of `figures.score_by_option`, from the rows and the table with the option's column."""
+    """Reading of `figures.score_by_option` from its rows and table."""
     return figures.read_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
 
 
 def read_table(rows: pd.DataFrame, table: pd.DataFrame) -> str:
-    """The reading of `figures.benchmark_table`, from the rows and the table it shows."""
+    """Reading of `figures.benchmark_table` from its rows and table."""
     return figures.read_benchmark_table(means_over_tasks(rows, table))
 
 
 def gap(
     rows: pd.DataFrame, first: str, second: str, budget: float | None = None, column: str = "score"
 ) -> Interval | None:
-    """Mean score of arm `first` minus arm `second` over the prompts and budgets both saw, with its 95 % interval.
+    """Mean of arm `first` minus arm `second` over their common prompts and budgets, with its 95 % interval.
 
-    `column` may be another of the rows' numbers, such as `kept` where the rows hold it.
-
-    Arms as the score table names them; only metrics where higher is better. The mean is over the tasks, as
-    `kvlab.evaluate.results.summary.over_tasks`: a prompt under several budgets is one sample. None where they share no
-    prompt.
+    `column` may be another numeric column such as `kept`. Arms are named as in the score table; only metrics where
+    higher is better. Averaged over tasks as in `kvlab.evaluate.results.summary.over_tasks`: a prompt at several budgets
+    is one sample. None without common prompts.
     """
-    higher = named(rows[rows["metric"].map(higher_is_better)])
+    higher = with_names(rows[rows["metric"].map(higher_is_better)])
     if budget is not None:
         higher = higher[higher["budget"] == budget]
     one, other = (higher[higher["arm"] == arm] for arm in (first, second))
     return paired_gap(one, other, [*PROMPT, "budget", "question_aware"], column)
 
 
-def score_words(one: Interval | None, show: Callable[[float], str] = number) -> str:
+def score_text(one: Interval | None, show: Callable[[float], str] = number) -> str:
     """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
     return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
 
 
 def _signed(value: float) -> str:
-    return f"{round(value, 9) + 0.0:+.3g}"  # what rounding leaves of equal scores is no difference
+    return f"{round(value, 9) + 0.0:+.3g}"  # rounding noise of equal scores is no difference
 
 
-def gap_words(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
+def gap_text(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
     """A gap as `+0.12 (+0.02 to +0.2, n = 40)`."""
     return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
 

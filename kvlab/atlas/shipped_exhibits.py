@@ -1,4 +1,4 @@
-"""What is shown of an exhibit where the reader has nothing, or less than comes with kvlab (`shipped_folder`)."""
+"""Show shipped results for exhibits where the user has no data, or less than shipped."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.results.provenance import Provenance
-from kvlab.results.shipped import Shipped, ShippedCard, claim_of
+from kvlab.results.shipped import Shipped, ShippedCard, parse_claim
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
 
 MODEL = "mini"
 
 
-def drawn(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """The exhibit as it ships; what evaluations and benchmarks draw is drawn anew from their rows."""
+def draw_shipped(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """The exhibit from shipped results; evaluations and benchmarks are redrawn from their rows."""
     if exhibit.source not in RECORDED:
         return exhibit.draw(Sources(sources.root, shipped=ships), Choice(), theme)
     return tuple(map(_read, ships.drawings(exhibit.key, theme))) or Needs("It is not among what ships.")
 
 
-def merged(
+def with_shipped(
     exhibit: Exhibit, own: tuple[Drawn, ...] | Needs, theirs: Shipped | None, sources: Sources, theme: Theme
 ) -> tuple[Drawn, ...] | Needs:
-    """What is shown of an exhibit: the reader's own data, and what ships where that is nothing or decides less.
+    """The user's data, completed by the shipped results if missing or less decisive.
 
-    What ships is of `mini` and says nothing of another model in view.
+    Shipped results are of `mini` and are ignored for other models.
     """
     if theirs is None or sources.model not in ("", MODEL) or exhibit.source == "calculator":
         return own
     if isinstance(own, tuple):
         left = list(theirs.claims(exhibit.key, theme))
         return tuple(replace(one, claim=_decided(one.claim, left, theirs)) for one in own)
-    found = drawn(theirs, exhibit, sources, theme)
+    found = draw_shipped(theirs, exhibit, sources, theme)
     if isinstance(found, Needs):
         return own
     return tuple(replace(one, origin=one.origin.at(theirs.words)) for one in found)
 
 
 def card_of(exhibit: Exhibit, theirs: Shipped | None, sources: Sources, theme: Theme) -> ShippedCard | None:
-    """The card of an exhibit that the reader has nothing of; None where what ships says nothing of the model."""
+    """The shipped card of an exhibit; None for another model."""
     if theirs is None or sources.model not in ("", MODEL):
         return None
     return theirs.cards.get((exhibit.key, theme))
 
 
 def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
-    """The reader's claim, or the shipped one where the reader's rests on fewer prompts and is left open.
+    """The user's claim, or the shipped one if the user's is open and rests on fewer prompts.
 
-    Of several shipped claims in the same words the first that is `left` belongs to it, and is taken off.
+    Of several shipped claims with the same text the first in `left` is used and removed.
     """
     other = next((claim for claim in left if own and claim.paper == own.paper), None)
     if other is not None:
@@ -73,7 +73,7 @@ def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | No
 
 
 def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[dict[str, str]]:
-    """What `drawn` reads back."""
+    """Rows from which `draw_shipped` restores the figures."""
     return [
         {
             "exhibit": exhibit.key,
@@ -83,15 +83,15 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
             "frame": one.frame.to_json(orient="table", index=False, double_precision=15),  # shares may be tiny
             "reading": one.reading,
             "origin": str(one.origin),
-            "claim": "" if one.claim is None else json.dumps(vars_of(one.claim)),
+            "claim": "" if one.claim is None else json.dumps(claim_values(one.claim)),
         }
         for one in figures
     ]
 
 
 def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[str, str]:
-    """What `Shipped.cards` reads back."""
-    claims = [vars_of(one.claim) for one in figures if one.claim is not None]
+    """Row from which `Shipped.cards` restores the card."""
+    claims = [claim_values(one.claim) for one in figures if one.claim is not None]
     return {
         "exhibit": exhibit.key,
         "theme": theme,
@@ -104,12 +104,12 @@ def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[s
 def _read(row: dict[str, str]) -> Drawn:
     figure = go.Figure(_decoded(json.loads(row["figure"])), skip_invalid=True)
     frame = pd.read_json(StringIO(row["frame"]), orient="table", precise_float=True)
-    claim = claim_of(json.loads(row["claim"])) if row["claim"] else None
+    claim = parse_claim(json.loads(row["claim"])) if row["claim"] else None
     return Drawn(row["name"], figure, frame, row["reading"], Provenance(row["origin"]), claim)
 
 
 def _decoded(value: object) -> object:
-    """Plotly's packed arrays as arrays again."""
+    """Decode plotly's packed arrays."""
     if isinstance(value, list):
         return [_decoded(one) for one in value]
     if not isinstance(value, dict):
@@ -121,7 +121,7 @@ def _decoded(value: object) -> object:
     return {name: _decoded(one) for name, one in value.items()}
 
 
-def vars_of(claim: Claim) -> dict[str, object]:
+def claim_values(claim: Claim) -> dict[str, object]:
     """A claim as JSON takes it; without `settle`, whose folder is not the reader's."""
     parts = {name: None if one is None else vars(one) for name, one in (
         ("basis", claim.basis), ("interval", claim.interval), ("threshold", claim.threshold),

@@ -60,13 +60,13 @@ def run_paper_table(
     if not force:
         check_fits(EvalJob(name="asked", request=request), Path())
     rows = _run(request, out or RESULTS / name, errors)
-    frame = paper_tables.beside(table, rows)
+    frame = paper_tables.compare_scores(table, rows)
     if as_json:
         typer.echo(frame.to_json(orient="records", indent=2, force_ascii=False, double_precision=15))
     else:
         _print(table, frame, rows)
     if written is not None:
-        texts.write(written, [texts.beside_table(table, frame, rows)])
+        texts.write(written, [texts.comparison_table(table, frame, rows)])
         errors.print(f"The table is in {written}", soft_wrap=True)
     if figure is not None:
         _draw(table, frame, rows, figure)
@@ -80,11 +80,11 @@ def _folder(name: str, data: Sequence[str]) -> Path:
 
 
 def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], console: Console) -> None:
-    from kvlab.atlas.paper_tables import places
+    from kvlab.atlas.paper_tables import file_sources
 
     lines = [table.title]
     lines += [f"  {'found  ' if path else 'missing'}  {file.dataset:16} {path or file.find[0]}" for file, path in found]
-    lines += dict.fromkeys(f"  missing files: {places()[file.place]}" for file, path in found if path is None)
+    lines += dict.fromkeys(f"  missing files: {file_sources()[file.place]}" for file, path in found if path is None)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -162,10 +162,10 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from kvlab.atlas.paper_table_text import beside_table
+    from kvlab.atlas.paper_table_text import comparison_table
     from kvlab.cli.options.tables import print_wide
 
-    text = beside_table(table, frame, rows)
+    text = comparison_table(table, frame, rows)
     shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")
     for line in text.lines:
         shown.add_row(*(cell.text for cell in line))
@@ -173,13 +173,13 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
 
 
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
-    from kvlab.atlas.paper_table_text import beside_caption
+    from kvlab.atlas.paper_table_text import comparison_caption
     from kvlab.figures.base.export import page
     from kvlab.figures.paper_table import ours_beside_theirs, read_ours_beside_theirs
 
     drawn = ours_beside_theirs(frame, title=table.title)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(page(drawn, read_ours_beside_theirs(frame), beside_caption(table, frame, rows)))
+        path.write_bytes(page(drawn, read_ours_beside_theirs(frame), comparison_caption(table, frame, rows)))
     except OSError as error:
         raise UserError(f"The figure cannot be written to {path} ({error.strerror or error}).") from error

@@ -17,7 +17,7 @@ def tasks(
     if fits:
         typer.echo(json.dumps({"problem": _problem(sys.stdin.read())}))
         return
-    from kvlab.atlas.paper_tables import names
+    from kvlab.atlas.paper_tables import table_names
     from kvlab.tasks.loaders import LOADERS, OF_SAMPLES, about, options_of
     from kvlab.tasks.registry import TASKS
 
@@ -50,7 +50,7 @@ def tasks(
         files.add_row(name, about(name), takes)
     files.caption = f"Every file takes {', '.join(OF_SAMPLES)} too; `kvlab data check FILE` says what a file is."
     print_wide(files)
-    typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(names())}.")
+    typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(table_names())}.")
 
 
 def _problem(request: str) -> str:

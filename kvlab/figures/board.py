@@ -1,4 +1,4 @@
-"""The board: methods by budgets, each cell a verdict with its bytes, its KL and the fate of every token of the fact."""
+"""The board: methods by budgets, each cell with verdict, bytes, KL and the fate of every token of the fact."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
-from kvlab.figures.base.by_head import whole_numbers
-from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.cells import cell_text
+from kvlab.figures.base.head_map import integer_ticks
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
 from kvlab.figures.base.template import INK, QUIET, colour_bar, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
-WIDTH = 0.94  # of a cell, of the room between two columns
-STRIP, FOOT = 0.36, 0.42  # the strip's height and where it stands, in rows below the row's middle
+WIDTH = 0.94  # of a cell, as a share of the column
+STRIP, FOOT = 0.36, 0.42  # height and bottom of the strip, in rows below the row's middle
 PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 %
-# Columns: in more than these a cell takes a line more for its bytes, shortens the KLs, and says one KL only.
+# With more columns than these, cells put bytes on their own line, shorten the KLs, and show one KL only.
 ONE_LINE, ROOMY, CROWDED = 1, 2, 4
 MOST_TOKENS, MOST_LABELS = 48, 45
-MOST_WORDS = 96  # cells of the map of heads that carry their share in words
+MOST_WORDS = 96  # cells of the head map that show their share as text
 
 
 def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods (down) by budgets (across) from `analysis.board.board`; every mark carries its run's id first."""
+    """Methods (rows) by budgets (columns) from `analysis.comparison.board.board`; customdata of every mark begins
+    with the run id."""
     cells, rows, columns = in_grid(frame.drop_duplicates("run_id"))
     lines = 2 if len(columns) <= ONE_LINE else 3
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
     height = len(rows) * (54 + 18 * lines)
-    finish(figure, title="Did it still get the answer?", x="budget", y="method", theme=theme, height=height + 168)
+    finish(figure, title="Is the answer still right?", x="budget", y="method", theme=theme, height=height + 168)
     figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
     figure.update_layout(
         annotations=_words(cells, len(columns), theme),
@@ -51,9 +52,9 @@ def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def in_grid(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str], list[str]]:
-    """The cells with their places x and y and the columns they span, the rows, and the columns.
+    """The cells with x, y and span in columns; the row names; the column names.
 
-    A method that takes no budget has a row to itself below the others, across all budgets.
+    A method without a budget gets its own row at the bottom, across all budgets.
     """
     own = cells["column"] == OWN_BUDGET
     rows = pd.concat([cells.loc[~own, "row"], cells.loc[own, "row"]]).drop_duplicates().tolist()
@@ -65,13 +66,13 @@ def in_grid(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str], list[str]]:
 
 
 def row_names(cells: pd.DataFrame, rows: list[str]) -> list[str]:
-    """The rows as an axis names them; of a method that takes no budget it says so."""
+    """Row labels; methods without a budget are marked as such."""
     own = set(cells.loc[cells["column"] == OWN_BUDGET, "row"])
     return ["<br>".join(textwrap.wrap(f"{row} ({OWN_BUDGET})" if row in own else row, 16)) for row in rows]
 
 
 def budgets_in_order(cells: pd.DataFrame) -> list[str]:
-    """The columns by the share of the full cache's bytes their runs hold, so that budgets rise from left to right."""
+    """The columns sorted by the median live bytes of their runs."""
     size = cells["live_ratio"].astype(float).fillna(np.inf)
     return cells.assign(size=size).groupby("column", sort=False)["size"].median().sort_values().index.tolist()
 
@@ -80,65 +81,62 @@ def read_board(frame: pd.DataFrame) -> str:
     """How many runs got the answer, and what the cells show."""
     cells = frame.drop_duplicates("run_id")
     if cells.empty:
-        return "No compressed run has been made yet."
+        return "There are no compressed runs yet."
     counts = cells["verdict"].value_counts()
     told = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if kind in counts)
-    strip = "What became of a fact's tokens is not known."
+    strip = "The fate of the fact's tokens is unknown."
     if frame["kept"].notna().any():
         most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
         when = _moment(frame)
         tokens = int(frame.groupby("run_id")["position"].count().max())
-        column = f"a column about {tokens / MOST_TOKENS:.1f} tokens" if tokens > MOST_TOKENS else "a column a token"
+        column = f"one column per {tokens / MOST_TOKENS:.1f} tokens" if tokens > MOST_TOKENS else "one column per token"
         strip = (
-            f"The strip is the fact, {column}, filled by the share of heads that kept, merged or dropped it "
-            f"{when}; most is kept whole by {most.index[0]} ({percent(most.iloc[0])} of heads, "
+            f"The strip shows the fact, {column}, filled by the share of heads that kept, merged or dropped it "
+            f"{when}; {most.index[0]} keeps most unmerged ({percent(most.iloc[0])} of heads, "
             "mean over the fact's tokens)."
         )
-    kl = "on the answer's tokens, and on all" if cells["column"].nunique() <= CROWDED else "on the answer's tokens"
-    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats a token: {kl}. {read_over_budget(cells)}{strip}"
+    kl = "on the answer's tokens and on all" if cells["column"].nunique() <= CROWDED else "on the answer's tokens"
+    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats per token {kl}. {read_over_budget(cells)}{strip}"
 
 
 def _moment(frame: pd.DataFrame) -> str:
-    """The step after which the fates are taken, in words."""
+    """Description of the step after which fates are evaluated."""
     if "moment" in frame:
         return str(frame["moment"].iloc[0])
     return "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
 
 
 def read_over_budget(cells: pd.DataFrame) -> str:
-    """What the percentage beside the bytes is, with a space behind it; nothing where no cell has one."""
+    """Explain the percentage next to the bytes, with a trailing space; empty if no cell has one."""
     if "over_budget" not in cells or not cells["over_budget"].notna().any():
         return ""
-    return (
-        "Beside the bytes: how far they are above the keys and values of the budget (metadata, and generated tokens "
-        "that come on top). "
-    )
+    return "The percentage after the bytes: excess over the budget's keys and values (metadata and generated tokens). "
 
 
-def bytes_words(line: Any, limit: int = 1000) -> str:
-    """Live bytes with how far they are above the budget's, or their share of the full cache's where there is none.
+def bytes_text(line: Any, limit: int = 1000) -> str:
+    """Live bytes with their excess over the budget, or their share of the full cache's if there is no budget.
 
-    Of more than `limit` characters the bytes alone; nothing where they have no room either, or were not recorded.
+    Texts longer than `limit` characters are shortened to the bytes alone, or to ""; "" if not recorded.
     """
     if pd.isna(line.live_bytes):
         return ""
     size, above = byte_size(line.live_bytes), getattr(line, "over_budget", None)
     if above is not None and pd.notna(above):
-        longer = f"{size} ({above_words(above)})"
+        longer = f"{size} ({excess_text(above)})"
     else:
         longer = size if pd.isna(line.live_ratio) else f"{size} ({number(100 * line.live_ratio, 2)} % of full)"
     return next((words for words in (longer, size) if len(words) <= limit), "")
 
 
-def above_words(share: float) -> str:
-    """How far bytes are above their budget's, such as `+14 %`."""
+def excess_text(share: float) -> str:
+    """Excess over the budget, such as `+14 %`."""
     return f"{'+' if share >= 0 else ''}{number(100 * share, 2)} %"
 
 
-def verdict_words(line: Any, limit: int = 40) -> str:
-    """A verdict in words, such as `nearly: 4 for 3` or `wrong: … 12.`, as plain text.
+def verdict_text(line: Any, limit: int = 40) -> str:
+    """A verdict as plain text, such as `nearly: 4 for 3` or `wrong: … 12.`
 
-    Of what was written it quotes at most `limit` characters.
+    Quotes at most `limit` characters of what was written.
     """
     if line.verdict == "right":
         return f"right, from token {line.at + 1}" if line.late else "right"
@@ -156,9 +154,9 @@ def verdict_words(line: Any, limit: int = 40) -> str:
 def fact_by_head(
     frame: pd.DataFrame, label: str, fate: str, reader: tuple[int, int] | None, theme: Theme = "light"
 ) -> go.Figure:
-    """Share of the fact's tokens with this fate by layer and KV head (`analysis.facts.head_shares`).
+    """Share of the fact's tokens with this fate by layer and KV head (`facts.head_shares`).
 
-    `reader` is the (layer, head) that reads the fact, outlined.
+    `reader`, the (layer, head) that reads the fact, is outlined.
     """
     table = frame.pivot(index="layer", columns="head", values=fate)
     heat = go.Heatmap(
@@ -170,36 +168,38 @@ def fact_by_head(
     heat.showscale = table.size > MOST_WORDS
     figure = go.Figure(heat)
     if not heat.showscale:
-        figure.add_trace(words_on_cells(heat, [[f"{share:.0%}" for share in row] for row in table.to_numpy()]))
+        figure.add_trace(cell_text(heat, [[f"{share:.0%}" for share in row] for row in table.to_numpy()]))
     if reader is not None:
         layer, head = reader
         edge = {"color": pick(HUES["orange"], theme), "width": 3}
         figure.add_shape(
             type="rect", x0=head - 0.48, x1=head + 0.48, y0=layer - 0.46, y1=layer + 0.46, line=edge, layer="above"
         )
-    title = f"{label}: the fact's tokens by head"
+    title = f"{label}: fate of the fact's tokens by head"
     height = 120 + max(220, min(26 * len(table), 520))
     finish(figure, title=title, x="KV head", y="layer", theme=theme, legend=False, height=height)
-    return whole_numbers(figure, table)
+    return integer_ticks(figure, table)
 
 
 def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
-    """The head that reads the fact and what it still has, then all heads, in words; `moment` says after which step."""
+    """The head that reads the fact and what it still holds, then all heads; `moment` names the step."""
     shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
     everywhere = f"Over all {plural(len(frame), 'head')}{f', {moment}' if moment else ''}: {shares}."
     if reader is None:
-        return f"{everywhere} Which head reads the fact is not known: the full cache must answer, at level full."
+        return (
+            f"{everywhere} The head that reads the fact is unknown: the full cache must answer, recorded at level full."
+        )
     layer, head = int(reader["layer"]), int(reader["head"])
     here = frame[(frame["layer"] == layer) & (frame["head"] == head)].iloc[0]
     told = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())
     return (
-        f"Outlined: layer {layer}, head {head}, which reads the fact (in the full cache the answer's queries give it "
-        f"{percent(min(reader['mass'], 1.0))} of their attention); of the fact's tokens it has {told}. {everywhere}"
+        f"Outlined: layer {layer}, head {head}, which reads the fact (in the full cache it gets "
+        f"{percent(min(reader['mass'], 1.0))} of the answer's attention); it has {told} of the fact. {everywhere}"
     )
 
 
 def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
-    """A tinted card behind each cell; a click on any mark of a cell names its run."""
+    """A tinted card behind each cell, clickable."""
     traces = []
     for kind, (_, hue) in VERDICTS.items():
         here = cells[cells["verdict"] == kind]
@@ -212,16 +212,16 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
                 showlegend=False,
                 marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
                 customdata=here[["run_id"]].assign(told=[_told(line) for line in here.itertuples()]).to_numpy(),
-                hovertemplate="%{customdata[1]}<extra></extra>", **always_clear(),
+                hovertemplate="%{customdata[1]}<extra></extra>", **no_fading(),
             )
         )  # fmt: skip
     return traces
 
 
 def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
-    """Three bars a token, one on the other: shares of heads that kept, merged and dropped it."""
+    """Three stacked bars per token: shares of heads that kept, merged and dropped it."""
     known = _thinned(frame[frame["position"].notna()]).merge(cells[["run_id", "x", "y", "span"]], on="run_id")
-    left = known["x"] - (known["span"] - 1) / 2  # in a cell over all columns it stands over the first one's tokens
+    left = known["x"] - (known["span"] - 1) / 2  # a cell across all columns aligns with the first column
     before, traces = np.zeros(len(known)), []
     for fate, (name, state, pattern) in FATES.items():
         share = known[fate].to_numpy(float)
@@ -232,7 +232,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
             go.Bar(
                 x=left + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
                 width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
-                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **always_clear(),
+                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **no_fading(),
             )
         )  # fmt: skip
         before += share
@@ -240,7 +240,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
 
 
 def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    """At most `MOST_TOKENS` columns a run, neighbours as their mean; with each one's place and width in its cell."""
+    """At most `MOST_TOKENS` columns per run (means over neighbours), with position and width in the cell."""
     place = frame.groupby("run_id").cumcount()
     count = int(place.max()) + 1 if len(frame) else 1
     block = (place * min(count, MOST_TOKENS)) // count
@@ -252,18 +252,18 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
-    """What stands in each cell: the verdict, live bytes, and the two KLs."""
+    """The text in each cell: verdict, live bytes, and the two KLs."""
     verdicts, sizes, closeness = [], [], []
     for line in cells.itertuples():
         room = int(line.span * PAGE_PIXELS / columns / 7.5)
-        sign, size = VERDICTS[line.verdict][0], bytes_words(line, room)
+        sign, size = VERDICTS[line.verdict][0], bytes_text(line, room)
         here = room - len("✓ ") - (len(size) + 2 if columns <= ONE_LINE else 0)
-        told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 40)))
-        # The sign and the colour say the kind; in a narrow cell what was written counts more than its name.
-        shorter = (told, verdict_words(line, max(4, min(here, 40))).split(": ")[-1], line.verdict)
+        told = verdict_text(line, max(4, min(here - len(line.verdict) - 2, 40)))
+        # Symbol and colour already show the kind, so a narrow cell shows what was written.
+        shorter = (told, verdict_text(line, max(4, min(here, 40))).split(": ")[-1], line.verdict)
         fitting = next((words for words in shorter if len(words) <= here), "")
         verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
-        sizes.append(size)  # the pointer over the cell says all
+        sizes.append(size)  # the hover text has everything
         told = _closeness(line, columns)
         closeness.append(told if len(told) <= room * 1.2 else "")
     half = cells["span"] / 2 - 0.06
@@ -282,7 +282,7 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
 def _texts(
     x: pd.Series, y: pd.Series, anchor: str, texts: list[str], colours: list[str], size: int
 ) -> list[dict[str, Any]]:
-    """Annotations, as plotly pales the texts of traces when something is clicked."""
+    """Annotations, because plotly fades the text of traces on click."""
     return [
         {
             "x": across, "y": down, "text": text, "xanchor": anchor, "showarrow": False,
@@ -296,7 +296,7 @@ def _texts(
 def _token_axis(
     figure: go.Figure, frame: pd.DataFrame, columns: int, across: dict[str, Any], theme: Theme
 ) -> go.Figure:
-    """The fact's tokens under each column, where they have room; an axis needs a trace to be drawn."""
+    """The fact's tokens under each column, if there is room; an axis needs a trace to be drawn."""
     known = _thinned(frame[frame["position"].notna()])
     first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
     if not len(first) or len(first) * columns > MOST_LABELS or len(first) == MOST_TOKENS:
@@ -311,8 +311,8 @@ def _token_axis(
     )
 
 
-def always_clear() -> dict[str, Any]:
-    """A click chooses a cell; plotly would pale all others."""
+def no_fading() -> dict[str, Any]:
+    """Keep plotly from fading unselected cells."""
     return {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
 
 
@@ -330,15 +330,15 @@ def _closeness(line: Any, columns: int) -> str:
 
 
 def _told(line: Any) -> str:
-    """What the pointer over a cell says."""
+    """Hover text of a cell."""
     share = "" if pd.isna(line.live_ratio) else f", {percent(line.live_ratio)} of the full cache's"
     known = pd.notna(getattr(line, "over_budget", None))
-    above = f", {above_words(line.over_budget)} beside the budget's" if known else ""
-    here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats a token"
-    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats a token"
+    above = f", {excess_text(line.over_budget)} over the budget" if known else ""
+    here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats per token"
+    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats per token"
     size = "not recorded" if pd.isna(line.live_bytes) else byte_size(line.live_bytes)
     parts = [
-        f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_words(line), quote=False)}",
+        f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
         f"wrote {html.escape(_said(line.wrote, 40), quote=False)}" if line.wrote else "wrote nothing but spaces",
         f"live bytes {size}{share}{above}",
         f"KL on the answer {here}, on all {everywhere}",
@@ -352,5 +352,5 @@ def _fate_words(line: Any) -> str:
 
 
 def _said(text: str, limit: int) -> str:
-    """A token or words as they stand in a cell, without the space before."""
+    """A token or words without leading space."""
     return token_text(text.strip(), limit).replace("·", " ") if text.strip() else "a space"

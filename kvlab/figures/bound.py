@@ -1,4 +1,5 @@
-"""Sag, output perturbation and KeepKV's bound on one log axis, and by head how often the bound exists and is broken."""
+"""Sag, output perturbation and KeepKV's bound on one log axis, and by head how often the bound exists and is
+exceeded."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural
@@ -15,7 +16,7 @@ LINES = (
     ("bound", "KeepKV's bound", "ink", "solid", None),
     ("output_error", "output error, all steps so far", "blue", "solid", "circle"),
     ("perturbation", "perturbation by this step alone", "orange", "dash", "diamond"),
-    ("sag", "sag (its size)", "red", "dot", "triangle-down"),
+    ("sag", "absolute sag", "red", "dot", "triangle-down"),
 )
 MEASURES = {
     "bounded": ("Bound exists", "share of steps with epsilon < 1"),
@@ -24,7 +25,7 @@ MEASURES = {
 }
 FLOOR = 1e-7
 
-# Flags of `analysis.bound` in words.
+# Descriptions of the flags of `analysis.attention.bound`.
 ABOVE = {
     "above": "with nothing dropped",
     "above, heads share slots": "with nothing dropped, where query heads share slots, which the theorem does not cover",
@@ -33,8 +34,8 @@ ABOVE = {
 
 
 def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """The three measures and the bound over the steps of one head, from `analysis.bound.bound_over_steps`, or over
-    the heads' medians, from `over_heads`; steps above the bound are marked."""
+    """The three measures and the bound over the steps of one head (`bound_over_steps`) or as medians over heads
+    (`over_heads`); steps above the bound are marked."""
     figure, steps = go.Figure(), frame["step"].to_numpy()
     drawn = {column: _drawn(frame, column) for column, *_ in LINES}
     for column, name, hue, dash, marker in LINES:
@@ -59,7 +60,7 @@ def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def _drawn(frame: pd.DataFrame, column: str) -> np.ndarray:
-    """What of a column a log axis has room for; NaN elsewhere."""
+    """The column's values for a log axis, floored; NaN where not positive."""
     values = frame[column].to_numpy(np.float64, na_value=np.nan)
     return np.where(values > 0, np.maximum(values, FLOOR), np.nan)
 
@@ -81,48 +82,48 @@ def _mark_violations(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> No
 
 
 def read_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
-    """How often the bound exists and what it is worth, in words; `predicts`: epsilon is the method's own."""
-    whose = "the method's own prediction" if predicts else "expecting the last step's attention again"
+    """How often the bound exists and how tight it is; `predicts`: epsilon is the method's own."""
+    whose = "the method's own prediction" if predicts else "predicting each step by the previous one"
     if not frame["gamma"].notna().any():
         why = "nothing was merged" if not frame["merged"].any() else "values or attention rows are missing"
         return f"KeepKV's bound cannot be computed here: {why} (0 of {plural(len(frame), 'step')})."
     known = frame[frame["bound"].notna()]
     if known.empty:
         return (
-            f"KeepKV's bound cannot be computed at any of {plural(len(frame), 'step')}: epsilon (of {whose}) is never "
-            f"below 1, median {number(float(frame['epsilon'].median()))}."
+            f"KeepKV's bound cannot be computed at any of {plural(len(frame), 'step')}: epsilon (from {whose}) is "
+            f"never below 1, median {number(float(frame['epsilon'].median()))}."
         )
     ratio = (known["bound"] / known["output_error"].where(known["output_error"] > 0)).median()
     where = f"at {len(known)} of {plural(len(frame), 'step')}"
     if "bounded" in frame:
         where = f"for {percent(float(frame['bounded'].mean()))} of the heads and steps"
     times = number(float(ratio), 2)
-    exists = f"The bound exists {where} (epsilon < 1, of {whose})"
-    return f"{exists}; there it is {times} times the change itself at the median. {_broken(frame)}"
+    exists = f"The bound exists {where} (epsilon < 1, from {whose})"
+    return f"{exists}; its median is {times} times the actual change. {_broken(frame)}"
 
 
 def _broken(frame: pd.DataFrame) -> str:
     if "above" in frame:
-        return f"On average {percent(float(frame['above'].mean()))} of the heads changed by more than it."
+        return f"On average {percent(float(frame['above'].mean()))} of the heads changed by more than the bound."
     counts = {words: int((frame["flag"] == flag).sum()) for flag, words in ABOVE.items()}
     parts = [f"{count} {words}" for words, count in counts.items() if count]
     if not parts:
-        return "The change was never above it."
-    return f"The change was above it at {plural(sum(counts.values()), 'step')}: {' and '.join(parts)}."
+        return "The change never exceeded it."
+    return f"The change exceeded it at {plural(sum(counts.values()), 'step')}: {' and '.join(parts)}."
 
 
 def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -> go.Figure:
-    """One of `MEASURES` by layer and KV head, from `analysis.bound.heads_summary`."""
+    """One of `MEASURES` by layer and KV head, from `heads_summary`."""
     title, unit = MEASURES[measure]
     table = frame.assign(epsilon=frame["epsilon"].clip(upper=2)).pivot(index="layer", columns="head", values=measure)
     largest = 2.0 if measure == "epsilon" else 1.0
     colours = SEQUENTIAL[theme] if measure == "bounded" else LOSS[theme]
     hover = f"<br>{unit} %{{z:.3g}}"
-    return map_of_heads(table, title, theme, bar=unit, hover=hover, high=largest, colours=colours)
+    return head_map(table, title, theme, bar=unit, hover=hover, high=largest, colours=colours)
 
 
 def read_bound_by_head(frame: pd.DataFrame, measure: str) -> str:
-    """Over all heads in words."""
+    """Summary over all heads."""
     heads = plural(len(frame), "head")
     if measure == "epsilon":
         below = int((frame["epsilon"] < 1).sum())

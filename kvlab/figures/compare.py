@@ -1,4 +1,4 @@
-"""Runs beside one another: closeness to the full cache along the text, against bytes, and slots by layer."""
+"""Compare runs: closeness to the full cache along the text and against bytes, and slots by layer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_MARKERS = 12
 
 
 def tall_enough(frame: pd.DataFrame) -> int:
-    """A height in pixels that leaves the picture room under a legend of many runs on a narrow page."""
+    """Height in pixels that leaves room under a legend of many runs on a narrow page."""
     return HEIGHT + 16 * max(0, frame["label"].nunique() - 3)
 
 
@@ -33,29 +33,28 @@ def kl_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") 
 
 
 def read_kl_along_text(frame: pd.DataFrame) -> str:
-    """The closest run, and the worst token of all, in words."""
+    """The closest run, and the largest KL of a single token."""
     known = frame[(frame["method"] != "full") & frame["kl"].notna()]
     if known.empty:
-        return "No KL was recorded: it needs the full cache's continuation, which a run of level off or light may lack."
+        return "No KL was recorded: it needs the full cache's continuation, which runs at level off or light may lack."
     means = known.groupby("label", sort=False)["kl"].mean().sort_values()
     worst = known.loc[known["kl"].idxmax()]
     return (
-        f"Closest to the full cache: {means.index[0]}, {number(means.iloc[0])} nats a token on average over "
-        f"{plural(int((known['label'] == means.index[0]).sum()), 'token')}; the "
-        f"largest single jump is {number(worst['kl'])} nats, {worst['label']} at token {worst['token']}. "
-        f"Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
+        f"Closest to the full cache: {means.index[0]}, mean {number(means.iloc[0])} nats per token over "
+        f"{plural(int((known['label'] == means.index[0]).sum()), 'token')}; largest: {number(worst['kl'])} nats, "
+        f"{worst['label']} at token {worst['token']}. Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
     )
 
 
 def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
-    """Share of the last tokens where both caches prefer the same next token."""
-    title, y = "Same first choice as the full cache", "agreement (rolling share)"
+    """Rolling share of tokens where both caches prefer the same next token."""
+    title, y = "Top-1 agreement with the full cache", "agreement (rolling share)"
     figure = _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, focus)
     return figure.update_yaxes(range=[-0.03, 1.05], tickformat=".0%")
 
 
 def read_agreement_along_text(frame: pd.DataFrame) -> str:
-    """Overall agreement of each run in words."""
+    """Overall agreement of each run."""
     known = frame[(frame["method"] != "full") & frame["agree"].notna()]
     if known.empty:
         return "Agreement was not recorded."
@@ -68,13 +67,13 @@ def read_agreement_along_text(frame: pd.DataFrame) -> str:
 
 
 def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
-    """Nats lost on the full cache's own text, added up along it."""
-    title, y = "Likelihood lost on the full cache's text", "extra NLL, added up (nats)"
+    """Cumulative extra NLL on the full cache's own text, in nats."""
+    title, y = "Likelihood lost on the full cache's text", "cumulative extra NLL (nats)"
     return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, focus)
 
 
 def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
-    """The total of each run in words."""
+    """The total of each run."""
     known = frame[(frame["method"] != "full") & frame["extra_nll"].notna()]
     if known.empty:
         return "The full cache's probabilities were not recorded."
@@ -83,7 +82,7 @@ def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
 
 
 def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean KL against live bytes, one point a run, from `headline`: the lower left corner is better."""
+    """Mean KL against live bytes, one point per run, from `headline`; lower left is better."""
     known = frame[frame["mean_kl"].notna() & frame["live_bytes"].notna()]
     factor, unit = byte_unit(float(known["live_bytes"].max()) if len(known) else 1)
     figure = go.Figure()
@@ -95,13 +94,13 @@ def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.F
                 name=label,
                 mode="markers",
                 marker={"symbol": style.marker, "color": style.colour, "size": 13},
-                hovertemplate=f"{label}<br>%{{x:.3g}} {unit}, KL %{{y:.3g}} nats a token<extra></extra>",
+                hovertemplate=f"{label}<br>%{{x:.3g}} {unit}, KL %{{y:.3g}} nats per token<extra></extra>",
             )
     best = _frontier(known)
     if len(best) > 1:
         line = {"color": QUIET[theme], "width": 1.5, "shape": "hv"}
         figure.add_scatter(
-            x=best["live_bytes"] / factor, y=best["mean_kl"].clip(lower=FLOOR), name="no run is better in both",
+            x=best["live_bytes"] / factor, y=best["mean_kl"].clip(lower=FLOOR), name="Pareto frontier",
             mode="lines", line=line, hoverinfo="skip",
         )  # fmt: skip
     for row in known[known["method"] == "full"].head(1).itertuples():
@@ -123,16 +122,16 @@ def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.F
 
 
 def _frontier(frame: pd.DataFrame) -> pd.DataFrame:
-    """The compressed runs that no other beats in both bytes and KL, by bytes; whatever they do to slots."""
+    """The Pareto-optimal compressed runs in bytes and KL, by bytes."""
     points = frame[frame["method"] != "full"].sort_values(["live_bytes", "mean_kl"])
     return points[points["mean_kl"] <= points["mean_kl"].cummin()]
 
 
 def read_closeness_against_bytes(frame: pd.DataFrame) -> str:
-    """The runs no other beats on both counts, in words."""
+    """The Pareto-optimal runs."""
     known = frame[(frame["method"] != "full") & frame["mean_kl"].notna() & frame["live_bytes"].notna()]
     if known.empty:
-        return "No compressed run recorded both its bytes and its KL."
+        return "No compressed run recorded both bytes and KL."
     best = _frontier(known)
     return (
         "No other run has both fewer bytes and a lower KL than: " + ", ".join(best["label"]) + ". Lower left is better."
@@ -162,14 +161,14 @@ def memory_over_steps(
 
 
 def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
-    """The smallest and the largest cache at the end, against the uncompressed one."""
+    """The smallest and the largest cache at the end, relative to the uncompressed one."""
     last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")].assign(
         share=lambda table: table[measure] / table["full_bytes"]
     )
     low, high = last.loc[last[measure].idxmin()], last.loc[last[measure].idxmax()]
     return (
-        f"At the end {low['label']} takes {percent(low['share'])} of what keys and values of the whole text would, "
-        f"{high['label']} {percent(high['share'])} (slots carry a little metadata too)."
+        f"At the end {low['label']} takes {percent(low['share'])} of the bytes of all keys and values, "
+        f"{high['label']} {percent(high['share'])} (slots also hold some metadata)."
     )
 
 
@@ -193,7 +192,7 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light", focus: str = "")
 
 
 def read_slots_by_layer(frame: pd.DataFrame) -> str:
-    """Whether the budget is uniform over layers, in words."""
+    """Whether the budget is uniform over layers."""
     spread = frame.groupby("label", sort=False)["live_slots"].agg(["min", "max"])
     uneven = spread[spread["max"] > 1.02 * spread["min"]]
     if uneven.empty:
@@ -217,13 +216,13 @@ def _along_text(
     height: int = 0,
     told: str = "",
 ) -> go.Figure:
-    """A line a run, the full cache's left out, over the tokens of the continuation.
+    """A line per run (except the full cache's) over the tokens of the continuation.
 
-    `hover` may name `customdata[1]`, the value in the column `told` where it is not the one that is drawn.
+    `hover` may use `customdata[1]`, the value of the column `told` (default: the drawn column).
     """
     figure, compressed = go.Figure(), frame[frame["method"] != "full"]
     styles = styles_of(compressed, theme)
-    # The line in focus is drawn last, over the others.
+    # Draw the line in focus last, on top.
     for label in sorted(styles, key=lambda name: name == focus):
         run = compressed[(compressed["label"] == label) & compressed[column].notna()]
         if run.empty:
@@ -243,7 +242,7 @@ def _along_text(
 
 
 def _look(style: Style, label: str = "", focus: str = "") -> dict[str, object]:
-    """Line and markers of one run; on long lines only some points carry a marker. All but the one in focus are pale."""
+    """Line and markers of one run, faded unless in focus; long lines have fewer markers."""
     pale = bool(focus) and label != focus
     return {
         "mode": "lines+markers",
@@ -259,8 +258,8 @@ def _look(style: Style, label: str = "", focus: str = "") -> dict[str, object]:
 
 
 def read_beyond_budget(frame: pd.DataFrame) -> str:
-    """Which runs hold more slots than they were allotted, in words; empty where none does."""
+    """Which runs hold more slots than allotted; empty if none does."""
     if frame.empty:
         return ""
     each = "; ".join(f"{row.label} {row.slots:,.0f} slots for {row.budget:,.0f}" for row in frame.itertuples())
-    return f"Generated tokens come on top of the budget, at the last step, mean over heads: {each}."
+    return f"Generated tokens exceed the budget (slots at the last step, mean over heads): {each}."

@@ -1,4 +1,4 @@
-"""What measuring costs, and where the bytes are: live, allocated but empty, and only needed for a moment."""
+"""Cost of recording, and bytes by use: live, slack and transient."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plur
 
 LAYERS = (
     ("live", "live: valid slots", "blue", ""),
-    ("slack", "allocated, holding nothing", "orange", "/"),
-    ("transient", "peak: needed for a moment", "red", "x"),
+    ("slack", "allocated but empty", "orange", "/"),
+    ("transient", "transient peak", "red", "x"),
 )
 PACKED = (
-    ("codes", "codes of packed slots", "blue", ""),
-    ("scales", "their scales", "purple", "x"),
-    ("native", "native slots, metadata and room", "orange", "/"),
+    ("codes", "codes of quantised slots", "blue", ""),
+    ("scales", "scales", "purple", "x"),
+    ("native", "native slots, metadata and slack", "orange", "/"),
 )
 
 
 def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Live, allocated and peak bytes stacked over the steps under the uncompressed cache, from `analysis.cost`."""
+    """Live, allocated and peak bytes stacked over the steps, with the uncompressed cache, from `cost.memory_stack`."""
     factor, unit = byte_unit(float(frame[["full_bytes", "peak_bytes"]].max().max()))
     figure = go.Figure()
     for column, name, hue, pattern in LAYERS:
@@ -39,35 +39,31 @@ def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         line={"color": pick(HUES["ink"], theme), "dash": "dash", "width": 2},
         hovertemplate=f"step %{{x}}: logical %{{y:.4g}} {unit}<extra></extra>",
     )
-    return finish(figure, title="Where the bytes are", x="step", y=f"all layers ({unit})", theme=theme, height=420)
+    return finish(figure, title="Bytes by use", x="step", y=f"all layers ({unit})", theme=theme, height=420)
 
 
 def read_memory_stack(frame: pd.DataFrame) -> str:
-    """What compression freed at the end, and what the peak was, in words."""
+    """Bytes freed at the end, and the peak."""
     last, peak = frame.iloc[-1], frame["peak_bytes"].max()
     freed = 1 - last["allocated_bytes"] / last["full_bytes"]
-    whole = f"the {byte_size(last['full_bytes'])} of the whole text"
-    told = (
-        f"{percent(freed)} of {whole} are really freed"
-        if freed >= 0
-        else f"{percent(-freed)} more than {whole} is held"
-    )
+    whole = f"the {byte_size(last['full_bytes'])} of the uncompressed cache"
+    told = f"{percent(freed)} of {whole} are freed" if freed >= 0 else f"{percent(-freed)} more than {whole} is held"
     return f"At the end {told}; {_free_words(last, float(last['allocated_bytes']))} The peak was {byte_size(peak)}."
 
 
 def _free_words(line: pd.Series, allocated: float) -> str:
-    """What of the allocated bytes holds nothing: the room to grow, beside what a block costs, and the padding."""
+    """Share of the allocated bytes that is empty: slack of at most a block, and padding."""
     if not line["slack"] or not allocated:
-        return "all that is allocated is in use."
+        return "all allocated bytes are in use."
     return (
-        f"{percent(line['slack'] / allocated)} of what is allocated holds nothing: {byte_size(line['room'])} are room "
-        f"to grow (a block of {BLOCK} slots a head, {byte_size(line['block'])}, at most), {byte_size(line['padding'])} "
-        f"are padding ({percent(line['padding'] / line['live'])} of the live bytes)."
+        f"{percent(line['slack'] / allocated)} of the allocated bytes are empty: {byte_size(line['room'])} reserved "
+        f"for growth (at most a block of {BLOCK} slots per head, {byte_size(line['block'])}), "
+        f"{byte_size(line['padding'])} padding ({percent(line['padding'] / line['live'])} of the live bytes)."
     )
 
 
 def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Live and allocated bytes of every layer after one step, stacked, beside the layer's uncompressed bytes."""
+    """Live and allocated bytes of every layer after one step, stacked, with its uncompressed bytes."""
     factor, unit = byte_unit(float(frame["full"].max()))
     figure = go.Figure()
     for column, name, hue, pattern in PACKED if _is_packed(frame) else LAYERS[:2]:
@@ -94,14 +90,14 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_layer_bytes(frame: pd.DataFrame) -> str:
-    """The largest layer in words."""
+    """The largest layer."""
     sizes = frame[["live", "slack"]].sum(axis=1)
     top, whole = frame.loc[sizes.idxmax()], float(sizes.max())
     if _is_packed(frame):
         return (
-            f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed, of it "
-            f"{percent(top['codes'] / whole)} codes, {percent(top['scales'] / whole)} their scales, and the rest "
-            "native slots, metadata and room."
+            f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed; "
+            f"{percent(top['codes'] / whole)} codes, {percent(top['scales'] / whole)} scales, the rest "
+            "native slots, metadata and slack."
         )
     return (
         f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed; "
@@ -114,9 +110,9 @@ def _is_packed(frame: pd.DataFrame) -> bool:
 
 
 def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Decode rate with recording off and on of each run, from `analysis.cost.instrument_cost`.
+    """Decode rate of each run with and without recording, from `cost.instrument_cost`.
 
-    A bar over one reading, or readings that lie far apart, is cross-hatched; the line on it is the readings' range.
+    Bars with a doubtful rate are cross-hatched; error bars show the range of readings.
     """
     figure = go.Figure()
     bare = frame["doubt"] == ""
@@ -136,27 +132,29 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             error_x=bars,
             customdata=[f", {doubt}" if doubt and column == "off" else "" for doubt in frame["doubt"]],
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": patterns, "solidity": 0.3}},
-            hovertemplate=f"%{{y}}, {name}: %{{x:.4g}} tokens a second%{{customdata}}<extra></extra>",
+            hovertemplate=f"%{{y}}, {name}: %{{x:.4g}} tokens per second%{{customdata}}<extra></extra>",
         )
     height = 150 + 46 * len(frame)
-    finish(figure, title="Decode rate, recording off and on", x="tokens a second", y="run", theme=theme, height=height)
+    finish(
+        figure, title="Decode rate, recording off and on", x="tokens per second", y="run", theme=theme, height=height
+    )
     return figure.update_yaxes(autorange="reversed").update_layout(barmode="group")
 
 
 def read_instrument_cost(frame: pd.DataFrame) -> str:
-    """The overhead in words, where readings bear it."""
+    """The overhead, if the readings are reliable."""
     known = frame.dropna(subset=["overhead"])
     if known.empty:
-        return f"None of {plural(len(frame), 'run')} timed its recorded pass: older runs did not."
+        return f"None of {plural(len(frame), 'run')} timed its recorded pass (older runs did not)."
     sure = known[known["doubt"] == ""]
     if sure.empty:
         return (
-            f"What recording costs is not told: {' or '.join(known['doubt'].unique())} in {len(known)} of "
-            f"{plural(len(frame), 'run')} (cross-hatched). The command kvlab bench overhead measures it in turns."
+            f"The cost of recording is uncertain: {' or '.join(known['doubt'].unique())} in {len(known)} of "
+            f"{plural(len(frame), 'run')} (cross-hatched). Measure it with kvlab bench overhead."
         )
     low, high = sure["overhead"].min(), sure["overhead"].max()
     span = f"{number(low)}" if number(low) == number(high) else f"{number(low)} to {number(high)}"
     return (
-        f"A recorded step, read once, takes {span} times as long as a bare one in {plural(len(sure), 'run')} of "
-        f"{len(frame)}; every tokens-a-second figure in kvlab is of the bare pass."
+        f"A recorded step (one reading) takes {span} times as long as an unrecorded one in "
+        f"{plural(len(sure), 'run')} of {len(frame)}; all decode rates in kvlab are measured without recording."
     )

@@ -1,4 +1,4 @@
-"""The moment a prompt is compressed: every token's score, the line, and who nearly stayed."""
+"""The prompt's compression decision: every token's score, the cutoff, and the tokens just below it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.decision import FATES, budget_for, cutoff, nearly_kept
-from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, plural, visible
 
 LOOK = {"kept": ("kept", "circle"), "merged": ("pivot", "x-thin-open"), "dropped": ("evicted", "line-ns-open")}
-# Drawn: all near the line, those chosen, and the others evenly thinned. So few are drawn sooner as marks of the page
-# than it takes to make a WebGL context for them, .4 to .6 s without a GPU.
+# Tokens near the cutoff, chosen ones, and an even sample of the rest. SVG draws this many faster than a WebGL context
+# is created (.4 to .6 s without a GPU).
 MOST_POINTS = 2000
 
 
 def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: Theme = "light") -> go.Figure:
-    """Every token of a prompt at its place by the rank of its score, from `analysis.decision.decision`.
+    """Tokens of a prompt by position and rank of their score, from `analysis.lineage.decision.decision`.
 
-    `chosen` tokens are outlined and named.
+    `chosen` tokens are outlined and labelled.
     """
     line, shown = cutoff(frame), thinned(frame, chosen)
     figure = go.Figure()
@@ -44,7 +44,7 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
     if line.by_score and np.isfinite(line.line):
         last = frame.loc[~frame["kept"], "rank"].min() - 0.5
         ink = pick(HUES["ink"], theme)
-        words = f"the line: {line.budget:,} slots, {line.placed:,} of them by place"
+        words = f"cutoff: {line.budget:,} slots, {line.placed:,} of them by position"
         label = {"text": words, "bgcolor": SURFACES[theme]}
         figure.add_hline(y=float(last), line={"width": 1.5, "dash": "dash", "color": ink}, annotation=label)
     named = frame[frame["token"].isin(chosen)]
@@ -59,7 +59,7 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
             marker={"symbol": "circle-open", "size": 13, "line": {"width": 2, "color": pick(HUES["red"], theme)}},
             hoverinfo="skip",
         )
-    title = "The prompt's decision: who stays"
+    title = "The prompt's decision: which tokens stay"
     y = "rank of the score (1 is the highest)"
     finish(figure, title=title, x="token of the prompt", y=y, theme=theme, height=480)
     return figure.update_yaxes(autorange="reversed")
@@ -77,45 +77,45 @@ def thinned(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS)
 
 
 def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
-    """Who nearly stayed, and what the chosen tokens would have taken, in words."""
+    """The tokens just below the cutoff, and the slots the chosen tokens would have needed."""
     line = cutoff(frame)
     told = f"{plural(line.budget, 'token')} of {len(frame):,} kept a slot."
     if not line.by_score:
         odd = plural(line.odd, "token")
-        return f"{told} The score alone does not say who stays here: {odd} with lower scores than one that left stayed."
+        return f"{told} The score alone does not explain it: {odd} stayed with lower scores than one that left."
     near = ", ".join(f"“{row.text.strip()}” (token {row.token})" for row in nearly_kept(frame, 3).itertuples())
     told += f" Nearly kept: {near}." if near else ""
     wanted = budget_for(frame, chosen) if len(chosen) else None
     if wanted is not None:
         more = wanted - line.budget
-        need = f"would have taken {wanted:,} slots here, {more:,} more, with as many kept by place"
+        need = f"would have needed {wanted:,} slots here, {more:,} more, with as many kept by position"
         need = "stayed within this budget" if more == 0 else need
         told += f" {'The chosen token' if len(set(chosen)) == 1 else 'All chosen tokens'} {need}."
     if len(frame) > MOST_POINTS:
-        told += f" Drawn are {len(thinned(frame, chosen)):,} tokens, all near the line among them."
+        told += f" Showing {len(thinned(frame, chosen)):,} tokens, including all near the cutoff."
     return told
 
 
 def budgets_for(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Slots every head lacked for all of the chosen tokens, from `analysis.decision.budgets_by_head`."""
+    """Missing slots per head to keep all chosen tokens, from `decision.budgets_by_head`."""
     table = frame.assign(lacked=(frame["needed"] - frame["slots"]).astype(float))
     lacked = table.pivot(index="layer", columns="head", values="lacked")
     had = table.pivot(index="layer", columns="head", values="slots")
-    hover = ": %{z:,} slots lacking<br>it had %{customdata:,}"
-    return map_of_heads(
-        lacked, "What the chosen tokens would have taken", theme, bar="slots lacking", hover=hover,
+    hover = ": %{z:,} slots missing<br>it had %{customdata:,}"
+    return head_map(
+        lacked, "Slots needed for the chosen tokens", theme, bar="missing slots", hover=hover,
         high=float(np.nanmax(lacked.to_numpy(np.float64), initial=1.0)), colours=LOSS[theme], customdata=had.to_numpy(),
     )  # fmt: skip
 
 
 def read_budgets_for(frame: pd.DataFrame) -> str:
-    """The cheapest and the dearest head in words."""
+    """The heads that kept all tokens, and the one with the most missing slots."""
     known = frame[frame["needed"].notna()]
     if known.empty:
-        return f"In none of {plural(len(frame), 'head')} does the score alone say who stays."
+        return f"In none of {plural(len(frame), 'head')} does the score alone explain the decision."
     more = (known["needed"] - known["slots"]).astype(float)
     dearest = known.loc[more.idxmax()]
     held = int((more == 0).sum())
-    rest = f" Layer {dearest['layer']} head {dearest['head']} lacked most: it had {int(dearest['slots']):,} slots and "
-    rest = f"{rest}would have taken {int(dearest['needed']):,}." if more.max() else ""
+    rest = f" Layer {dearest['layer']} head {dearest['head']} missed most: it had {int(dearest['slots']):,} slots and "
+    rest = f"{rest}would have needed {int(dearest['needed']):,}." if more.max() else ""
     return f"{held} of {plural(len(known), 'head')} kept all of them.{rest}"

@@ -1,4 +1,4 @@
-"""Two runs beside each other: which tokens they share, by head and along the text, and how far each is from full."""
+"""Difference of two runs: shared tokens by head and along the text, and KL from the full cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.difference import NAMES
-from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import HUES, Theme, method_hue, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, visible
@@ -17,9 +17,9 @@ HUES_OF_TWO: Hues = ("blue", "orange")
 
 
 def hues_of(method_a: str, method_b: str) -> Hues:
-    """The hues that two methods have everywhere; others where they share one or it already stands for both or neither.
+    """Hues of two methods, replaced if they are equal or reserved.
 
-    Ink and grey are what tokens in both and in neither are drawn with.
+    Ink and grey mark tokens in both and in neither.
     """
     hues = [method_hue(method) for method in (method_a, method_b)]
     free = [hue for hue in HUES_OF_TWO if hue not in hues]
@@ -30,7 +30,7 @@ def hues_of(method_a: str, method_b: str) -> Hues:
 
 
 def class_looks(hues: Hues = HUES_OF_TWO) -> dict[str, tuple[str, str]]:
-    """(hue, pattern) of each class of `analysis.difference.NAMES`: a pattern as the second cue beside colour."""
+    """(hue, pattern) of each class of `NAMES`; the pattern is a second cue besides colour."""
     return {
         "in both": ("ink", ""),
         "only in A": (hues[0], "/"),
@@ -40,16 +40,16 @@ def class_looks(hues: Hues = HUES_OF_TWO) -> dict[str, tuple[str, str]]:
 
 
 def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Jaccard index of the kept tokens by layer and KV head, from `analysis.difference.jaccard`."""
+    """Jaccard index of the kept tokens by layer and KV head, from `difference.jaccard`."""
     table = frame.pivot(index="layer", columns="head", values="jaccard")
     parts = frame.pivot(index="layer", columns="head", values=["both", "only_a", "only_b"]).to_numpy()
     detail = parts.reshape(len(table), 3, -1).transpose(0, 2, 1)
     hover = ": %{z:.3f}<br>%{customdata[0]:,} in both, %{customdata[1]:,} only in A, %{customdata[2]:,} only in B"
-    return map_of_heads(table, "Kept tokens they share", theme, bar="Jaccard index", hover=hover, customdata=detail)
+    return head_map(table, "Overlap of the kept tokens", theme, bar="Jaccard index", hover=hover, customdata=detail)
 
 
 def read_jaccard_by_head(frame: pd.DataFrame) -> str:
-    """Mean and extremes in words."""
+    """Mean and extremes."""
     low, high = frame.loc[frame["jaccard"].idxmin()], frame.loc[frame["jaccard"].idxmax()]
     least = f"layer {int(low['layer'])} head {int(low['head'])} ({number(low['jaccard'], 2)})"
     most = f"layer {int(high['layer'])} head {int(high['head'])} ({number(high['jaccard'], 2)})"
@@ -58,7 +58,7 @@ def read_jaccard_by_head(frame: pd.DataFrame) -> str:
 
 
 def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HUES_OF_TWO) -> go.Figure:
-    """Share of heads that keep a place of the text in both, in A, in B or in neither, stacked along the text."""
+    """Share of heads that keep a position in both, in A, in B or in neither, stacked along the text."""
     figure, looks = go.Figure(), class_looks(hues)
     for name in NAMES[:4]:
         hue, pattern = looks[name]
@@ -76,7 +76,7 @@ def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HU
 
 
 def read_along_positions(frame: pd.DataFrame) -> str:
-    """Overall shares in words."""
+    """Overall shares."""
     means = frame[list(NAMES[:4])].mean()
     return (
         f"Mean over heads and {plural(len(frame), 'place')} of the text: "
@@ -115,14 +115,14 @@ def kl_of_both(
 
 
 def read_kl_of_both(frame: pd.DataFrame) -> str:
-    """Means, and where they differ most, in words."""
+    """Means, and the token with the largest difference."""
     known = frame.dropna(subset=["a", "b"])
     if known.empty:
         return f"KL was not recorded for both runs at any of {plural(len(frame), 'token')}."
     gap = (known["b"] - known["a"]).abs()
     top = known.loc[gap.idxmax()]
-    means = f"A {number(float(known['a'].mean()))}, B {number(float(known['b'].mean()))} nats a token"
+    means = f"A {number(float(known['a'].mean()))}, B {number(float(known['b'].mean()))} nats per token"
     most = f"token {int(top['token'])} “{top['text'].strip()}”"
     low = bool((frame[["a", "b"]] < FLOOR).any(axis=None))
     drawn = f" Values below {number(FLOOR)} are drawn at {number(FLOOR)}." if low else ""
-    return f"Mean KL over {plural(len(known), 'token')}: {means}; they differ most at {most}.{drawn}"
+    return f"Mean KL over {plural(len(known), 'token')}: {means}; largest difference at {most}.{drawn}"

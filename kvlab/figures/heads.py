@@ -1,4 +1,4 @@
-"""Heads by what they do: on the two axes in which they differ most, and as a table of groups."""
+"""Heads by their fingerprints: principal component plot and head map of groups."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention.fingerprints import FEATURES
-from kvlab.figures.base.by_head import whole_numbers
-from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.cells import cell_text
+from kvlab.figures.base.head_map import integer_ticks
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent, plural
@@ -23,14 +23,14 @@ LOOK = (
     ("sky", "star"),
     ("grey", "pentagon"),
 )
-FEATURE_NAMES = {"sink": "sink mass", "local": "local mass", "alike": "key likeness", "regret": "regret"}
+FEATURE_NAMES = {"sink": "sink mass", "local": "local mass", "alike": "key similarity", "regret": "regret"}
 
 
 def heads_plane(
     table: pd.DataFrame, places: np.ndarray, directions: np.ndarray, shares: np.ndarray, names: list[str],
     theme: Theme = "light",
 ) -> go.Figure:  # fmt: skip
-    """Every head as a point, from `analysis.fingerprints.plane`, with arrows for the features; `table` has `group`."""
+    """Every head as a point, from `fingerprints.plane`, with arrows for the features; `table` has `group`."""
     figure = go.Figure()
     for group in sorted(table["group"].unique()):
         inside = (table["group"] == group).to_numpy()
@@ -67,13 +67,13 @@ def heads_plane(
 
 
 def read_heads_plane(table: pd.DataFrame, groups: pd.DataFrame) -> str:
-    """The groups in words."""
+    """List of the groups."""
     parts = [f"{int(row['group']) + 1} ({plural(row['heads'], 'head')}): {row['name']}" for _, row in groups.iterrows()]
     return f"{plural(len(table), 'head')} in {plural(len(groups), 'group')}. " + "; ".join(parts) + "."
 
 
 def groups_by_head(table: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """The group of every head by layer and KV head; the number in the cell is the second cue."""
+    """The group of every head by layer and KV head; the cell's number is the second cue."""
     wide = table.pivot(index="layer", columns="head", values="group")
     count = int(table["group"].max()) + 1
     colours = [pick(HUES[LOOK[group % len(LOOK)][0]], theme) for group in range(count)]
@@ -92,12 +92,12 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         hovertemplate="layer %{y}, head %{x}: group %{text:.0f}<extra></extra>",
     )
     numbers = (wide + 1).map(lambda group: "" if pd.isna(group) else f"{group:.0f}").to_numpy()
-    traces = [heat, words_on_cells(heat, numbers, 12)] if wide.size <= 400 else [heat]
+    traces = [heat, cell_text(heat, numbers, 12)] if wide.size <= 400 else [heat]
     figure = finish(go.Figure(traces), title="Where the groups are", x="KV head", y="layer", theme=theme, legend=False)
-    return whole_numbers(figure, wide)
+    return integer_ticks(figure, wide)
 
 
 def read_groups_by_head(table: pd.DataFrame) -> str:
-    """Whether groups follow layers, in words."""
+    """Whether groups follow layers."""
     same = table.groupby("layer")["group"].agg(lambda groups: groups.value_counts(normalize=True).iloc[0]).mean()
     return f"On average {percent(float(same))} of a layer's heads belong to the group most common in that layer."

@@ -1,4 +1,4 @@
-"""Numerical health of the runs compared: how much keys and values grew when they were merged."""
+"""Numerical health of compared runs: growth of keys and values in merges."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kvlab.figures.base.words import number, plural
 from kvlab.figures.compare import MAX_MARKERS, styles_of, tall_enough
 
 PANELS = {"key_growth": "keys", "value_growth": "values"}
-GREW = 1.001  # below it two lengths differ by rounding only
-WIDE = 20  # from here on a linear axis would flatten all but the largest
+GREW = 1.001  # smaller ratios are rounding errors
+WIDE = 20  # above it, use a log axis
 
 
 def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Largest growth of a key and a value in each step, from `analysis.health.over_steps`; the line at 1: none grew."""
+    """Largest key and value growth in each step, from `health.over_steps`; a line at 1 marks no growth."""
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
     for label, style in styles_of(frame, theme).items():
         run = frame[frame["label"] == label]
@@ -54,9 +54,9 @@ def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_growth_over_steps(frame: pd.DataFrame) -> str:
-    """Whether any number was lost, what grew most, and whose guards stepped in, in words."""
+    """Non-finite slots, largest growth and guard activations."""
     if frame[["non_finite", *PANELS]].isna().all(axis=None):
-        return f"Only guards were recorded: the health of the numbers takes level full. {_guarded(frame)}"
+        return f"Only guards were recorded: numerical health needs level full. {_guarded(frame)}"
     return " ".join((_lost(frame), _grown(frame), _guarded(frame)))
 
 
@@ -79,19 +79,19 @@ def _lost(frame: pd.DataFrame) -> str:
 
 
 def _grown(frame: pd.DataFrame) -> str:
-    found = []
+    growths = []
     for measure, what in PANELS.items():
         if (frame[measure] > GREW).any():
             top = frame.loc[frame[measure].idxmax()]
-            found.append(f"{what} {number(top[measure])} times ({top['label']}, step {int(top['step'])})")
-    if found:
-        return f"At most a merge made {' and '.join(found)} as long as the longest of its parts."
-    return "No merge made a key or a value longer than the longest of its parts (1.0)."
+            growths.append(f"{what} {number(top[measure])} times ({top['label']}, step {int(top['step'])})")
+    if growths:
+        return f"Largest growth in a merge: {' and '.join(growths)} the length of its longest part."
+    return "No merge made a key or value longer than its longest part (1.0)."
 
 
 def _guarded(frame: pd.DataFrame) -> str:
     fired = frame.groupby("label", sort=False)["guard_activations"].sum()
     fired = fired[fired > 0]
     if fired.empty:
-        return "No guard stepped in."
-    return "Guards stepped in: " + ", ".join(f"{label} {plural(count, 'time')}" for label, count in fired.items()) + "."
+        return "No guard was activated."
+    return "Guards activated: " + ", ".join(f"{label} {plural(count, 'time')}" for label, count in fired.items()) + "."

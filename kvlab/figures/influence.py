@@ -1,4 +1,4 @@
-"""How a token fades in its slot, merge after merge."""
+"""How a token's share of its slot decays with merges."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import DASHES, HUES, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import MANY_LINES, PALE, finish, log_axis
-from kvlab.figures.base.words import drawn_of, number, percent, plural, token_label
+from kvlab.figures.base.words import number, percent, plural, shown_of, token_label
 
 HUE_ORDER = ("blue", "orange", "green", "purple", "red", "gold", "sky", "grey")
 MOST_LINES = 12
 
 
 def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") -> go.Figure:
-    """Share of a token left in its slot against merges, from `analysis.influence.decay_by_merges`; `half` marked."""
+    """Share of a token left in its slot by number of merges, from `influence.decay_by_merges`; `half` is marked."""
     colour = pick(HUES["purple"], theme)
     figure = go.Figure()
     band = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
@@ -26,7 +26,7 @@ def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") ->
     figure.add_scatter(
         x=frame["merges"],
         y=frame["share"],
-        name="median token (band: middle half of the tokens)",
+        name="median token (band: middle 50 %)",
         mode="lines+markers",
         line={"color": colour, "width": 2},
         customdata=frame["tokens"],
@@ -52,20 +52,19 @@ def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") ->
 
 
 def read_influence_decay(frame: pd.DataFrame, half: float) -> str:
-    """The half-life in words."""
+    """The half-life."""
     last = frame.iloc[-1]
-    rest = f"after {plural(last['merges'], 'merge')}, the most here, {percent(last['share'])} is left at the median"
+    rest = f"after {plural(last['merges'], 'merge')}, the most here, the median share is {percent(last['share'])}"
     if math.isinf(half):
-        return f"More than half of a token is always left: {rest}."
+        return f"More than half of a token always remains: {rest}."
     when = f"after {number(half, 2)} merges" if half >= 1 else "with its first merge"
     return f"Half of a token is gone {when}; {rest}."
 
 
 def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -> go.Figure:
-    """The share of each token of a slot over the steps, from `analysis.influence.members_over_steps`.
+    """Share of each token of a slot over the steps, from `influence.members_over_steps`.
 
-    The first `MOST_LINES` tokens are drawn; of many lines the one of the token with the largest share at the end is in
-    focus.
+    The first `MOST_LINES` tokens are drawn; among many, the token with the largest final share is in focus.
     """
     frame = frame[frame["token"].isin(frame["token"].unique()[:MOST_LINES])]
     figure, last = go.Figure(), frame[frame["step"] == frame["step"].max()]
@@ -87,17 +86,17 @@ def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -
             },
             hovertemplate=f"{name}<br>step %{{x}}: %{{y:.3g}}<extra></extra>",
         )
-    title = f"Who slot {slot} still stands for"
+    title = f"Tokens represented by slot {slot}"
     finish(figure, title=title, x="step", y="share of the value (log)", theme=theme)
     return figure.update_yaxes(**log_axis(frame["share"].clip(lower=1e-6)))
 
 
 def read_members_over_steps(frame: pd.DataFrame) -> str:
-    """The strongest token in words."""
+    """The token with the largest share."""
     last = frame[frame["step"] == frame["step"].max()].sort_values("share", ascending=False)
     top = last.iloc[0]
     drawn = last["share"].iloc[:MOST_LINES].sum()
-    few = drawn_of(MOST_LINES, len(last), "token", f"which make up {percent(drawn)} of it")
+    few = shown_of(MOST_LINES, len(last), "token", f"which make up {percent(drawn)} of it")
     return (
         f"At step {int(top['step'])} token {int(top['token'])} is the largest part of the slot's value, "
         f"{percent(top['share'])}; its {plural(len(last), 'token')} make up {percent(last['share'].sum())} of it.{few}"

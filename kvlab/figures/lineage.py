@@ -1,4 +1,4 @@
-"""The river of merges into one slot."""
+"""Sankey diagram of the merges into one slot."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import plotly.graph_objects as go
 from kvlab.figures.base.palette import STATE_COLOURS, Theme, mix, pick
 from kvlab.figures.base.palette import SURFACES as GROUND
 from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import drawn_of, number, plural, token_label
+from kvlab.figures.base.words import number, plural, shown_of, token_label
 
 MOST_RIBBONS = 60
-REST = -1  # the node of all tokens that have no ribbon of their own
-HAIR = 0.01  # of the widest ribbon: a source that got no attention is still there
+REST = -1  # node of all tokens without a ribbon of their own
+HAIR = 0.01  # minimum width relative to the widest ribbon
 
 
-def lineage_river(
+def merge_sankey(
     frame: pd.DataFrame, slot: int, slot_text: str, theme: Theme = "light", width: str = "votes"
 ) -> go.Figure:
-    """Which tokens flowed into a slot, from `analysis.lineage.tree.lineage_tree`.
+    """Tokens merged into a slot, from `lineage.tables.lineage_tree`.
 
-    Width is the tokens carried over, or with `width="flow"` value weight x attention (`influence.weighted_tree`). The
-    `MOST_RIBBONS` widest have a ribbon of their own, with those that they flow through; the others share the last one.
+    Width is the number of tokens carried over, or with `width="flow"` value weight x attention
+    (`influence.weighted_tree`). The `MOST_RIBBONS` widest have their own ribbon, including those they flow through; the
+    rest share one.
     """
     shown, others = _widest(frame, width)
     positions = list(dict.fromkeys([slot, *shown["target"], *shown["source"]]))
@@ -39,9 +40,9 @@ def lineage_river(
     if len(others):
         labels.append(plural(len(others), "other"))
         positions.append(REST)
-        # What flows through another of the others is in that one's width already.
+        # Skip what flows through another of the others: it is already counted there.
         outer = others[~others["target"].isin(others["source"])]
-        words = f"{plural(len(others), 'token')} whose own ribbons would be narrower"
+        words = f"{plural(len(others), 'token')} with narrower ribbons"
         links.loc[len(links)] = [REST, slot, float(_sizes(outer, width).sum()), words]
     place = {position: index for index, position in enumerate(positions)}
     pivot, absorbed = pick(STATE_COLOURS["pivot"], theme), pick(STATE_COLOURS["absorbed"], theme)
@@ -51,7 +52,7 @@ def lineage_river(
         node={
             "label": labels,
             "color": [pivot if position in targets else absorbed for position in positions],
-            "pad": 14,  # a line of text: most sources are thinner than their name
+            "pad": 14,  # one line of text, as most sources are thinner than their label
             "thickness": 12,
             "line": {"width": 0},
             "hovertemplate": "%{label}<extra></extra>",
@@ -67,9 +68,7 @@ def lineage_river(
     )
     figure = go.Figure(river)
     height = max(240, 90 + 22 * len(links))
-    finish(
-        figure, title=f"What flowed into slot {slot}", x="", y="", theme=theme, height=min(1200, height), legend=False
-    )
+    finish(figure, title=f"Merges into slot {slot}", x="", y="", theme=theme, height=min(1200, height), legend=False)
     return figure.update_layout(margin={"l": 12, "r": 12, "t": 46, "b": 16})
 
 
@@ -78,11 +77,11 @@ def _sizes(frame: pd.DataFrame, width: str) -> pd.Series:
 
 
 def _widest(frame: pd.DataFrame, width: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows with a ribbon of their own, and the others; a row comes with all that it flows through."""
+    """The rows with their own ribbon, and the others; a row comes with all rows it flows through."""
     if len(frame) <= MOST_RIBBONS:
         return frame, frame.iloc[:0]
     sizes = dict(zip(frame["source"], _sizes(frame, width), strict=True))
-    # From the far ends on, so that each source counts for the widest that flows through it.
+    # From the leaves inward, so that each source counts for the widest ribbon through it.
     for row in frame.sort_values("depth", ascending=False, kind="stable").itertuples():
         if row.target in sizes:
             sizes[row.target] = max(sizes[row.target], sizes[row.source])
@@ -91,17 +90,17 @@ def _widest(frame: pd.DataFrame, width: str) -> tuple[pd.DataFrame, pd.DataFrame
     return frame.loc[sorted(order[:MOST_RIBBONS])], frame.loc[sorted(order[MOST_RIBBONS:])]
 
 
-def read_lineage_river(frame: pd.DataFrame) -> str:
-    """The slot's merges in words, all of them."""
+def read_merge_sankey(frame: pd.DataFrame) -> str:
+    """Summary of the slot's merges."""
     if frame.empty:
-        return "Nothing has been merged into this slot: it stands for its own token."
+        return "Nothing was merged into this slot: it holds only its own token."
     depth = int(frame["depth"].max())
-    chain = f" over up to {depth} merges in a row" if depth > 1 else ""
+    chain = f" through up to {depth} consecutive merges" if depth > 1 else ""
     similar = frame["similarity"].mean()
-    drawn = drawn_of(MOST_RIBBONS, len(frame), "token", "the widest; the last ribbon is all others")
+    drawn = shown_of(MOST_RIBBONS, len(frame), "token", "the widest; the last ribbon is the rest")
     return (
-        f"{plural(len(frame), 'token')} flowed into it{chain}, from step {frame['step'].min()} "
-        f"to {frame['step'].max()}, with a mean key cosine of {number(similar, 2)}; with its own it stands for "
+        f"{plural(len(frame), 'token')} were merged into it{chain}, from step {frame['step'].min()} "
+        f"to {frame['step'].max()}, with a mean key cosine of {number(similar, 2)}; including its own it represents "
         f"{len(frame) + 1:,}.{drawn}"
     )
 

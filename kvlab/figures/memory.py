@@ -1,4 +1,4 @@
-"""One run's bytes and slots."""
+"""Bytes and slots of one run."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range
-from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import byte_size, byte_unit, percent, plural
 
 LINES = (
-    ("full_bytes", "keys and values of the whole text", "ink", "solid"),
+    ("full_bytes", "uncompressed", "ink", "solid"),
     ("peak_bytes", "peak", "red", "dot"),
     ("allocated_bytes", "allocated", "orange", "dash"),
     ("live_bytes", "live", "blue", "solid"),
 )
 
 
-def memory_truth(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Live, allocated and peak bytes beside the uncompressed cache's, from `analysis.memory.over_steps`."""
+def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Live, allocated and peak bytes with the uncompressed cache's, from `memory.over_steps`."""
     factor, unit = byte_unit(float(frame["full_bytes"].max()))
     figure = go.Figure()
     for column, name, hue, dash in LINES:
@@ -36,25 +36,25 @@ def memory_truth(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero")
 
 
-def read_memory_truth(frame: pd.DataFrame) -> str:
-    """The last step in words."""
+def read_memory_over_steps(frame: pd.DataFrame) -> str:
+    """The last step."""
     last = frame.iloc[-1]
     return (
         f"At the end {byte_size(last['live_bytes'])} are live and {byte_size(last['allocated_bytes'])} allocated, "
         f"{percent(last['allocated_bytes'] / last['full_bytes'])} of the "
-        f"{byte_size(last['full_bytes'])} of the whole text."
+        f"{byte_size(last['full_bytes'])} of the uncompressed cache."
     )
 
 
-def budget_anatomy(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Live slots by layer and KV head, from `analysis.memory.budgets_by_layer`."""
+def slots_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Live slots by layer and KV head, from `memory.budgets_by_layer`."""
     table = frame.pivot(index="layer", columns="head", values="live_slots")
     high = float(frame["live_slots"].max())
-    return map_of_heads(table, "Slots of each head", theme, bar="live slots", hover=": %{z:,} slots", high=high)
+    return head_map(table, "Slots of each head", theme, bar="live slots", hover=": %{z:,} slots", high=high)
 
 
-def read_budget_anatomy(frame: pd.DataFrame) -> str:
-    """Smallest, largest and mean in words."""
+def read_slots_by_head(frame: pd.DataFrame) -> str:
+    """Smallest, largest and mean."""
     slots, kept = frame["live_slots"], percent(frame["share"].mean())
     if slots.min() == slots.max():
         return f"All {plural(len(slots), 'head')} hold {slots.max():,.0f} slots, {kept} of the tokens read."

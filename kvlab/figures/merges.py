@@ -1,4 +1,4 @@
-"""Merge events: how many, how alike, how many tokens a slot stands for, and whether attention sagged."""
+"""Merge events: counts, key similarity, votes per slot, and attention sag."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import lost, number, percent, plural
@@ -20,13 +20,13 @@ PATTERNS = {"evict": "/", "merge": "", "pool": "x"}
 
 
 def _by_kind(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
-    """(kind, its name, its colour, its rows) of every kind of event in the frame."""
+    """(kind, name, colour, rows) of every kind of event in the frame."""
     for kind, group in frame.groupby("kind", sort=False):
         yield str(kind), KIND_NAMES[str(kind)], pick(KIND_COLOURS[str(kind)], theme), group
 
 
 def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Slots that left in each step, by how they left, on a log axis: the prefill drops many, each step a few."""
+    """Departures in each step by kind, on a log axis because the prefill dominates."""
     figure = go.Figure()
     for kind, name, colour, group in _by_kind(frame, theme):
         figure.add_bar(
@@ -34,15 +34,15 @@ def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": PATTERNS[kind], "size": 4}},
             hovertemplate=f"step %{{x}}: %{{y:,}} slots {name}<extra></extra>",
         )  # fmt: skip
-    finish(figure, title="Slots that left in each step", x="step (0 is the prefill)", y="slots (log)", theme=theme)
+    finish(figure, title="Departures per step", x="step (0 is the prefill)", y="slots (log)", theme=theme)
     figure.update_layout(barmode="group", bargap=0.15, showlegend=True)
     return figure.update_yaxes(**log_axis(frame["count"]))
 
 
 def read_events_over_steps(frame: pd.DataFrame) -> str:
-    """Totals at prefill and after it, in words."""
+    """Totals in the prefill and while decoding."""
     if frame.empty:
-        return "Nothing left the cache in this run."
+        return "No slot left the cache in this run."
     first = frame["step"] == 0
     parts = []
     for kind, group in frame.groupby("kind", sort=False):
@@ -52,20 +52,20 @@ def read_events_over_steps(frame: pd.DataFrame) -> str:
 
 
 def events_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """The share of departures that were merges or pools, by layer and KV head."""
+    """Share of departures that were merges or pools, by layer and KV head."""
     table = frame.pivot(index="layer", columns="head", values="merged_share")
     counts = frame.assign(total=frame[["evict", "merge", "pool"]].sum(axis=1)).pivot(
         index="layer", columns="head", values="total"
     )
     hover = "<br>%{z:.1f} % merged, of %{customdata:,} that left"
-    return map_of_heads(
+    return head_map(
         100 * table, "Merged rather than evicted", theme, bar="merged (% of slots that left)", hover=hover, high=100,
         customdata=counts.to_numpy(),
     )  # fmt: skip
 
 
 def read_events_by_head(frame: pd.DataFrame) -> str:
-    """The overall share and its spread over heads, in words."""
+    """The overall share and its range over heads."""
     total = frame[["evict", "merge", "pool"]].sum()
     share = (total["merge"] + total["pool"]) / max(1, total.sum())
     low, high = frame["merged_share"].min(), frame["merged_share"].max()
@@ -74,7 +74,7 @@ def read_events_by_head(frame: pd.DataFrame) -> str:
 
 
 def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """How alike the two keys of each merge were."""
+    """Distribution of the cosine of the two keys of each merge."""
     figure = go.Figure()
     for kind, name, colour, group in _by_kind(frame, theme):
         figure.add_scatter(
@@ -82,31 +82,29 @@ def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.F
             line={"shape": "hvh", "color": colour, "dash": "solid" if kind == "merge" else "dot"},
             hovertemplate="cosine %{x:.2f}: %{y:,} events<extra></extra>",
         )  # fmt: skip
-    finish(figure, title="How alike merged keys were", x="cosine of the two keys", y="events", theme=theme)
+    finish(figure, title="Similarity of merged keys", x="cosine of the two keys", y="events", theme=theme)
     shown = frame.loc[frame["count"] > 0, "similarity"]
     return figure.update_xaxes(range=[float(shown.min()) - 0.05, 1.0]) if len(shown) else figure
 
 
 def read_similarity_distribution(frame: pd.DataFrame) -> str:
-    """Mean cosine and the share of unlike pairs, in words."""
+    """Mean cosine and the share of dissimilar pairs."""
     total = frame["count"].sum()
     if not total:
         return "No merge recorded a similarity."
     mean = (frame["similarity"] * frame["count"]).sum() / total
     unlike = frame.loc[frame["similarity"] < 0.5, "count"].sum() / total
-    return (
-        f"{plural(total, 'merge')}, mean cosine {number(mean, 2)}; {percent(unlike)} joined keys less alike than 0.5."
-    )
+    return f"{plural(total, 'merge')}, mean cosine {number(mean, 2)}; {percent(unlike)} with a cosine below 0.5."
 
 
 def votes_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """How many merged slots stand for so many tokens at the end of the run; points where the votes span decades."""
+    """Number of merged slots per vote count at the end of the run; points if the votes span decades."""
     low, high = (int(frame["votes"].min()), int(frame["votes"].max())) if len(frame) else (2, 2)
     colour, hover = pick(STATE_COLOURS["pivot"], theme), "%{y:,} slots with %{x} votes<extra></extra>"
     wide = high > 50 * low
     look = {"mode": "markers", "marker": {"color": colour, "size": 8}} if wide else {"marker": {"color": colour}}
     trace = (go.Scatter if wide else go.Bar)(x=frame["votes"], y=frame["slots"], hovertemplate=hover, **look)
-    unit = "votes (tokens a slot stands for)"
+    unit = "votes (tokens per slot)"
     figure = finish(go.Figure(trace), title="Votes of merged slots", x=unit, y="slots (log)", theme=theme, legend=False)
     if wide:
         figure.update_xaxes(**log_axis(frame["votes"]))
@@ -116,17 +114,17 @@ def votes_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
 
 
 def read_votes_distribution(frame: pd.DataFrame) -> str:
-    """Mean and largest votes, in words."""
+    """Mean and largest votes."""
     slots = frame["slots"].sum()
     if not slots:
-        return "No slot stands for more than one token."
+        return "No slot holds more than one token."
     mean = (frame["votes"] * frame["slots"]).sum() / slots
     largest = f"{frame['votes'].max():,}"
-    return f"{plural(slots, 'merged slot')} stand for {number(mean)} tokens each on average; the largest for {largest}."
+    return f"{plural(slots, 'merged slot')} with {number(mean)} votes each on average; the largest has {largest}."
 
 
 def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of each merged slot before against after its step; below the diagonal, attention sagged.
+    """Attention of each merged slot before and after its merge; below the diagonal it sagged.
 
     The first `MOST_POINTS` are drawn.
     """
@@ -157,8 +155,8 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     )
     finish(
         figure,
-        title="Attention of each merged slot, before and after its merge",
-        x="mass before (all slots that went into it, log)",
+        title="Attention of merged slots before and after the merge",
+        x="mass before (sources and target, log)",
         y="mass after (log)",
         theme=theme,
         height=440,
@@ -167,15 +165,15 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_mass_balance(frame: pd.DataFrame) -> str:
-    """How many merged slots lost and gained, in words."""
+    """How many merged slots lost and gained attention."""
     least = 0.01 * frame["mass_before"]
     sagged, rose = float((frame["sag"] > least).mean()), float((-frame["sag"] > least).mean())
     whole = float(frame["mass_before"].sum())
-    together = f"; of the attention of all together {lost(float(frame['sag'].sum()) / whole)}" if whole else ""
-    drawn = f" Drawn are the {MOST_POINTS:,} that changed most." if len(frame) > MOST_POINTS else ""
+    together = f"; in total {lost(float(frame['sag'].sum()) / whole)}" if whole else ""
+    drawn = f" Showing the {MOST_POINTS:,} largest changes." if len(frame) > MOST_POINTS else ""
     return (
         f"Of {plural(len(frame), 'merged slot')} {percent(sagged)} lost more than 1 % of their attention in the "
         f"merge (below the dashed line) and {percent(rose)} gained as much{together}. The largest change of one slot "
-        f"is {lost(float(frame['sag'].iloc[0]))} (share of its head's attention).{drawn} What is under "
-        f"{number(FLOOR)} is drawn there."
+        f"is {lost(float(frame['sag'].iloc[0]))} (share of its head's attention).{drawn} Values below "
+        f"{number(FLOOR)} are drawn there."
     )

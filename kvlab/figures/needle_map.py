@@ -1,4 +1,4 @@
-"""The needle in a haystack: what was found at each length and depth, and what became of the needle's tokens."""
+"""Needle in a haystack: score by length and depth, and the fate of the needle's tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from plotly.subplots import make_subplots
 from kvlab.common.formatting import prompts
 from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import QUIET, colour_bar, finish
-from kvlab.figures.base.words import number, percent, plural
-from kvlab.figures.scores import line_words
+from kvlab.figures.base.words import percent, plural, two_digits
+from kvlab.figures.scores import line_text
 
 COLUMNS = 3
 COLUMN_FATES = {"hidden_own": "kept", "hidden_merged": "merged", "gone": "dropped"}
-WORDS = {"hidden_own": "a slot of their own", "hidden_merged": "in a merged slot", "gone": "dropped"}
+WORDS = {"hidden_own": "own slot", "hidden_merged": "merged slot", "gone": "dropped"}
 
 
 def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """A panel a method and budget: mean retrieval score by length (across) and depth (down).
+    """A panel per method and budget: mean retrieval score by length (columns) and depth (rows).
 
     `frame` has columns row (method and budget), length, depth, score with its interval, prompts.
     """
@@ -31,7 +31,7 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     )  # fmt: skip
     for place, name in enumerate(names):
         here = frame[frame["row"] == name]
-        words = here.assign(words=[line_words(line) for _, line in here.iterrows()])
+        words = here.assign(words=[line_text(line) for _, line in here.iterrows()])
         table, told = (
             here.pivot(index="depth", columns="length", values="score"),
             words.pivot(index="depth", columns="length", values="words"),
@@ -48,7 +48,7 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             row=place // COLUMNS + 1,
             col=place % COLUMNS + 1,
         )
-    title = "Needle found, by length and depth"
+    title = "Needle retrieval by length and depth"
     finish(figure, title=title, x="", y="", theme=theme, height=130 + 210 * rows, legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_yaxes(title_text="depth", col=1)
     figure.update_xaxes(showgrid=False, type="category").update_xaxes(title_text="prompt (tokens)", row=rows)
@@ -59,21 +59,17 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
-    """Mean score of each row over all cells, in words; `means` has a row a row of the map."""
+    """Mean score of each row over all cells; `means` has one line per row."""
     cells, most = frame[["length", "depth"]].drop_duplicates(), int(frame["prompts"].max())
-    parts = [f"{line['row']} {line_words(line, show=_two_digits)}" for _, line in means.iterrows()]
+    parts = [f"{line['row']} {line_text(line, show=two_digits)}" for _, line in means.iterrows()]
     each = f"at most {prompts(most)} each" if most > 1 else f"{prompts(1)} each"
     return f"Mean score over {plural(len(cells), 'cell')} of length and depth, {each}: {', '.join(parts)}."
 
 
-def _two_digits(value: float) -> str:
-    return number(value, 2)
-
-
 def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """A bar a method and budget: what became of the needle's tokens when the answer was done; a mark: the score.
+    """A bar per method and budget with the fates of the needle's tokens at the end of the answer; a mark for the score.
 
-    `frame` has columns row, hidden_own, hidden_merged, held (both), gone, score, all shares with their intervals, and
+    `frame` has columns row, hidden_own, hidden_merged, held (both), gone, score (all shares with intervals), and
     prompts.
     """
     figure = go.Figure()
@@ -87,7 +83,7 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             orientation="h",
             name=name,
             marker={"color": colour, "pattern": shape if pattern else {}},
-            customdata=[line_words(line, column, percent) for _, line in frame.iterrows()],
+            customdata=[line_text(line, column, percent) for _, line in frame.iterrows()],
             hovertemplate=f"%{{y}}: %{{customdata}} {name}<extra></extra>",
         )
     figure.add_scatter(
@@ -101,19 +97,19 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             "color": pick(HUES["ink"], theme),
             "line": {"width": 1.5, "color": SURFACES[theme]},
         },
-        customdata=[line_words(line) for _, line in frame.iterrows()],
+        customdata=[line_text(line) for _, line in frame.iterrows()],
         hovertemplate="%{y}: score %{customdata}<extra></extra>",
     )
-    title = "What became of the needle's tokens"
+    title = "Fate of the needle's tokens"
     finish(figure, title=title, x="share of the needle's tokens, and score", y="", theme=theme)
     figure.update_layout(barmode="stack", height=150 + 34 * len(frame))
     return figure.update_xaxes(range=[0, 1.03], tickformat=".0%").update_yaxes(autorange="reversed", showgrid=False)
 
 
 def read_needle_fates(frame: pd.DataFrame) -> str:
-    """Which row keeps most of the needle and which least, in words."""
+    """The rows that keep most and least of the needle."""
     most, least = frame.loc[frame["held"].idxmax()], frame.loc[frame["held"].idxmin()]
     return (
-        f"Mean over layers, heads and prompts: {most['row']} still holds {line_words(most, 'held', percent)} of the "
-        f"needle's tokens, {least['row']} {line_words(least, 'held', percent)}."
+        f"Mean over layers, heads and prompts: {most['row']} still holds {line_text(most, 'held', percent)} of the "
+        f"needle's tokens, {least['row']} {line_text(least, 'held', percent)}."
     )

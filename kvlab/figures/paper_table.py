@@ -1,10 +1,11 @@
-"""Scores that were measured here beside those that a paper prints."""
+"""Scores measured with kvlab next to those printed in a paper."""
 
 from __future__ import annotations
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import Theme, run_styles
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import plural
@@ -12,17 +13,20 @@ from kvlab.figures.base.words import plural
 OURS = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")
 
 
-def theirs_in(frame: pd.DataFrame) -> list[str]:
+def paper_models(frame: pd.DataFrame) -> list[str]:
     """The columns of the paper's models."""
     return [str(name) for name in frame if name not in OURS]
 
 
-def ours_beside_theirs(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ours beside theirs") -> go.Figure:
-    """Datasets across, scores up: filled marks with 95 % intervals are ours, open ones the paper's first model's.
+def ours_beside_theirs(
+    frame: pd.DataFrame, theme: Theme = "light", title: str = "Measured and published scores"
+) -> go.Figure:
+    """Datasets (x) and scores (y): filled marks with 95 % intervals are ours, open ones those of the paper's first
+    model.
 
-    `frame` has the columns `OURS` and one a model of the paper, as `kvlab.atlas.paper_tables.beside` makes it.
+    `frame` has the columns `OURS` and one per model of the paper, from `kvlab.atlas.paper_tables.compare_scores`.
     """
-    theirs = theirs_in(frame)[:1]
+    theirs = paper_models(frame)[:1]
     arms = frame["method"].drop_duplicates().tolist()
     styles = run_styles([(arm, arm.split(":")[0]) for arm in arms], theme)
     figure = go.Figure()
@@ -32,10 +36,7 @@ def ours_beside_theirs(frame: pd.DataFrame, theme: Theme = "light", title: str =
         look = {"color": styles[arm].colour, "size": 9}
         figure.add_scatter(
             x=across, y=group["ours"], mode="markers", name=arm, marker=look, legendgroup=arm,
-            error_y={
-                "type": "data", "array": group["ours_high"] - group["ours"],
-                "arrayminus": group["ours"] - group["ours_low"], "thickness": 1.2, "width": 3,
-            },
+            error_y=interval_bars(group, "ours"),
             hovertemplate=f"{arm}, %{{x}}: ours %{{y:.3g}}<extra></extra>",
         )  # fmt: skip
         for model in theirs:
@@ -54,13 +55,13 @@ def _words(line: dict[str, object]) -> str:
 
 
 def read_ours_beside_theirs(frame: pd.DataFrame) -> str:
-    """How many of the paper's cells were run, and in how many of these its value lies in our interval."""
-    theirs, run = theirs_in(frame), frame[frame["ours"].notna()]
+    """How many of the paper's cells were measured, and how many of its values are in our interval."""
+    theirs, run = paper_models(frame), frame[frame["ours"].notna()]
     if not theirs:
         return f"{plural(len(run), 'cell')} measured here; the paper prints no numbers."
     values = run[theirs[0]]
     inside = int(((values >= run["ours_low"]) & (values <= run["ours_high"])).sum())
     return (
-        f"{len(run)} of {plural(len(frame), 'cell')} were measured; in {inside} of them the value of {theirs[0]} lies "
-        "in our 95 % interval."
+        f"{len(run)} of {plural(len(frame), 'cell')} were measured; in {inside} of them the value of {theirs[0]} is "
+        "within our 95 % interval."
     )

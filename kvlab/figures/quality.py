@@ -1,4 +1,4 @@
-"""An evaluation as ranks that respect intervals, and as scores against bytes with the frontier drawn in."""
+"""Evaluation results: ranks with ties, and scores against bytes with the Pareto frontier."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.cells import cell_text
+from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
 from kvlab.figures.base.template import colour_bar, finish
-from kvlab.figures.base.words import byte_size, byte_unit, number, plural, spoken
-from kvlab.figures.scores import FULL, arm_words, line_words, rests_on
+from kvlab.figures.base.words import byte_size, byte_unit, number, plural, spaced
+from kvlab.figures.scores import FULL, arm_text, line_text, sample_note
 
 LEVEL = "level with the best"
-MOST_WITH_SCORES = 8  # tasks whose cells have room for rank and score
+MOST_WITH_SCORES = 8  # tasks; with more, cells show the rank only
 
 
 def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks") -> go.Figure:
-    """Arms down, tasks across; in each cell rank and score: `=` where several share it, bold where level with the best.
+    """Methods by tasks; each cell shows rank and score, `=` for shared ranks, bold if level with the best.
 
-    Of many tasks a cell has room for the rank alone. From `kvlab.results.quality_tables.ranks`; a mark's customdata is
-    (task, arm).
+    From `kvlab.results.quality_tables.ranks`; a mark's customdata is (task, arm).
     """
     tasks, arms = frame["task"].drop_duplicates().tolist(), frame["arm"].drop_duplicates().tolist()
     shared = frame.groupby(["task", "rank"])["arm"].transform("size") > 1
@@ -32,7 +32,7 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
         for name, default in (("score", np.nan), ("words", ""))
     }
-    x, y = [spoken(task) for task in tasks], [arm_words(arm) for arm in arms]
+    x, y = [spaced(task) for task in tasks], [arm_text(arm) for arm in arms]
     low, high = float(frame["score"].min()), float(frame["score"].max())
     told = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
     heat = go.Heatmap(
@@ -40,14 +40,14 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True)),
         colorbar=colour_bar("score", theme), customdata=told, hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
     )  # fmt: skip
-    words = words_on_cells(heat, table["words"])
+    words = cell_text(heat, table["words"])
     marks = go.Scatter(
-        x=[spoken(task) for task in cells["task"]], y=[arm_words(arm) for arm in cells["arm"]], mode="markers",
+        x=[spaced(task) for task in cells["task"]], y=[arm_text(arm) for arm in cells["arm"]], mode="markers",
         marker={"size": 26, "opacity": 0.0}, customdata=cells[["task", "arm"]].to_numpy().tolist(),
         hoverinfo="none", showlegend=False,
     )  # fmt: skip
     height = 150 + 46 * len(arms)
-    across = f"task (rank{', score' if few else ''}, {rests_on(frame)}; bold: {LEVEL})"
+    across = f"task (rank{', score' if few else ''}, {sample_note(frame)}; bold: {LEVEL})"
     figure = finish(
         go.Figure([heat, words, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
     )
@@ -64,23 +64,23 @@ def _told(cells: pd.DataFrame, arm: str, task: str) -> str:
     if (arm, task) not in cells.index:
         return "not evaluated"
     line = cells.loc[(arm, task)]
-    stands = LEVEL if line["level"] else f"behind the best by {line_words(line, 'behind')}"
-    return f"rank {int(line['rank'])}, score {line_words(line)}, {stands}"
+    stands = LEVEL if line["level"] else f"behind the best by {line_text(line, 'behind')}"
+    return f"rank {int(line['rank'])}, score {line_text(line)}, {stands}"
 
 
 def read_rank_table(frame: pd.DataFrame) -> str:
-    """Who is level with the best in each task; a tie of all is said as one."""
+    """Methods level with the best in each task."""
     parts = []
     for task, group in frame.groupby("task", sort=False):
-        level = [arm_words(str(arm)) for arm in group.loc[group["level"], "arm"]]
+        level = [arm_text(str(arm)) for arm in group.loc[group["level"], "arm"]]
         few = f"all {len(level)}" if len(level) == len(group) > 1 else ", ".join(level)
-        parts.append(f"{spoken(str(task))}: {few}")
+        parts.append(f"{spaced(str(task))}: {few}")
     sentence = f"{LEVEL.capitalize()} by paired differences over at most {plural(frame['prompts'].max(), 'prompt')}"
     return f"{sentence} ({'; '.join(parts)})."
 
 
 def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str = "Score by bytes") -> go.Figure:
-    """Mean score with its 95 % interval over the live bytes a prompt, a line an arm; the frontier is a grey staircase.
+    """Mean score with 95 % interval against live bytes per prompt, one line per arm, with the Pareto frontier.
 
     From `kvlab.results.quality_tables.by_bytes`.
     """
@@ -90,12 +90,12 @@ def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str 
     figure = go.Figure()
     best = frame[frame["frontier"]].sort_values("live_bytes")
     figure.add_scatter(
-        x=best["live_bytes"] / factor, y=best["score"], mode="lines", name="frontier: nothing is smaller and better",
+        x=best["live_bytes"] / factor, y=best["score"], mode="lines", name="Pareto frontier",
         line={"color": pick(HUES["grey"], theme), "width": 6, "shape": "hv"}, opacity=0.5, hoverinfo="skip",
     )  # fmt: skip
     for arm, group in frame.groupby("arm", sort=False):
         group, style = group.sort_values("live_bytes"), styles[str(arm)]
-        name = "full cache" if group["method"].iloc[0] == FULL else arm_words(str(arm))
+        name = "full cache" if group["method"].iloc[0] == FULL else arm_text(str(arm))
         edge = pick(HUES["ink"], theme)
         figure.add_scatter(
             x=group["live_bytes"] / factor, y=group["score"], mode="lines+markers", name=name,
@@ -104,27 +104,24 @@ def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str 
                 "symbol": style.marker, "size": [11 if on else 8 for on in group["frontier"]], "color": style.colour,
                 "line": {"width": [2 if on else 0 for on in group["frontier"]], "color": edge},
             },
-            error_y={
-                "type": "data", "array": group["score_high"] - group["score"],
-                "arrayminus": group["score"] - group["score_low"], "thickness": 1.2, "width": 3,
-            },
+            error_y=interval_bars(group),
             customdata=[
-                f"{line['asked']}: score {line_words(line)}, {byte_size(line['live_bytes'])}"
+                f"{line['asked']}: score {line_text(line)}, {byte_size(line['live_bytes'])}"
                 for _, line in group.iterrows()
             ],
             hovertemplate=f"{name}, %{{customdata}}<extra></extra>",
         )  # fmt: skip
-    y = f"mean score ({rests_on(frame)})"
-    finish(figure, title=title, x=f"live bytes a prompt ({unit})", y=y, theme=theme, height=430)
+    y = f"mean score ({sample_note(frame)})"
+    finish(figure, title=title, x=f"live bytes per prompt ({unit})", y=y, theme=theme, height=430)
     return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
 
 
 def read_score_against_bytes(frame: pd.DataFrame) -> str:
-    """The points of the frontier from the smallest on, in words."""
+    """The points of the frontier, smallest first."""
     best = frame[frame["frontier"]].sort_values("live_bytes")
     points = [
-        f"{'the full cache' if line['method'] == FULL else arm_words(str(line['arm'])) + ' ' + str(line['asked'])} "
-        f"({byte_size(line['live_bytes'])}, {line_words(line)})"
+        f"{'the full cache' if line['method'] == FULL else arm_text(str(line['arm'])) + ' ' + str(line['asked'])} "
+        f"({byte_size(line['live_bytes'])}, {line_text(line)})"
         for _, line in best.iterrows()
     ]
     return (

@@ -1,4 +1,4 @@
-"""Where dropped tokens are missed: layer by step, step by step, and beside the budgets."""
+"""Attention lost to dropped tokens: by layer and step, over steps, and against budgets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "
 
 
 def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "light") -> go.Figure:
-    """Mean regret by layer (down) and step (across), from `analysis.regret.regret_map`; a line marks `step`."""
+    """Mean regret by layer (rows) and step (columns), from `analysis.attention.regret.regret_map`; a line marks
+    `step`."""
     values = frame.to_numpy(np.float32)
     heat = go.Heatmap(
         z=values,
@@ -34,7 +35,7 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
     height = min(640, max(260, 130 + 18 * len(frame)))
     finish(
         figure,
-        title="Attention missed, by layer and step",
+        title="Regret by layer and step",
         x="step",
         y="layer",
         theme=theme,
@@ -47,22 +48,21 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
 
 
 def read_regret_map(frame: pd.DataFrame) -> str:
-    """Where it peaks, in words."""
+    """The peak."""
     values = frame.to_numpy(np.float64)
     if not np.isfinite(values).any():
-        return "Regret was not measured: 0 steps have it."
+        return "Regret was not measured (0 steps)."
     if not np.nanmax(values):
-        return f"Nothing dropped is ever missed: regret is 0 in all {plural(len(frame), 'layer')}."
+        return f"Regret is 0 in all {plural(len(frame), 'layer')}."
     row, column = np.unravel_index(np.nanargmax(values), values.shape)
     return (
-        f"It peaks in layer {frame.index[row]} at step {frame.columns[column]}: {percent(values[row, column])} of the "
-        f"attention would go to dropped tokens; over all layers and steps the mean is "
-        f"{percent(float(np.nanmean(values)))}."
+        f"Regret peaks in layer {frame.index[row]} at step {frame.columns[column]}: {percent(values[row, column])} of "
+        f"the attention would go to dropped tokens; the mean is {percent(float(np.nanmean(values)))}."
     )
 
 
 def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean and largest regret at every step, from `analysis.regret.regret_over_steps`; hover names the token."""
+    """Mean and largest regret at every step, from `analysis.attention.regret.regret_over_steps`."""
     marker = "circle" if len(frame) < 4 else ""
     lines = (
         Line("largest", "largest of any head", "red", "dot", marker),
@@ -71,14 +71,14 @@ def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     words = [visible(text) if text else "–" for text in frame["text"]]
     hover = "step %{x}, predicting %{customdata}<br>{name} %{y:.1%}"
     figure = add_lines(go.Figure(), frame["step"], frame, lines, theme, hover, customdata=words)
-    finish(figure, title="Attention missed at each step", x="step", y="regret (share of attention)", theme=theme)
+    finish(figure, title="Regret at each step", x="step", y="regret (share of attention)", theme=theme)
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
 def read_regret_over_steps(frame: pd.DataFrame) -> str:
-    """The worst step in words."""
+    """The step with the largest mean regret."""
     if not frame["mean"].notna().any():
-        return "Regret was not measured: 0 steps have it."
+        return "Regret was not measured (0 steps)."
     top = frame.loc[frame["mean"].idxmax()]
     kl = "" if pd.isna(top["kl"]) else f", where the prediction is off by {number(float(top['kl']))} nats"
     token = f" (predicting “{top['text'].strip()}”{kl})" if top["text"].strip() else ""
@@ -86,7 +86,7 @@ def read_regret_over_steps(frame: pd.DataFrame) -> str:
 
 
 def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Slots of each head against its regret, from `analysis.regret.budget_beside_regret`; one marker a layer."""
+    """Slots of each head against its regret, from `budget_and_regret`; one marker per layer."""
     layers = sorted(frame["layer"].unique())
     places = [index / max(1, len(layers) - 1) for index in range(len(layers))]
     colours = sample_colorscale("Viridis", places)
@@ -107,26 +107,26 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
             hovertemplate=f"layer {layer}, head %{{customdata[0]}}<br>%{{x:,}} slots, regret %{{y:.4f}}"
             "<br>output error %{customdata[1]:.3g}<extra></extra>",
         )
-    title, few = "Is the budget where the loss is?", len(layers) <= 16
+    title, few = "Budget against regret by head", len(layers) <= 16
     return finish(
         figure, title=title, x="slots", y="mean regret (share of attention)", theme=theme, legend=few
     ).update_yaxes(tickformat=".3~p")
 
 
 def read_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:
-    """The rank correlation in words."""
+    """The rank correlation."""
     spread = frame["live_slots"].max() - frame["live_slots"].min()
     if not frame["regret"].notna().any():
         return f"Regret was not measured in {plural(len(frame), 'head')}."
     if not np.isfinite(correlation):
         what = "slots do not differ" if not spread else "regret does not differ"
-        return f"Between the {plural(len(frame), 'head')} {what}, so there is nothing to compare."
+        return f"Over {plural(len(frame), 'head')} {what}, so there is no correlation."
     if correlation < -0.2:
-        verdict = "heads with more slots miss less"
+        verdict = "heads with more slots lose less"
     elif correlation > 0.2:
-        verdict = "even heads with more slots miss more: they need them, or more"
+        verdict = "heads with more slots still lose more: they need at least that many"
     else:
-        verdict = "slots do not follow the loss"
+        verdict = "slots are not related to the loss"
     return (
         f"Rank correlation of slots and regret over {plural(len(frame), 'head')}: {number(correlation, 2)}; {verdict}."
     )

@@ -1,6 +1,6 @@
-"""The board over repeats: in each cell how many prompts are right, with the interval, and means of bytes and KL.
+"""The board of a batch: prompts answered right per cell, with intervals, and mean bytes and KL.
 
-Where nothing was asked of the prompts, how close each method stays to the full cache instead.
+Without answers, the closeness of each method to the full cache instead.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from kvlab.common.formatting import in_range, mean_words, prompts, range_words
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
-from kvlab.figures.board import FATES, always_clear, bytes_words, in_grid, read_over_budget, row_names
+from kvlab.figures.board import FATES, bytes_text, in_grid, no_fading, read_over_budget, row_names
 
-WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; the bar's height and its place below the row's middle
-STRIP, STRIP_FOOT = 0.13, 0.35  # the same of the strip of the fact's fates
-SPAN = 0.88  # of a cell's width that a share of 100 % takes
-SIZE_LIMIT = 10  # characters of the bytes beside the count, where there are several columns
-ROOMY = 3  # columns: in more than these a cell says the share only
+WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; height of the bar and its offset below the row's middle
+STRIP, STRIP_FOOT = 0.13, 0.35  # the same for the strip of the fact's fates
+SPAN = 0.88  # width of a 100 % share, relative to the cell
+SIZE_LIMIT = 10  # characters of the bytes text if there are several columns
+ROOMY = 3  # with more columns, cells show the share only
 
 
 def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods (down) by budgets (across) from `analysis.repeats.cells`; every mark carries its row and column first."""
+    """Methods (rows) by budgets (columns) from `analysis.comparison.repeats.cells`; customdata of every mark begins
+    with row and column."""
     placed, rows, columns = in_grid(cells)
     fates = _fates(placed, theme)
     figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
     height = 96 * len(rows)
-    finish(figure, title="How often did it still get the answer?", x="budget", y="method", theme=theme,
+    finish(figure, title="How often is the answer still right?", x="budget", y="method", theme=theme,
            legend=bool(fates), height=height + 148)  # fmt: skip
     figure.update_layout(legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False})
     figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
@@ -45,7 +46,8 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """A row a method and budget: mean KL over the prompts as a point, its interval as a bar; row and column first."""
+    """A row per method and budget: mean KL over the prompts with its interval; customdata begins with row and
+    column."""
     known = cells[cells["mean_kl"].notna()]
     mean, low, high = (known[name].astype(float) for name in ("mean_kl", "mean_kl_low", "mean_kl_high"))
     spread = {"type": "data", "symmetric": False, "array": high - mean, "arrayminus": mean - low, "thickness": 2,
@@ -55,12 +57,12 @@ def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         for row in known.itertuples()
     ]
     points = go.Scatter(
-        x=mean, y=known["label"], mode="markers", error_x=spread, customdata=told, **always_clear(),
+        x=mean, y=known["label"], mode="markers", error_x=spread, customdata=told, **no_fading(),
         marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},
-        hovertemplate="%{y}: %{customdata[2]} nats a token<extra></extra>",
+        hovertemplate="%{y}: %{customdata[2]} nats per token<extra></extra>",
     )  # fmt: skip
     figure = finish(
-        go.Figure(points), title="How close does it stay to the full cache?", x="KL to the full cache, nats a token",
+        go.Figure(points), title="Closeness to the full cache", x="KL from the full cache (nats per token)",
         y="method and budget", theme=theme, height=150 + 44 * len(known), legend=False,
     )  # fmt: skip
     figure.update_layout(clickmode="event+select", dragmode=False)
@@ -68,91 +70,91 @@ def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_closeness(batch: Batch) -> str:
-    """Which stays closest, on how many prompts."""
+    """The closest method and budget."""
     known = batch.cells[batch.cells["mean_kl"].notna()]
     if known.empty:
-        return "No prompt has ended yet."
+        return "No prompt has finished yet."
     best = known.loc[known["mean_kl"].astype(float).idxmin()]
     words = mean_words(best["mean_kl"], best["mean_kl_low"], best["mean_kl_high"], int(best["ended"]))
     return (
-        f"Each point is a mean over {prompts(int(known['ended'].max()))}, the bar its 95 % interval over them. Closest "
-        f"is {best['label']}, {words} nats a token. These prompts have no answer, so nothing says which is right."
+        f"Each point is a mean over {prompts(int(known['ended'].max()))}, with its 95 % interval. Closest: "
+        f"{best['label']}, {words} nats per token. These prompts have no answer, so correctness is unknown."
     )
 
 
 def read_board(batch: Batch) -> str:
-    """What the cells show, and on how many prompts they rest."""
+    """What the cells show, and the number of prompts behind them."""
     cells = batch.cells[batch.cells["n"] > 0]
     if cells.empty:
-        return "No repeat has ended yet."
+        return "No repeat has finished yet."
     best = cells.sort_values(["share", "live_bytes"], ascending=[False, True]).iloc[0]
     fewest, most = cells["n"].min(), cells["n"].max()
     over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
-    beyond = f" of {batch.count} asked for" if most < batch.count else ""
-    most_often = f"Most often right, for the fewest bytes: {best['label']}, {share_words(best)}."
+    beyond = f" of {batch.count} requested" if most < batch.count else ""
+    most_often = f"Most often right, for the fewest bytes: {best['label']}, {share_text(best)}."
     return (
-        f"Each cell is a share of {over}{beyond} whose answer is right; the bar is its Wilson interval (95 %), the dot "
-        f"the share. {most_often if best['right'] else 'No cell is right on any.'} KL in nats a token and bytes are "
+        f"Each cell shows the share of {over}{beyond} answered right (dot) with its 95 % Wilson interval (bar). "
+        f"{most_often if best['right'] else 'No cell is right on any prompt.'} KL (nats per token) and bytes are "
         f"means over the prompts. {read_over_budget(cells)}{_read_fates(cells)}"
     )
 
 
 def _read_fates(cells: pd.DataFrame) -> str:
-    """What the strip says, or why there is none."""
+    """Explanation of the strip, or why there is none."""
     followed = cells[cells["traced"] > 0]
     if followed.empty:
-        return "What became of the fact was not recorded: record the prompts at level full."
+        return "The fate of the fact was not recorded: record the prompts at level full."
     most = followed.loc[followed["kept"].idxmax()]
     return (
-        f"The strip is what became of the fact's tokens when the answer was written, in all heads, mean over "
-        f"{prompts(int(most['traced']))}; most is kept whole by {most['label']} ({percent(most['kept'])})."
+        f"The strip shows the fate of the fact's tokens when the answer was written, over all heads, mean over "
+        f"{prompts(int(most['traced']))}; {most['label']} keeps most unmerged ({percent(most['kept'])})."
     )
 
 
 def read_references(batch: Batch) -> str:
-    """On how many of the prompts the full cache answers, and a warning with the numbers of those it does not."""
+    """On how many prompts the full cache answers, and a warning with the numbers of the others."""
     known = batch.references[batch.references["reference"].isin(KINDS[:3])]
     failed = known.loc[known["reference"] != "right", "number"]
     told = f"The full cache itself answers {len(known) - len(failed)} of {plural(len(known), 'prompt')}."
     if failed.empty:
         return told
-    where = "Beware" if len(failed) == len(known) else f"On prompt {', '.join(map(str, failed))}"
+    where = "Warning" if len(failed) == len(known) else f"On prompt {', '.join(map(str, failed))}"
     return f"{told} {where}: {NO_REFERENCE}."
 
 
 def rank_line(group: pd.DataFrame) -> str:
-    """A group of `analysis.repeats.ranked` in words."""
-    runs = ", ".join(f"{row.label} {score_words(row)}" for row in group.itertuples())
+    """A group of `ranked` as text."""
+    runs = ", ".join(f"{row.label} {score_text(row)}" for row in group.itertuples())
     return f"about {byte_size(group['live_bytes'].median())}: {runs}"
 
 
-def read_apart(batch: Batch, group: pd.DataFrame) -> str:
-    """Which of a group the prompts tell apart from its first, and which they do not; "" for a group of one."""
+def read_significance(batch: Batch, group: pd.DataFrame) -> str:
+    """Which cells of a group differ significantly from its first; "" for a group of one."""
     rivals = compare_with_best(batch, group)
     if rivals.empty:
         return ""
     first, parts = group.iloc[0]["label"], []
     better = "more often right than" if batch.is_asked else "closer to the full cache than"
-    for apart, words in ((True, better), (False, "not told apart from")):
+    for apart, words in ((True, better), (False, "not significantly different from")):
         here = rivals[rivals["apart"] == apart]
         told = ", ".join(f"{row.label} ({row.first} to {row.other})" for row in here.itertuples())
         parts += [f"{words} {told}"] if told else []
     counted = (
-        "that only it gets right to those that only the other does" if batch.is_asked
-        else "on which it is closer to those on which the other is"
+        "that only it gets right against those only the other does" if batch.is_asked
+        else "on which it is closer against those on which the other is"
     )  # fmt: skip
     return f"{first} is {'; '.join(parts)}: prompts {counted}, sign test."
 
 
-def score_words(line: Any) -> str:
-    """`share_words`, or where nothing was asked the mean KL with its interval."""
+def score_text(line: Any) -> str:
+    """`share_text`, or without answers the mean KL with its interval."""
     if line.n:
-        return share_words(line)
+        return share_text(line)
     return f"KL {mean_words(line.mean_kl, line.mean_kl_low, line.mean_kl_high, line.ended)}"
 
 
-def share_words(line: Any) -> str:
-    """`9 of 13 (69 %, 42 to 87 %)`; one prompt has no interval."""
+def share_text(line: Any) -> str:
+    """`9 of 13 (69 %, 42 to 87 %)`; no interval for one prompt."""
     get = line.__getitem__ if isinstance(line, pd.Series) else lambda name: getattr(line, name)
     if get("n") < 2:
         return f"{get('right')} of {get('n')}"
@@ -162,7 +164,7 @@ def share_words(line: Any) -> str:
 
 
 def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
-    """A card behind each cell, the more of the tint the more often right."""
+    """A card behind each cell, tinted by the share of right answers."""
     tint = pick(HUES["blue"], theme)
     shares = cells["share"].astype(float).fillna(0.0)
     return go.Bar(
@@ -173,12 +175,12 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
             "line": {"color": mix(tint, SURFACES[theme], 0.5), "width": 1},
         },
         customdata=[[row.row, row.column, _told(row)] for row in cells.itertuples()],
-        hovertemplate="%{customdata[2]}<extra></extra>", **always_clear(),
+        hovertemplate="%{customdata[2]}<extra></extra>", **no_fading(),
     )  # fmt: skip
 
 
 def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
-    """In each cell a line from no prompt to all, the interval on it and a dot at the share."""
+    """In each cell a scale from 0 to 100 %, the interval and the share."""
     known = cells[cells["n"] > 0]
     whole = known["span"] - 1 + SPAN
     at = lambda share: known["x"] - whole / 2 + whole * share  # noqa: E731
@@ -189,18 +191,18 @@ def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
     shared = {"showlegend": False, "customdata": told, "hovertemplate": "%{customdata[2]}<extra></extra>"}
     lines = [
         go.Bar(orientation="h", y=y, x=wide, base=start, width=thick, marker={"color": ink, "line": {"width": 0}},
-               **shared, **always_clear())
+               **shared, **no_fading())
         for wide, start, thick, ink in (
             (whole, known["x"] - whole / 2, 0.02, quiet),
             (high - low, low, BAR, mix(colour, SURFACES[theme], 0.45)),
         )
     ]  # fmt: skip
-    dots = go.Scatter(x=share, y=y, mode="markers", marker={"size": 10, "color": colour}, **shared, **always_clear())
+    dots = go.Scatter(x=share, y=y, mode="markers", marker={"size": 10, "color": colour}, **shared, **no_fading())
     return [*lines, dots]
 
 
 def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
-    """One bar a cell, from left to right the shares of the fact that were kept, merged and dropped."""
+    """One bar per cell: shares of the fact that were kept, merged and dropped."""
     known = cells[cells["traced"] > 0]
     whole = known["span"].to_numpy(float) - 1 + SPAN
     before, traces = known["x"].to_numpy(float) - whole / 2, []
@@ -215,7 +217,7 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         traces.append(
             go.Bar(
                 orientation="h", y=known["y"] + STRIP_FOOT, x=wide, base=before, width=STRIP, name=name,
-                customdata=told, hovertemplate="%{customdata[2]}<extra></extra>", **always_clear(),
+                customdata=told, hovertemplate="%{customdata[2]}<extra></extra>", **no_fading(),
                 marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}},
             )
         )  # fmt: skip
@@ -224,7 +226,7 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
 
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
-    """Right of n, and where there is room the live bytes and the two KLs."""
+    """Right of n, and if there is room the live bytes and the two KLs."""
     words: list[dict[str, Any]] = []
     for row in cells.itertuples():
         main = f"<b>{row.right} of {row.n}</b> right{_interval(row, columns)}" if row.n else "not finished"
@@ -232,14 +234,14 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         left, right = row.x - half, row.x + half
         words.append(_text(left, row.y - 0.33, "left", main, INK[theme], 13))
         if columns <= ROOMY:
-            size = bytes_words(row, SIZE_LIMIT if columns > row.span else 1000)
+            size = bytes_text(row, SIZE_LIMIT if columns > row.span else 1000)
             words.append(_text(right, row.y - 0.33, "right", size, INK[theme], 12))
             words.append(_text(left, row.y - 0.11, "left", _closeness(row), INK[theme], 12))
     return [word for word in words if word["text"]]
 
 
 def _interval(row: Any, columns: int) -> str:
-    """The interval beside the count, where it has room; one prompt has none."""
+    """The interval after the count, if there is room and more than one prompt."""
     if row.n < 2 or columns > ROOMY:
         return ""
     return f", {100 * row.share_low:.0f} to {100 * row.share_high:.0f} %"
@@ -264,12 +266,12 @@ def _closeness(row: Any) -> str:
 
 
 def _told(row: Any) -> str:
-    """What the pointer over a cell says."""
+    """Hover text of a cell."""
     parts = [
-        f"<b>{visible(row.label, 60)}</b>: right {share_words(row)}",
+        f"<b>{visible(row.label, 60)}</b>: right {share_text(row)}",
         f"{row.nearly} nearly, {row.wrong} wrong",
-        f"KL on the answer {_mean(row, 'kl_answer')}, on all {_mean(row, 'mean_kl')}, nats a token",
-        f"live bytes {bytes_words(row) or 'not recorded'}",
+        f"KL on the answer {_mean(row, 'kl_answer')}, on all {_mean(row, 'mean_kl')}, nats per token",
+        f"live bytes {bytes_text(row) or 'not recorded'}",
     ]
     return "<br>".join(parts).replace("·", " ")
 

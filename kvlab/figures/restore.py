@@ -1,4 +1,4 @@
-"""Before and after something is given back: distance along the text, and where the reading head looks."""
+"""KL along the text and attention of the reading head, before and after restoring tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BARS = {"full cache": ("ink", ""), "as it ran": ("grey", "/")}
 
 
 def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """KL from the full cache at every token of its continuation, from `analysis.killed.kl_along`."""
+    """KL from the full cache at every token of its continuation, from `analysis.comparison.restore.kl_by_series`."""
     figure = go.Figure()
     for (name, part), (hue, dash, symbol) in zip(frame.groupby("series", sort=False), LOOK, strict=False):
         figure.add_scatter(
@@ -33,15 +33,15 @@ def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_kl_before_after(frame: pd.DataFrame) -> str:
-    """The means in words."""
+    """The means."""
     means = frame.groupby("series", sort=False)["kl"].mean()
-    told = f"Mean KL {number(float(means.iloc[0]))} nats a token {means.index[0]}"
+    told = f"Mean KL {number(float(means.iloc[0]))} nats per token {means.index[0]}"
     after = [f", {number(float(mean))} with {str(name).removeprefix('+ ')}" for name, mean in means.iloc[1:].items()]
     return f"{told}{''.join(after)}."
 
 
-def look_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Theme = "light") -> go.Figure:
-    """Attention of the answer's queries in the head that reads the fact, from `analysis.killed.looks`."""
+def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Theme = "light") -> go.Figure:
+    """Attention of the answer's queries in the head that reads the fact, from `attention_by_series`."""
     figure = go.Figure()
     for name, part in frame.groupby("series", sort=False):
         hue, pattern = BARS.get(str(name), ("blue", ""))
@@ -52,18 +52,18 @@ def look_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Theme =
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5, "solidity": 0.3}},
             hovertemplate=f"token %{{x}}<br>{name}: %{{y:.3~p}}<extra></extra>",
         )
-    title = f"Where the answer's queries look: layer {head[0]}, head {head[1]}"
+    title = f"Attention of the answer's queries: layer {head[0]}, head {head[1]}"
     finish(figure, title=title, x="token of the prompt", y="share of attention", theme=theme)
     return figure.update_yaxes(tickformat=".3~p", rangemode="tozero").update_xaxes(type="category", tickangle=-45)
 
 
 def _labels(part: pd.DataFrame) -> list[str]:
-    """The text first: a position in front of a number could be read as a part of it."""
+    """Text first: a position before a number could be read as part of it."""
     return [f"“{visible(text, 12)}” at {token}" for token, text in zip(part["token"], part["text"], strict=True)]
 
 
-def read_look_before_after(frame: pd.DataFrame) -> str:
-    """The most looked-at token in words."""
+def read_attention_before_after(frame: pd.DataFrame) -> str:
+    """The token with the most attention."""
     if frame.empty:
         return "Attention was not recorded: the answer is the first token after the prompt."
     full = frame[frame["series"] == "full cache"]
@@ -71,4 +71,4 @@ def read_look_before_after(frame: pd.DataFrame) -> str:
     here = frame[frame["token"] == top["token"]].set_index("series")["mass"]
     rest = ", ".join(f"{percent(float(mass))} {name}" for name, mass in here.items() if name != "full cache")
     most = f"“{top['text'].strip()}” (token {top['token']}): {percent(top['mass'])}"
-    return f"The full cache pays most to {most}; {rest}."
+    return f"The full cache attends most to {most}; {rest}."

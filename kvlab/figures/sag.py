@@ -1,4 +1,4 @@
-"""What compression did to attention, step by step and head by head."""
+"""Effect of compression on attention, by step and by head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.lines import Line, add_line, add_lines
 from kvlab.figures.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
 from kvlab.figures.base.palette import SURFACES as GROUND
@@ -20,21 +20,21 @@ MEASURES = {
     "guard_activations": ("Guard activations by head", "activations"),
     "max_votes": ("Largest votes by head", "votes"),
 }
-SHARES = ("sag", "regret", "output_error")  # shown in per cent
+SHARES = ("sag", "regret", "output_error")  # shown as percentages
 MASSES = (
     Line("merged_true_mass", "true mass of merged tokens", "ink", "solid"),
-    Line("merged_mass", "mass their slots receive", "purple", "dash"),
+    Line("merged_mass", "mass received by their slots", "purple", "dash"),
     Line("sag", "sag (the difference)", "red", "dot"),
 )
 ERRORS = (
     Line("output_error", "output error", "blue", "solid"),
     Line("regret", "regret", "grey", "dash"),
-    Line("sag", "sag (its size)", "red", "dot"),
+    Line("sag", "absolute sag", "red", "dot"),
 )
 
 
 def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Where the full cache's attention went: to kept tokens, to merged slots, or lost; they add up to one."""
+    """The full cache's attention on kept tokens, merged tokens and dropped tokens, which sum to one."""
     figure = go.Figure()
     parts = (
         ("kept", frame["kept_mass"], "tokens with their own slot", ""),
@@ -68,14 +68,14 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         )
     received = frame["kept_mass"] + frame["merged_mass"]
     if frame["merged_true_mass"].fillna(0).max() > 0:
-        name, ink = "kept + what merged slots really get", pick(HUES["ink"], theme)
+        name, ink = "kept + received by merged slots", pick(HUES["ink"], theme)
         add_line(figure, frame["step"], received, name, ink, "dot", "step %{x}: %{y:.3f}", width=1.6)
-    finish(figure, title="Where the full cache's attention would go", x="step", y="share of attention", theme=theme)
+    finish(figure, title="Full cache's attention by fate of the token", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
 def read_mass_over_steps(frame: pd.DataFrame) -> str:
-    """Mean shares in words."""
+    """Mean shares."""
     means = frame[["kept_mass", "merged_true_mass", "regret"]].mean()
     return (
         f"On average over {plural(len(frame), 'step')} {percent(means['kept_mass'])} of the full cache's attention "
@@ -85,16 +85,16 @@ def read_mass_over_steps(frame: pd.DataFrame) -> str:
 
 
 def sag_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """True mass of merged tokens, the mass their slots receive, and the difference: sag."""
+    """True mass of merged tokens, mass received by their slots, and the difference: sag."""
     figure = add_lines(go.Figure(), frame["step"], frame, MASSES, theme, "step %{x}: {name} %{y:.4f}")
     finish(figure, title="Attention sag", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(tickformat=".3~p")
 
 
 def read_sag_over_steps(frame: pd.DataFrame) -> str:
-    """Mean and largest sag, in words."""
+    """Mean and largest sag."""
     if not frame["merged_true_mass"].fillna(0).any():
-        return "No token lives in a merged slot, so nothing can sag: what this method loses is regret."
+        return "There are no merged slots, so there is no sag; this method's loss is regret."
     mean, top = float(frame["sag"].mean()), frame.loc[frame["sag"].abs().idxmax()]
     share = mean / frame["merged_true_mass"].mean()
     way = "less" if mean >= 0 else "more"
@@ -106,7 +106,7 @@ def read_sag_over_steps(frame: pd.DataFrame) -> str:
 
 
 def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Output error beside regret and sag on one log axis."""
+    """Output error, regret and sag on one log axis."""
     sizes = frame[[line.column for line in ERRORS]].abs()
     sizes = sizes.where(sizes > 0)
     known = [line for line in ERRORS if sizes[line.column].notna().any()]
@@ -127,7 +127,7 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_errors_over_steps(frame: pd.DataFrame) -> str:
-    """The output error in words."""
+    """The output error."""
     error = frame["output_error"]
     if not error.notna().any():
         return "The output error was not measured in this run."
@@ -135,11 +135,11 @@ def read_errors_over_steps(frame: pd.DataFrame) -> str:
         return "The attention output equals the full cache's at every step."
     worst = frame.loc[error.idxmax()]
     peak = f"{percent(worst['output_error'])} at its worst, step {int(worst['step'])}"
-    return f"The output is off by {percent(error.mean())} on average over {plural(error.count(), 'step')}, by {peak}."
+    return f"The mean output error over {plural(error.count(), 'step')} is {percent(error.mean())}, {peak}."
 
 
 def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """How often the method's guard stepped in, in each step."""
+    """Guard activations in each step."""
     marker = {"color": pick(HUES["gold"], theme), "line": {"width": 0}}
     bars = go.Bar(
         x=frame["step"],
@@ -153,12 +153,14 @@ def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_guard_over_steps(frame: pd.DataFrame) -> str:
-    """Totals in words."""
+    """Totals."""
     total, merged = frame["guard_activations"].sum(), frame["merged"].sum()
     if not total:
-        return "The guard never stepped in (or this method has none)."
+        return "The guard was never activated (or this method has none)."
     share = f", for {percent(total / merged)} of the merges" if merged else ""
-    return f"The guard stepped in {total:,.0f} times{share}: there the method's key formula would have been unstable."
+    return (
+        f"The guard was activated {total:,.0f} times{share}, where the method's key formula would have been unstable."
+    )
 
 
 def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -> go.Figure:
@@ -168,7 +170,7 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -
     values = table.to_numpy(np.float32)
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
     signed, share = measure == "sag", measure in SHARES
-    return map_of_heads(
+    return head_map(
         table, title, theme, bar=unit, hover=f"<br>{unit} %{{z:.3~{'p' if share else 'g'}}}",
         low=-largest if signed else 0, high=largest or 1.0,
         colours=DIVERGING[theme][::-1] if signed else LOSS[theme], tickformat=".3~p" if share else "",
@@ -176,7 +178,7 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -
 
 
 def read_measure_by_head(frame: pd.DataFrame, measure: str) -> str:
-    """The head where the measure is largest, in words."""
+    """The head with the largest value."""
     values = frame[measure]
     if not values.notna().any():
         return "This was not measured in this run."

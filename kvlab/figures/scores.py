@@ -1,9 +1,8 @@
-"""Scores of an evaluation: against the budget, against an option of a method, and as a table of tasks.
+"""Evaluation scores against the budget, against a method's option, and as a table of tasks.
 
-Every frame is a score table: a row a task, arm and budget with columns task, arm, method, asked, kept, score,
-score_low, score_high (and difference to the full cache) and prompts, as the atlas makes it from evaluation rows.
-Means over tasks come as a frame of their own, `means`, with the same columns but the task: their intervals can only be
-drawn from the prompts.
+Every frame is a score table: one row per task, arm and budget with columns task, arm, method, asked, kept, score,
+score_low, score_high (and difference to the full cache) and prompts. Means over tasks come in a separate frame `means`
+without the column task, because their intervals need the prompts.
 """
 
 from __future__ import annotations
@@ -15,31 +14,32 @@ from plotly.subplots import make_subplots
 from pydantic import JsonValue
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
-from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.cells import cell_text
+from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.base.template import QUIET, colour_bar, finish
-from kvlab.figures.base.words import drawn_of, number, percent, plural, spoken
+from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
 from kvlab.requests.method_spec import parse_spec
 
 FULL = "full"
 MOST_PANELS = 9
-MOST_ON_ONE_LINE = 5  # tasks whose cells have room for a score and its interval beside each other
+MOST_ON_ONE_LINE = 5  # tasks; with more, the interval goes on a second line
 TASK_HUES = ("blue", "orange", "green", "purple", "red", "sky", "gold", "ink")
 TASK_MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
 
 
 def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str = "Score by budget") -> go.Figure:
-    """A panel a task: score with 95 % interval over the share of tokens really kept; the full cache is a line."""
+    """A panel per task: score with 95 % interval against the share of tokens kept; the full cache is a line."""
     tasks = frame["task"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(tasks))
-    figure = _panels([spoken(task) for task in tasks], columns)
+    figure = _panels([spaced(task) for task in tasks], columns)
     styles = _arm_styles(frame, theme)
     for place, task in enumerate(tasks):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         here = frame[frame["task"] == task]
         for arm, group in here[here["method"] != FULL].groupby("arm", sort=False):
             group = group.sort_values("kept")
-            figure.add_scatter(**_line(group, arm_words(str(arm)), styles[str(arm)], "kept"), **cell)
+            figure.add_scatter(**_line(group, arm_text(str(arm)), styles[str(arm)], "kept"), **cell)
         _full_line(figure, here, theme, cell)
     _show_each_name_once(figure)
     rows = -(-len(tasks) // columns)
@@ -50,26 +50,27 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
 
 
 def read_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
-    """Which arm stands highest, with its distance to the full cache, and which lowest, where all were evaluated.
+    """The best arm with its difference to the full cache, and the worst, where all were evaluated.
 
-    `means` has a row an arm; `panel` says what its column tasks counts: what a panel of the figure is of.
+    `means` has one row per arm; `panel` names what its column tasks counts.
     """
     means = means.set_index("arm").sort_values("score", ascending=False, kind="stable")
     scored, best, worst = means["score"].round(9), means.iloc[0], means.iloc[-1]
     over = f"on average over {plural(best['tasks'], panel)}"
-    gap = "" if pd.isna(best["difference"]) else f", {line_words(best, 'difference')} against the full cache"
-    top, low = ([arm_words(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
+    gap = "" if pd.isna(best["difference"]) else f", {line_text(best, 'difference')} against the full cache"
+    top, low = ([arm_text(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
     if len(top) == len(means) > 1:
-        few = drawn_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
-        return f"All {len(means)} score the same {over}: {line_words(best)}{gap}.{few}"
-    first = f"{_named(top)} {'scores' if len(top) == 1 else 'score'} {line_words(best)} {over}{gap}"
-    last = f"; {_named(low)} {'is' if len(low) == 1 else 'are'} last with {line_words(worst)}"
-    few = drawn_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
+        few = shown_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
+        return f"All {len(means)} score the same {over}: {line_text(best)}{gap}.{few}"
+    first = f"{_named(top)} {'scores' if len(top) == 1 else 'score'} {line_text(best)} {over}{gap}"
+    last = f"; {_named(low)} {'is' if len(low) == 1 else 'are'} last with {line_text(worst)}"
+    few = shown_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
     return first + (last if len(means) > 1 else "") + "." + few
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
-    """A panel a budget: score with 95 % interval over the values of one option (a column of `frame`), a line a task."""
+    """A panel per budget: score with 95 % interval by the values of one option (a column of `frame`), one line per
+    task."""
     budgets = frame["asked"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(budgets))
     figure = _panels([f"budget {budget}" for budget in budgets], columns)
@@ -82,45 +83,45 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
             style = Style(pick(HUES[hue], theme), marker, "solid" if index < len(TASK_HUES) else "dash")
             group = here[here["task"] == task]
             if len(group):
-                # Side by side, as equal scores would hide each other.
+                # Side by side, so that equal scores do not overlap.
                 aside = (index - (len(tasks) - 1) / 2) * min(0.08, 0.4 / len(tasks))
                 group = group.assign(place=group[option].map(values.index) + aside)
-                line = _line(group, spoken(task), style, "place") | {"customdata": group[option]}
-                line["hovertemplate"] = f"{spoken(task)}, {spoken(option)} %{{customdata}}: %{{text}}<extra></extra>"
+                line = _line(group, spaced(task), style, "place") | {"customdata": group[option]}
+                line["hovertemplate"] = f"{spaced(task)}, {spaced(option)} %{{customdata}}: %{{text}}<extra></extra>"
                 figure.add_scatter(**line, **cell)
     _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
-    finish(figure, title=title or f"Score by {spoken(option)}", x="", y="", theme=theme, height=130 + 240 * rows)
+    finish(figure, title=title or f"Score by {spaced(option)}", x="", y="", theme=theme, height=130 + 240 * rows)
     ends = [-0.5, len(values) - 0.5]
     figure.update_xaxes(tickvals=list(range(len(values))), ticktext=values, range=ends, zeroline=False)
-    figure.update_xaxes(title_text=spoken(option), row=rows)
+    figure.update_xaxes(title_text=spaced(option), row=rows)
     return _finish_panels(figure, frame, theme)
 
 
 def read_score_by_option(means: pd.DataFrame, option: str) -> str:
-    """The value or values with the best mean score in each budget; `means` has a row a budget asked and value."""
+    """The best values of the option in each budget; `means` has one row per requested budget and value."""
     parts = []
     for asked, group in means.groupby("asked", sort=False):
         top = group[group["score"].round(9) == group["score"].round(9).max()]
         best = top[option].astype(str).tolist()
         who = "every value alike" if len(best) == len(group) > 1 else _named(best)
-        parts.append(f"{line_words(top.iloc[0])} with {who} at {asked}")
-    few = drawn_of(MOST_PANELS, len(parts), "budget", "the first")
+        parts.append(f"{line_text(top.iloc[0])} with {who} at {asked}")
+    few = shown_of(MOST_PANELS, len(parts), "budget", "the first")
     return f"Best mean score over {plural(means['tasks'].max(), 'task')}: {', '.join(parts)}.{few}"
 
 
 def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:
-    """Arms with their budgets down, tasks across; each cell the score, coloured by its difference to the full cache."""
+    """Arms and budgets (rows) by tasks (columns), coloured by the difference to the full cache."""
     frame = _by_budget(frame).assign(row=_row_names)
     order, tasks = frame["row"].drop_duplicates().tolist(), frame["task"].drop_duplicates().tolist()
     names = ("score", "score_low", "score_high", "difference")
     score, low, high, gap = (_by_cell(frame, name, order, tasks) for name in names)
     words = [[_cell(*values) for values in zip(*row, strict=True)] for row in _rows(score, low, high)]
-    # Colours need a number in every scored cell; without the full cache none can be compared.
+    # Every scored cell needs a number for its colour; without the full cache it is 0.
     cells = gap.fillna(0).where(score.notna()).to_numpy(np.float32)
     most = float(np.nanmax(np.abs(cells), initial=0)) or 1.0
     heat = go.Heatmap(
-        z=cells, x=[spoken(task) for task in tasks], y=order, xgap=2, ygap=2,
+        z=cells, x=[spaced(task) for task in tasks], y=order, xgap=2, ygap=2,
         zmin=-most, zmax=most, colorscale=DIVERGING[theme], text=words,
         colorbar=colour_bar("difference to the full cache", theme),
         customdata=_by_cell(frame, "prompts", order, tasks).to_numpy(),
@@ -129,35 +130,35 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     narrow = len(tasks) > MOST_ON_ONE_LINE
     written = [[word.replace(" (", "<br>(") for word in row] for row in words] if narrow else words
     figure = finish(
-        go.Figure([heat, words_on_cells(heat, written, 10 if narrow else 11)]), title=title, y="method and budget",
-        x=f"task (in the cells: score, {rests_on(frame)})", theme=theme,
+        go.Figure([heat, cell_text(heat, written, 10 if narrow else 11)]), title=title, y="method and budget",
+        x=f"task (in the cells: score, {sample_note(frame)})", theme=theme,
         legend=False, height=150 + (40 if narrow else 34) * len(order),
     )  # fmt: skip
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
 def read_benchmark_table(means: pd.DataFrame) -> str:
-    """The best compressed row by its mean over the tasks, and how much of the text it kept; `means` has all rows."""
+    """The best compressed row by its mean over the tasks, and the share of tokens it kept; `means` has all rows."""
     means = means.assign(row=_row_names).sort_values("score", ascending=False, kind="stable")
     compressed, full = means[means["method"] != FULL], means[means["method"] == FULL]
     top = compressed.iloc[0]
-    beside = f"; the full cache has {line_words(full.iloc[0])}" if len(full) else ""
+    beside = f"; full cache: {line_text(full.iloc[0])}" if len(full) else ""
     over, equal = plural(top["tasks"], "task"), int((compressed["score"].round(9) == round(top["score"], 9)).sum())
     if equal == len(compressed) > 1:
-        return f"All {equal} compressed rows score the same on average over {over}: {line_words(top)}{beside}."
+        return f"All {equal} compressed rows score the same on average over {over}: {line_text(top)}{beside}."
     if equal > 1:
-        return f"{equal} rows share the best mean over {over}: {line_words(top)}{beside}."
-    kept = f"keeping {line_words(top, 'kept', percent)} of the tokens"
-    return f"{top['row']} has the best mean over {over}: {line_words(top)}, {kept}{beside}."
+        return f"{equal} rows share the best mean over {over}: {line_text(top)}{beside}."
+    kept = f"keeping {line_text(top, 'kept', percent)} of the tokens"
+    return f"{top['row']} has the best mean over {over}: {line_text(top)}, {kept}{beside}."
 
 
-def line_words(line: pd.Series, name: str = "score", show: Show = number) -> str:
-    """One measure of a line of a score table in words, with its interval and n."""
+def line_text(line: pd.Series, name: str = "score", show: Show = number) -> str:
+    """One measure of a score table's line, with interval and n."""
     return mean_words(line[name], line[f"{name}_low"], line[f"{name}_high"], int(line["prompts"]), show)
 
 
-def rests_on(frame: pd.DataFrame) -> str:
-    """For an axis: what bars and brackets are and how many prompts a point is over, such as `95 %, n = 8 to 20`."""
+def sample_note(frame: pd.DataFrame) -> str:
+    """Axis note on intervals and sample size, such as `95 %, n = 8 to 20`."""
     least, most = int(frame["prompts"].min()), int(frame["prompts"].max())
     if most == 1:
         return ONE_PROMPT
@@ -171,16 +172,13 @@ def _named(names: list[str], most: int = 3) -> str:
 
 
 def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, object]:
-    bars = {
-        "type": "data", "array": group["score_high"] - group["score"],
-        "arrayminus": group["score"] - group["score_low"], "thickness": 1.2, "width": 3,
-    }  # fmt: skip
     return {
         "x": group[x], "y": group["score"], "name": name, "legendgroup": name, "mode": "lines+markers",
         "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
         "cliponaxis": False,
         "marker": {"symbol": style.marker, "size": 8, "color": style.colour},
-        "error_y": bars, "customdata": group["asked"], "text": [line_words(line) for _, line in group.iterrows()],
+        "error_y": interval_bars(group), "customdata": group["asked"],
+        "text": [line_text(line) for _, line in group.iterrows()],
         "hovertemplate": f"{name}, budget %{{customdata}}: %{{text}}<extra></extra>",
     }  # fmt: skip
 
@@ -191,7 +189,7 @@ def _full_line(figure: go.Figure, frame: pd.DataFrame, theme: Theme, cell: dict[
         line = {"color": pick(HUES["ink"], theme), "dash": "dash", "width": 1.4}
         figure.add_scatter(
             x=[0, 1], y=[full["score"].iloc[0]] * 2, name="full cache", legendgroup="full cache", mode="lines",
-            line=line, hovertemplate=f"full cache: {line_words(full.iloc[0])}<extra></extra>", **cell,
+            line=line, hovertemplate=f"full cache: {line_text(full.iloc[0])}<extra></extra>", **cell,
         )  # fmt: skip
 
 
@@ -204,7 +202,7 @@ def _panels(titles: list[str], columns: int) -> go.Figure:
 
 
 def _finish_panels(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    figure.update_yaxes(rangemode="tozero").update_yaxes(title_text=f"score ({rests_on(frame)})", col=1)
+    figure.update_yaxes(rangemode="tozero").update_yaxes(title_text=f"score ({sample_note(frame)})", col=1)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     return figure.update_layout(margin_t=110, legend_y=1.09, legend_yanchor="bottom")
 
@@ -221,7 +219,7 @@ def _arm_styles(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
     return run_styles(((str(arm), str(_composition(str(arm)).get("settle", method))) for arm, method in pairs), theme)
 
 
-def arm_words(arm: str) -> str:
+def arm_text(arm: str) -> str:
     """An arm as people say it: of a composition, whose selection and whose settling."""
     parts = _composition(arm)
     return f"{parts['score']} settled by {parts['settle']}" if {"score", "settle"} <= parts.keys() else arm
@@ -233,13 +231,13 @@ def _composition(arm: str) -> dict[str, JsonValue]:
 
 
 def _by_budget(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows arm by arm in the order they come, each arm's largest budget first."""
+    """The rows by arm in order of appearance, each arm's largest budget first."""
     arms = {arm: place for place, arm in enumerate(frame["arm"].drop_duplicates())}
     return frame.iloc[np.lexsort((-frame["budget"].to_numpy(float), frame["arm"].map(arms)))]
 
 
 def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:
-    """One column of the frame as a table, rows down and tasks across; a column that is all missing as one of NaN."""
+    """One column of the frame as a rows x tasks table; all NaN if nothing is known."""
     if not frame[name].notna().any():
         return pd.DataFrame(np.nan, rows, tasks)
     return frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False).reindex(rows)[tasks]
@@ -247,7 +245,7 @@ def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) 
 
 def _row_names(frame: pd.DataFrame) -> list[str]:
     return [
-        "full cache" if method == FULL else f"{arm_words(arm)} {asked}"
+        "full cache" if method == FULL else f"{arm_text(arm)} {asked}"
         for method, arm, asked in zip(frame["method"], frame["arm"], frame["asked"], strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Cosine similarity of keys or values: a window, the diagonal band, the wall of all heads, a token's neighbours."""
+"""Cosine similarity of keys or values: a window, the diagonal band, thumbnails of all heads, a token's neighbours."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import plotly.graph_objects as go
 from kvlab.analysis.similarity.float16 import block_edges, block_means
 from kvlab.figures.base.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.base.template import colour_bar, finish, token_ticks
-from kvlab.figures.base.words import drawn_of, number, plural, token_labels, visible
+from kvlab.figures.base.words import number, plural, shown_of, token_labels, visible
 
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
 MOST_OUTLINES = 2000
 TALLEST_WALL, WIDEST_WALL = 900, 800  # pixels
-MOST_LAYERS = 16  # of more, the maps would be too small to read
+MOST_LAYERS = 16  # with more, the maps would be too small to read
 
 
 def similarity_map(
@@ -29,7 +29,8 @@ def similarity_map(
     mode: str = "mean",
     sets: pd.DataFrame | None = None,
 ) -> go.Figure:
-    """A window of the map (`Tile.frame()`, at most `MAX_CELLS` a side), with the `outlines` of merge sets if given."""
+    """A window of the map (`Tile.frame()`, at most `MAX_CELLS` per side), with the `outlines` of merge sets if
+    given."""
     rows, columns = token_labels(frame.index, texts), token_labels(frame.columns, texts)
     heat = go.Heatmap(
         z=frame.to_numpy(np.float32),
@@ -44,9 +45,9 @@ def similarity_map(
     figure = go.Figure(heat)
     if sets is not None and len(sets):
         _outline(figure, frame, sets, theme)
-    title = f"How alike the {what} are" + ("" if mode == "raw" else f" ({mode} of each block)")
+    title = f"Similarity of {what}" + ("" if mode == "raw" else f" ({mode} of each block)")
     finish(figure, title=title, x="token (position and text)", y="token (position and text)", theme=theme, height=620)
-    # Cells are squares in any file, however wide.
+    # Cells stay square at any width.
     figure.update_yaxes(
         autorange="reversed",
         showgrid=False,
@@ -62,19 +63,19 @@ def similarity_map(
 
 
 def read_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
-    """The range of the window, in words; `sets` of `every` merge sets in it are outlined."""
+    """The range of the window; `sets` of `every` merge sets in it are outlined."""
     values = frame.to_numpy()
     block = int(frame.index[1] - frame.index[0]) if len(frame) > 1 else 1
     cell = "one pair" if block <= 1 else f"a block of about {block} x {block} pairs"
     return (
         f"Each cell is {cell}; cosines run from {number(float(values.min()), 2)} to {number(float(values.max()), 2)}, "
         f"mean {number(float(values.mean()), 2)}."
-        + drawn_of(sets, every, "merge set", "the largest; zoom in to see smaller ones").replace("Drawn", "Outlined")
+        + shown_of(sets, every, "merge set", "the largest; zoom in to see smaller ones").replace("Showing", "Outlined:")
     )
 
 
 def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", what: str = "keys") -> go.Figure:
-    """Cosine of each token with the one so many places before it, from `diagonal_band`."""
+    """Cosine of each token with earlier ones by distance, from `diagonal_band`."""
     labels = token_labels(frame.columns, texts)
     heat = go.Heatmap(
         z=frame.to_numpy(np.float32),
@@ -94,25 +95,25 @@ def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light
 
 
 def read_similarity_band(frame: pd.DataFrame) -> str:
-    """Near against far, in words."""
+    """Near against far."""
     near, far = float(np.nanmean(frame.iloc[:1])), float(np.nanmean(frame.iloc[len(frame) // 2 :]))
-    verdict = "neighbours are more alike" if near > far + 0.02 else "distance makes little difference"
+    verdict = "neighbours are more similar" if near > far + 0.02 else "distance makes little difference"
     return (
         f"Mean cosine is {number(near, 2)} one token away and {number(far, 2)} beyond "
         f"{frame.index[len(frame) // 2] - 1} tokens: {verdict}."
     )
 
 
-def wall_layers(layers: Sequence[int], *also: int) -> list[int]:
-    """The layers of which a wall shows the maps: all, or `MOST_LAYERS` spread evenly and those named in `also`."""
+def layers_to_show(layers: Sequence[int], *also: int) -> list[int]:
+    """The layers shown in a wall: all, or `MOST_LAYERS` evenly spread plus those in `also`."""
     if len(layers) <= MOST_LAYERS:
         return sorted(layers)
     places = np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)
     return sorted({sorted(layers)[place] for place in places} | set(also) & set(layers))
 
 
-def layers_of_note(frame: pd.DataFrame) -> tuple[int, int]:
-    """The layers of the most and the least alike head, of which a wall's words speak."""
+def extreme_layers(frame: pd.DataFrame) -> tuple[int, int]:
+    """The layers of the most and the least similar head."""
     top, low = _most_and_least(frame)
     return int(top["layer"]), int(low["layer"])
 
@@ -120,36 +121,36 @@ def layers_of_note(frame: pd.DataFrame) -> tuple[int, int]:
 def similarity_wall(
     thumbnails: dict[tuple[int, int], np.ndarray], theme: Theme = "light", what: str = "keys"
 ) -> go.Figure:
-    """Overviews of the whole text, one small map a layer and KV head; the more numerous of the two lie across.
+    """Thumbnails of the whole text per layer and KV head; the longer axis is horizontal.
 
-    All of them are one heat map with lines between: a plotly axis a map would take seconds for a hundred heads.
+    All maps form one heat map with separating lines, as one plotly axis per map takes seconds for a hundred heads.
     """
     layers, heads = sorted({layer for layer, _ in thumbnails}), sorted({head for _, head in thumbnails})
     sideways = len(layers) > len(heads)
     down, across = (heads, layers) if sideways else (layers, heads)
     size = min(len(next(iter(thumbnails.values()))), MAX_WALL_SIDE // max(len(down), len(across)))
-    # Hundredths in one byte a cell keep a wall of hundreds of heads small.
+    # Hundredths in one byte per cell keep a wall of hundreds of heads small.
     cells = np.zeros((size * len(down), size * len(across)), np.int8)
     for (layer, head), values in thumbnails.items():
         first, second = (head, layer) if sideways else (layer, head)
         row, column = size * down.index(first), size * across.index(second)
         cells[row : row + size, column : column + size] = np.clip(np.rint(100 * _pooled(values, size)), -100, 100)
-    # Under the maps at the left, where they stand however wide the page.
+    # Below the maps at the left, visible at any page width.
     under = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"}
     length = {"lenmode": "pixels", "len": 260}
     marks = {"tickvals": [-100, 0, 100], "ticktext": ["-1", "0", "1"]}
     bar = colour_bar("mean cosine", theme, **under, **length, **marks)
     bar["title"] = {"text": "mean cosine", "side": "top", "font": {"size": 12}}
     scale = {"zmin": -100, "zmax": 100, "colorscale": DIVERGING[theme], "colorbar": bar}
-    # Cells at rank - 0.5 to rank + 0.5, so that a place rounds to the rank of its layer or head.
+    # Maps span rank - 0.5 to rank + 0.5, so that a coordinate rounds to the rank of its layer or head.
     places = {"x0": -0.5 + 0.5 / size, "dx": 1 / size, "y0": -0.5 + 0.5 / size, "dy": 1 / size}
     figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
     side = max(40, min(230, WIDEST_WALL // len(across), TALLEST_WALL // len(down)))
-    title, height = f"How alike tokens are in each head (each map is the whole text): {what}", 200 + side * len(down)
+    title, height = f"Similarity of tokens in each head (each map is the whole text): {what}", 200 + side * len(down)
     x, y = ("layer", "KV head") if sideways else ("KV head", "layer")
     finish(figure, title=title, x=x, y=y, theme=theme, height=height, legend=False)
     figure.update_layout(margin_b=120, meta={**figure.layout.meta, "ranks": {"x": across, "y": down}})
-    # Every map is a square, however wide the page.
+    # Maps stay square at any page width.
     figure.update_xaxes(**_ranks(across), range=[-0.5, len(across) - 0.5], constrain="domain", constraintoward="left")
     figure.update_yaxes(**_ranks(down), range=[len(down) - 0.5, -0.5])
     figure.update_yaxes(scaleanchor="x", constrain="domain", constraintoward="top")
@@ -168,9 +169,9 @@ def _ranks(numbers: list[int]) -> dict[str, object]:
 
 
 def read_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = None, every: int = 0) -> str:
-    """The most and the least alike head, in words; `frame` has columns layer, head, mean, near, far.
+    """The most and the least similar head; `frame` has columns layer, head, mean, near, far.
 
-    `layers` are those whose maps are drawn, none: all; `every` is how many heads there are, where `frame` has fewer.
+    `layers` are those drawn (default: all); `every` is the number of heads if `frame` has fewer.
     """
     top, low = _most_and_least(frame)
     near, far = number(float(frame["near"].mean()), 2), number(float(frame["far"].mean()), 2)
@@ -182,8 +183,8 @@ def read_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = Non
     which = f"those of layers {', '.join(map(str, layers))}" if layers is not None else ""
     return (
         f"Tokens at most 8 apart have a mean cosine of {near} over {plural(len(frame), 'head')}{some}, those further "
-        f"apart {far}. Most alike over the whole text: {most}; least: {least}."
-        f"{drawn_of(shown, len(frame), 'head', which)}"
+        f"apart {far}. Most similar over the whole text: {most}; least: {least}."
+        f"{shown_of(shown, len(frame), 'head', which)}"
     )
 
 
@@ -211,18 +212,17 @@ def neighbours(
 
 
 def read_neighbours(frame: pd.DataFrame) -> str:
-    """The closest neighbour, in words."""
+    """The closest neighbour."""
     others = frame[frame["offset"] != 0]
     if others.empty:
         return "The text has no other token."
     best = others.loc[others["similarity"].idxmax()]
-    return (
-        f"The most alike is {abs(int(best['offset']))} away, with a cosine of {number(float(best['similarity']), 3)}."
-    )
+    return f"The most similar token is {abs(int(best['offset']))} away, cosine {number(float(best['similarity']), 3)}."
 
 
 def _outline(figure: go.Figure, frame: pd.DataFrame, sets: pd.DataFrame, theme: Theme) -> None:
-    """Merge sets as rectangles in the map's own cells; one path, since on an axis of labels only shapes lie between."""
+    """Merge sets as rectangles in the map's cells, as one path (on a category axis only shapes can lie between
+    labels)."""
     colour, starts = pick(STATE_COLOURS["pivot"], theme), frame.index.to_numpy()
     names = ["start", "stop", "pivot_start", "pivot_stop"]
     cells = np.searchsorted(starts, sets[names].to_numpy(), side="right").clip(1) - 1

@@ -1,4 +1,4 @@
-"""Benchmarks as bars: what was measured, the bound of the device drawn in, and the ratio to the full cache."""
+"""Benchmarks as bars, with the device's bound and the ratio to the full cache."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
-DEVICE_BOUND = "the best this device could do"
+DEVICE_BOUND = "device bound"
 LEVEL_HUES = {"light": ("blue", ""), "full": ("orange", "/")}
 
 
 def measured(
     frame: pd.DataFrame, unit: str, place: str, theme: Theme = "light", title: str = "", bound: str = DEVICE_BOUND
 ) -> go.Figure:
-    """A bar a method with the quartiles, its bound as a tick, and the ratio to each full cache, by name, beside it.
+    """A bar per method with the interquartile range, its bound as a tick, and the ratio to each full cache.
 
-    A time or rate of one repeat, or of repeats far apart, has a hatched bar and the reason in place of a ratio.
-    From `kvlab.results.speed_tables.measured`; `place` says on what it was measured. What could not be measured has no
-    bar and says why.
+    Unreliable values (one repeat, or a wide spread) are hatched and show the reason instead of a ratio. From
+    `kvlab.results.speed_tables.measured`; `place` names the device. Failed measurements show why.
     """
     factor, shown = byte_unit(float(frame["value"].max())) if unit == "bytes" else (1.0, unit)
     value = frame["value"] / factor
@@ -56,7 +55,7 @@ def measured(
 
 
 def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
-    """The best against the full cache, in words."""
+    """The best against the full cache."""
     ran = frame.dropna(subset="value")
     trusted = ran[[not _doubt(line, unit) for line in ran.itertuples(index=False)]]
     compressed = trusted[~trusted["method"].str.startswith("full")].dropna(subset="ratio")
@@ -64,7 +63,7 @@ def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: s
     missing = f"; {plural(len(frame) - len(ran), 'row')} could not be measured" if len(ran) < len(frame) else ""
     if compressed.empty:
         doubts = "; ".join(dict.fromkeys(filter(None, (_doubt(line, unit) for line in ran.itertuples(index=False)))))
-        why = f"no ratio is told ({doubts})" if doubts else "no compressed one beside the full cache"
+        why = f"ratios are unreliable ({doubts})" if doubts else "no compressed cache to compare with the full one"
         return f"{plural(len(ran), 'cache')} measured, {repeats}{missing}; {why}."
     best = compressed.loc[compressed["ratio"].idxmax() if more_is_better else compressed["ratio"].idxmin()]
     reached = "" if pd.isna(best["bound"]) else f"; {bound}: {_amount(best['bound'], unit)}"
@@ -75,7 +74,7 @@ def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: s
 
 
 def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
-    """Milliseconds of a decode step: attention over the slots, deciding what stays, and the rest of the model."""
+    """Milliseconds of a decode step: attention, compression decisions, and the rest of the model."""
     figure = go.Figure()
     for column, name, hue, pattern in PARTS:
         figure.add_bar(
@@ -84,13 +83,13 @@ def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fi
             hovertemplate=f"%{{y}}: {name} %{{x:.3g}} ms<extra></extra>",
         )  # fmt: skip
     height = 170 + 38 * len(frame)
-    title = "Where a decode step's time goes"
-    finish(figure, title=title, x=f"ms a step<br>{place}", y="method and budget", theme=theme, height=height)
+    title = "Time of a decode step"
+    finish(figure, title=title, x=f"ms per step<br>{place}", y="method and budget", theme=theme, height=height)
     return figure.update_layout(barmode="stack").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
 def read_step_split(frame: pd.DataFrame) -> str:
-    """Who spends most of its step on deciding."""
+    """The methods that spend most and least of a step on deciding."""
     share = frame["deciding"] / frame[["attention", "deciding", "rest"]].sum(axis=1)
     most, least = share.idxmax(), share.idxmin()
     first = f"{frame.loc[most, 'label']} spends {number(100 * share[most], 2)} % of its step on deciding"
@@ -100,7 +99,7 @@ def read_step_split(frame: pd.DataFrame) -> str:
 
 
 def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
-    """A decode step with recording over one without, each level a bar; 1 is free."""
+    """Duration of a recorded step relative to an unrecorded one, one bar per level."""
     figure = go.Figure()
     for level, group in frame.groupby("level", sort=False):
         hue, pattern = LEVEL_HUES[str(level)]
@@ -111,26 +110,26 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
             hovertemplate=f"%{{y}}, level {level}: %{{x:.3g}} times<extra></extra>",
         )  # fmt: skip
     height = 170 + 46 * frame["label"].nunique()
-    title, x = "What recording costs a decode step", f"times the step that records nothing<br>{place}"
+    title, x = "Cost of recording per decode step", f"relative to a step without recording<br>{place}"
     finish(figure, title=title, x=x, y="method and budget", theme=theme, height=height)
     figure.add_vline(1, line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"})
     return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
 
 
 def read_recording(frame: pd.DataFrame) -> str:
-    """The most that each level costs."""
+    """The maximum per level."""
     parts = [
         f"level {level} at most {number(group['value'].max(), 3)} times"
         for level, group in frame.groupby("level", sort=False)
     ]
     return (
-        f"A recorded step against one that is not: {', '.join(parts)} as long, of "
+        f"A recorded step takes at {', at '.join(parts)} as long as an unrecorded one, over "
         f"{plural(frame['label'].nunique(), 'cache')}."
     )
 
 
 def _ratio(line: Any, unit: str) -> str:
-    """What stands beside a bar: the ratio to the best full cache by name, and to kvlab's own where it is another."""
+    """Text next to a bar: the ratio to the best full cache by name, and to kvlab's own if that is another."""
     if pd.isna(line.value):
         return f"{line.status}: {line.note}"[:60]
     if doubt := _doubt(line, unit):
@@ -142,7 +141,7 @@ def _ratio(line: Any, unit: str) -> str:
 
 
 def _doubt(line: Any, unit: str) -> str:
-    """Why a time or a rate says little, in words; "" where it can be told. Bytes are the same however often counted."""
+    """Why a time or rate is unreliable, or ""; bytes are exact."""
     if unit == "bytes" or pd.isna(line.value):
         return ""
     if line.repeats < 2:
@@ -151,18 +150,18 @@ def _doubt(line: Any, unit: str) -> str:
 
 
 def _reference(line: Any) -> str:
-    """The full cache that the ratio is to, such as `transformers sdpa`; "" where it has no name of its own."""
+    """The full cache used for the ratio, such as `transformers sdpa`; "" if unnamed."""
     return str(line.reference).removeprefix("full").removeprefix(": ")
 
 
 def _has_own(line: Any) -> bool:
-    """Whether kvlab's own full cache was measured and is not what the ratio is to."""
+    """Whether kvlab's own full cache was measured and is not the reference."""
     return bool(pd.notna(line.own_ratio)) and line.reference != REFERENCE
 
 
 def _beside_own(line: Any) -> str:
     named = f" ({_reference(line)})" if _reference(line) else ""
-    own = f" and {number(line.own_ratio)} times that of kvlab's, which comparisons take" if _has_own(line) else ""
+    own = f" and {number(line.own_ratio)} times that of kvlab's own" if _has_own(line) else ""
     return named + own
 
 

@@ -1,4 +1,4 @@
-"""Memory and speed against the length of the text, and against what a paper measured."""
+"""Memory and speed against context length, and against a paper's measurements."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PANELS = (("bytes", "weights and cache"), ("rate", "decode rate (tokens/s)"))
 
 
 def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Bytes above and decode rate below, over the tokens in the cache.
+    """Bytes (top) and decode rate (bottom) against the tokens in the cache.
 
     Columns of `frame`: name, method, context, measure (bytes or rate), value, spread (interquartile range), status.
-    Points that ran out of memory stand on the axis as crosses.
+    Points that ran out of memory are crosses on the axis.
     """
     factor, unit = byte_unit(float(frame.loc[frame["measure"] == "bytes", "value"].max() or 1))
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.08)
@@ -27,14 +27,14 @@ def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             _line(figure, group.sort_values("context"), str(name), str(method), scale, theme, row)
         figure.update_yaxes(title_text=f"{title} ({unit})" if measure == "bytes" else title, row=row)
     axes = figure.layout.yaxis.title.text, figure.layout.yaxis2.title.text
-    finish(figure, title="Memory and speed as the text grows", x="", y="", theme=theme, height=560)
+    finish(figure, title="Memory and speed by context length", x="", y="", theme=theme, height=560)
     for row, text in enumerate(axes, start=1):
         figure.update_yaxes(title_text=text, rangemode="tozero", row=row)
     return figure.update_xaxes(title_text="tokens in the cache", row=2)
 
 
 def read_over_length(frame: pd.DataFrame) -> str:
-    """Rate and bytes of each line at its two ends."""
+    """Rate and bytes of each line at both ends."""
     parts = []
     for name, group in frame[frame["status"] == "ok"].groupby("name", sort=False):
         group = group.sort_values("context")
@@ -47,7 +47,7 @@ def read_over_length(frame: pd.DataFrame) -> str:
 
 
 def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = "") -> go.Figure:
-    """Bars of the ratio to the full cache, here and in the paper, a row a method and setting.
+    """Bars of the ratio to the full cache, measured and published, one row per method and setting.
 
     Columns of `frame`: setting, method, our_ratio, paper_ratio; a missing ratio has no bar.
     """
@@ -71,7 +71,7 @@ def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = 
 
 
 def _why_missing(figure: go.Figure, names: pd.Series, reasons: pd.Series, shift: int, theme: Theme) -> None:
-    """In the place of a bar that is not there: why not."""
+    """The reason in place of a missing bar."""
     for place, reason in reasons.items():
         if isinstance(reason, str) and reason:
             figure.add_annotation(
@@ -81,13 +81,13 @@ def _why_missing(figure: go.Figure, names: pd.Series, reasons: pd.Series, shift:
 
 
 def read_against_the_paper(frame: pd.DataFrame) -> str:
-    """The ratios in words, where both were measured."""
+    """The ratios, where both exist."""
     both = frame.dropna(subset=["our_ratio", "paper_ratio"])
     parts = [
         f"{row.method} {row.setting}: {row.our_ratio:.2f} here, {row.paper_ratio:.2f} in the paper"
         for row in both.itertuples()
     ]
-    return f"Ratio to the full cache in {len(both)} of {len(frame)} settings both measured. {'; '.join(parts)}."
+    return f"Ratio to the full cache, measured in both for {len(both)} of {len(frame)} settings. {'; '.join(parts)}."
 
 
 def _line(figure: go.Figure, group: pd.DataFrame, name: str, method: str, scale: float, theme: Theme, row: int) -> None:

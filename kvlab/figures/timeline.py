@@ -1,4 +1,4 @@
-"""What became of every token of one head: the mosaic, and how many tokens are in each state."""
+"""Token states of one head over time: the mosaic, and token counts by state."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from kvlab.analysis.lineage.states import STATES
 from kvlab.figures.base.lines import add_area
 from kvlab.figures.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
 from kvlab.figures.base.template import CLEAR, finish, token_ticks
-from kvlab.figures.base.words import drawn_of, number, percent, plural, token_labels
+from kvlab.figures.base.words import number, percent, plural, shown_of, token_labels
 
 MAX_HOVER_CELLS = 60_000
 
 
 def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", step: int | None = None) -> go.Figure:
-    """The state of every token (down) at every step (across), from `analysis.lineage.mosaic`; a line marks `step`."""
+    """The state of every token (rows) at every step (columns), from `analysis.lineage.mosaic`; a line marks `step`."""
     labels = token_labels(frame.index, texts)
     codes = frame.to_numpy(np.uint8)
     names = np.array([STATE_NAMES[state] for state in STATES])
@@ -32,12 +32,12 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
         hovertemplate=f"step %{{x}}<br>token %{{y}}<br>{'%{text}' if hover else ''}<extra></extra>",
         **hover,
     )
-    figure = go.Figure([heat, *_state_legend(np.unique(codes), theme)])
+    figure = go.Figure([heat, *state_legend(np.unique(codes), theme)])
     if step is not None and len(frame.columns) > 1:
         figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(("#1F2430", "#F2F4F8"), theme)})
     finish(
         figure,
-        title="What each token is, step by step",
+        title="Token states over the steps",
         x="step",
         y="token (position and text)",
         theme=theme,
@@ -49,27 +49,27 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
 
 
 def read_token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
-    """The last step in words, from the `counts` of all tokens (`state_counts`), and what a cell of the mosaic is."""
+    """Shares at the last step, from the `counts` of all tokens (`state_counts`), and the size of a cell."""
     last = counts.iloc[-1]
     tokens = int(last[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
     share = {state: percent(last[state] / tokens) for state in ("own", "evicted")}
     return (
-        f"After step {int(last['step'])}: {share['own']} of the tokens have a slot of their own, "
+        f"After step {int(last['step'])}: {share['own']} of the tokens have their own slot, "
         f"{percent((last['pivot'] + last['absorbed']) / tokens)} share one with "
-        f"others, {share['evicted']} are gone.{blocks_of(len(frame), tokens)}"
-        f"{drawn_of(frame.shape[1], len(counts), 'step', 'evenly chosen')}"
+        f"others, {share['evicted']} were evicted.{block_note(len(frame), tokens)}"
+        f"{shown_of(frame.shape[1], len(counts), 'step', 'evenly chosen')}"
     )
 
 
-def blocks_of(rows: int, tokens: int) -> str:
-    """A sentence on what a cell stands for where it is more than a token."""
+def block_note(rows: int, tokens: int) -> str:
+    """A sentence on the size of a cell if it covers several tokens."""
     if tokens <= rows:
         return ""
-    return f" A cell is a block of about {number(tokens / rows, 2)} tokens, in the state most of them are in."
+    return f" A cell is a block of about {number(tokens / rows, 2)} tokens, in their most common state."
 
 
 def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Tokens in each state over the steps, stacked, from `analysis.lineage.state_counts`."""
+    """Tokens in each state over the steps, stacked, from `state_counts`."""
     figure = go.Figure()
     for column, state in (("own", "kept"), ("pivot", "pivot"), ("absorbed", "absorbed"), ("evicted", "evicted")):
         if not frame[column].any():
@@ -81,20 +81,20 @@ def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_state_totals(frame: pd.DataFrame) -> str:
-    """The last step's counts in words."""
+    """Counts at the last step."""
     last = frame.iloc[-1]
     slots = last["own"] + last["pivot"]
     seen = slots + last["absorbed"] + last["evicted"]
     shared = last["absorbed"] + last["pivot"]
-    merged = f"{plural(last['pivot'], 'merged slot')} hold {shared:,.0f} of them" if shared else "none shares its slot"
+    merged = f"{plural(last['pivot'], 'merged slot')} hold {shared:,.0f} of them" if shared else "no slot is shared"
     return (
-        f"After step {int(last['step'])}, {plural(slots, 'slot')} stand for {plural(seen - last['evicted'], 'token')} "
+        f"After step {int(last['step'])}, {plural(slots, 'slot')} hold {plural(seen - last['evicted'], 'token')} "
         f"of {seen:,.0f} read; {merged}."
     )
 
 
-def _state_legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:
-    """Points at no place, for the legend only: a heat map has none of its own."""
+def state_legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:
+    """Empty traces for the legend, which heat maps do not have."""
     marker = {"size": 11, "symbol": "square", "line": {"width": 1, "color": pick(("#9AA1AC", "#5A6270"), theme)}}
     present = [STATES[code] for code in codes]
     return [

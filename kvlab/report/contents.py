@@ -141,12 +141,12 @@ def in_words(table: pd.DataFrame) -> pd.DataFrame:
     """The headline table of a comparison as a person reads it, a row a run."""
     columns = {
         "run": table["label"],
-        "answer": [board_figures.verdict_words(row) for row in table.itertuples()] if "verdict" in table else None,
+        "answer": [board_figures.verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
         "mean KL": [number(value) for value in table["mean_kl"]],
         "agrees": [percent(value) for value in table["top1_agreement"]],
         "live": [byte_size(value) if value == value else "not recorded" for value in table["live_bytes"].astype(float)],
         "of full": [percent(value) for value in table["live_ratio"]],
-        "over budget": [board_figures.above_words(value) if value == value else "–" for value in above]
+        "over budget": [board_figures.excess_text(value) if value == value else "–" for value in above]
         if (above := table["over_budget"].astype(float)).notna().any()
         else None,
         "tokens/s": table["speed"],

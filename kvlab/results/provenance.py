@@ -14,7 +14,7 @@ from kvlab.requests.method_spec import format_spec, parse_spec
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 
-# Methods nobody published settings of.
+# Methods without published settings.
 WITHOUT_PAPER = ("full", "packed", "window", "compose", "exactmerge", "exactmerge2")
 PRESET, PAPER = "preset", "paper"
 UNDER = "under "

@@ -1,6 +1,6 @@
-"""What the page Quality shows of evaluation rows: tables of scores, ranks that respect intervals, bytes, prompts.
+"""Tables behind the Quality page, from evaluation rows: scores, ranks with ties, bytes, prompts.
 
-Rows are those of one model with the question in sight or not, as `kvlab.evaluate.results.rows.ROWS`.
+Rows are those of one model, question-aware or not (`kvlab.evaluate.results.rows.ROWS`).
 """
 
 from __future__ import annotations
@@ -15,51 +15,52 @@ from kvlab.common.intervals import Interval
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.requests.method_spec import format_spec
-from kvlab.results.score_tables import FULL, NAMES, PROMPT, named, paired_gap, score_table, where_all_were
+from kvlab.results.score_tables import FULL, NAMES, PROMPT, paired_gap, score_table, shared_by_all_arms, with_names
 
 ALL_TASKS = "all tasks"
 MOST_CELLS = 120
-NEEDLE = "needle"  # in the names of tasks that hide one
+NEEDLE = "needle"  # in the names of retrieval tasks
 PAIR = [*PROMPT, "question_aware"]
 BYTES = ("score", "live_bytes", "allocated_bytes", "kept")
 
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with `NAMES`; an arm is named with all options that were given, a preset too."""
-    table = named(rows)
+    """The rows with `NAMES`; arms are named with all options including the preset."""
+    table = with_names(rows)
     options = [json.loads(text) for text in table["options"]]
     return table.assign(arm=[format_spec(*pair) for pair in zip(table["method"], options, strict=True)])
 
 
 def scores(rows: pd.DataFrame) -> pd.DataFrame:
-    """`kvlab.results.score_tables.score_table` with arms named as `labelled` does."""
+    """`score_table` with arms named as in `labelled`."""
     table = score_table(rows)
     options = [json.loads(text) for text in table["options"]]
     return table.assign(arm=[format_spec(*pair) for pair in zip(table["method"], options, strict=True)])
 
 
 def means(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """A row a group of `by`: means over the tasks of the rows that `table` shows and all arms were asked."""
-    shown = where_all_were(table[table["higher"]] if table["higher"].any() else table)
+    """One row per group of `by`: means over tasks, of the rows shown in `table` that all arms have."""
+    shown = shared_by_all_arms(table[table["higher"]] if table["higher"].any() else table)
     keys = ["task", *NAMES]
     measured = labelled(with_measures(rows)).merge(shown[keys].drop_duplicates(), on=keys)
     return over_tasks(measured, by)
 
 
 def budgets(rows: pd.DataFrame) -> list[str]:
-    """The budgets that were asked for, as people say them, those of most arms first."""
+    """Requested budgets as text, those with the most arms first."""
     table = labelled(rows[rows["method"] != FULL])
     count = table.groupby("asked", sort=False)["arm"].nunique()
     return count.sort_values(ascending=False, kind="stable").index.tolist()
 
 
 def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
-    """A row a task and arm at one budget, with its rank; with several tasks where more is better, also over all tasks.
+    """One row per task and arm at one budget, with its rank; also over all tasks where more is better, if there are
+    several.
 
-    An arm stands behind as many others as are better than it on the same prompts, that is whose paired difference to it
-    has a 95 % interval above zero: `rank` is one more than their number. `level` marks those that nobody is better
-    than. Columns: task, arm, method, rank, level, prompts, score and behind (the best mean minus this arm's, paired),
-    both with `_low` and `_high`. With one prompt a task nobody is better: every rank is 1.
+    `rank` is one plus the number of arms that are better on the same prompts, i.e. whose paired difference has a 95 %
+    interval above zero; `level` marks rank 1. Columns: task, arm, method, rank, level, prompts, score and behind
+    (paired difference of the best mean to this arm), both with `_low` and `_high`. With one prompt per task every rank
+    is 1.
     """
     table = labelled(rows)
     table = table[(table["asked"] == asked) & (table["method"] != FULL)]
@@ -94,15 +95,15 @@ def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
 
 
 def _gap(one: pd.DataFrame, other: pd.DataFrame, sign: float) -> Interval | None:
-    """How much better `one` is than `other` on the prompts both saw; scores of 0 and 1 have intervals of their own."""
+    """How much better `one` is than `other` on their common prompts."""
     return paired_gap(one, other, PAIR, "score" if sign > 0 else "signed")
 
 
 def by_bytes(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row an arm and budget: mean score over the tasks, mean bytes a prompt, and whether it is on the frontier.
+    """One row per arm and budget: mean score over tasks, mean bytes per prompt, and whether it is Pareto-optimal.
 
-    Of the tasks where more is better, and that every arm was asked, as one that skipped the hard tasks is no better.
-    Columns: `NAMES`, score, live_bytes, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
+    Only tasks where more is better and that all arms have, so that skipping hard tasks does not pay. Columns: `NAMES`,
+    score, live_bytes, allocated_bytes, kept with `_low` and `_high`, prompts, tasks, frontier.
     """
     table = labelled(with_measures(rows))
     table = table[table["metric"].map(higher_is_better)]
@@ -113,7 +114,7 @@ def by_bytes(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _frontier(size: np.ndarray, score: np.ndarray) -> list[bool]:
-    """Which points nothing beats: no other has at most its bytes and at least its score, and one of both better."""
+    """Which points are Pareto-optimal in size (lower) and score (higher)."""
     return [
         not bool(np.any((size <= s) & (score >= p) & ((size < s) | (score > p))))
         for s, p in zip(size, score, strict=True)
@@ -121,9 +122,9 @@ def _frontier(size: np.ndarray, score: np.ndarray) -> list[bool]:
 
 
 def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What `figures.needle_map` and its reading show at one budget: the cells, and the mean of each arm.
+    """Cells and arm means for `figures.needle_map` at one budget.
 
-    Of the tasks that hide needles where there are any, else of all with several depths; empty where there are none.
+    Uses the needle tasks if there are any, else all tasks with several depths; empty if there are none.
     """
     known = rows.dropna(subset="depth")
     if known.empty:
@@ -134,7 +135,7 @@ def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]
     hiding = [name for name in names if NEEDLE in name]
     known = known[known["task"].isin(hiding or names)]
     on_grid = known.groupby(["length", "depth"])["index"].nunique()
-    if known.empty or len(on_grid) > MOST_CELLS:  # depths drawn at random are no grid
+    if known.empty or len(on_grid) > MOST_CELLS:  # random depths form no grid
         return pd.DataFrame(), pd.DataFrame()
     table = labelled(known)
     full = table["method"] == FULL
@@ -144,10 +145,10 @@ def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]
 
 
 def prompts_behind(rows: pd.DataFrame, task: str, arm: str, asked: str) -> pd.DataFrame:
-    """The prompts of a cell, the worst first: those that lose most against the full cache, then the lowest scores.
+    """The prompts of a cell, worst first: largest loss against the full cache, then lowest score.
 
-    Columns of the rows, with `full` (the full cache's score on the same prompt) and `lost` (full minus score; of a
-    measure where less is better, the other way round).
+    Columns of the rows plus `full` (the full cache's score on the same prompt) and `lost` (full minus score, or the
+    reverse if less is better).
     """
     table = labelled(rows)
     cell = table[(table["task"] == task) & (table["arm"] == arm) & (table["asked"] == asked)]

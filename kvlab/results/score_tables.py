@@ -1,4 +1,4 @@
-"""Score tables of evaluation rows: one row per task, method, settings and budget, with 95 % intervals."""
+"""Score tables from evaluation rows: one row per task, method, settings and budget, with 95 % intervals."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed"]
 
 
 def score_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a task, arm and budget asked for, with 95 % intervals; in the order of the rows.
+    """One row per task, arm and requested budget with 95 % intervals, in row order.
 
-    Columns: task, metric, higher (a larger score is better), arm (method and options), method, options (JSON), budget,
-    asked (as people say it), prompts (how many), and with `_low` and `_high` score, difference to the full cache on the
-    same prompts, kept (slots over tokens, really used), slots and seconds.
+    Columns: task, metric, higher (larger is better), arm (method and options), method, options (JSON), budget, asked
+    (budget as text), prompts (count), and with `_low` and `_high`: score, difference to the full cache on the same
+    prompts, kept (slots per token), slots and seconds.
     """
-    table = named(summarize(rows, ["task"])).rename(columns={"samples": "prompts"})
+    table = with_names(summarize(rows, ["task"])).rename(columns={"samples": "prompts"})
     return table.assign(higher=table["metric"].map(higher_is_better))[["task", "metric", "higher", *NAMES, *MEASURED]]
 
 
@@ -39,8 +39,8 @@ MEASURED = ["prompts"] + [
 ]  # fmt: skip
 
 
-def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of an evaluation, or of its summary, with the columns `NAMES`."""
+def with_names(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the columns `NAMES` to evaluation rows or their summary."""
     methods, options = rows["method"], rows["hyper_parameters"]
     arm = [_arm_words(*of_row) for of_row in zip(methods, options, strict=True)]
     asked = [
@@ -61,30 +61,30 @@ def _asked_words(budget: float, unit: str) -> str:
 
 
 def without_preset(options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The options without the papers' presets, which all arms of an experiment have alike."""
+    """The options without the paper's preset, which all arms of an experiment share."""
     return {name: value for name, value in options.items() if not (name.endswith(PRESET) and value == PAPER)}
 
 
 def option_column(table: pd.DataFrame, option: str) -> pd.DataFrame:
-    """The score table with the value of one option beside each row, as text; the full cache is left out."""
+    """Add one option's value per row, as text; the full cache is left out."""
     compressed = table[table["method"] != FULL]
     return compressed.assign(**{option: [str(_values(text).get(option, "default")) for text in compressed["options"]]})
 
 
 def means_over_tasks(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str] = NAMES) -> pd.DataFrame:
-    """A row a group of `by`: means over the tasks with 95 % intervals, of the rows that `table` shows.
+    """One row per group of `by`: means over tasks with 95 % intervals, of the rows shown in `table`.
 
     `table` is the rows' score table or a part of it, and `by` names columns of it; tasks where less is better are left
-    out, where there are others. Columns: `by`, `MEASURED`, tasks.
+    out if there are others. Columns: `by`, `MEASURED`, tasks.
     """
     better = table[table["higher"]] if table["higher"].any() else table
     shown = better[list(dict.fromkeys(["task", *NAMES, *by]))].drop_duplicates()
-    rows = named(with_measures(rows)).merge(shown, on=["task", *NAMES])
+    rows = with_names(with_measures(rows)).merge(shown, on=["task", *NAMES])
     return over_tasks(rows, by)[[*by, *MEASURED, "tasks"]]
 
 
-def where_all_were(table: pd.DataFrame) -> pd.DataFrame:
-    """The compressed rows of tasks and budgets that every arm has; else of tasks that every arm has; else all."""
+def shared_by_all_arms(table: pd.DataFrame) -> pd.DataFrame:
+    """The compressed rows of tasks and budgets that all arms have; else of tasks that all arms have; else all."""
     compressed = table[table["method"] != FULL]
     for cell in (["task", "asked"], ["task"]):
         everywhere = compressed.groupby(cell)["arm"].transform("nunique") == compressed["arm"].nunique()
@@ -94,20 +94,20 @@ def where_all_were(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def shared_budgets(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the budgets that were asked of most arms; the full cache stays."""
+    """The rows of the budgets that most arms have, and the full cache's."""
     compressed = table[table["method"] != FULL]
     count = compressed.groupby("asked")["arm"].nunique()
     return table[table["asked"].isin(count[count == count.max()].index) | (table["method"] == FULL)]
 
 
 def full_score(rows: pd.DataFrame) -> Interval | None:
-    """The full cache's mean score over the tasks where higher is better; None where it was asked none."""
+    """The full cache's mean score over the tasks where higher is better; None if there are none."""
     full = rows[(rows["method"] == FULL) & rows["metric"].map(higher_is_better)]
     return mean_over_tasks(full, "score", "score") if len(full) else None
 
 
 def paired_gap(one: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str], column: str = "score") -> Interval | None:
-    """Mean over the tasks of `column` of the rows `one` minus `other` with equal `keys`; None where none is equal."""
+    """Mean over tasks of `column` of `one` minus `other` on equal `keys`; None if none are equal."""
     both = one[[*keys, column]].merge(other[[*keys, column]], on=list(keys), suffixes=("", "_other"))
     kind: Kind = "difference" if column == "score" else "any"
     return mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap", kind) if len(both) else None

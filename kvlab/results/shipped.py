@@ -1,9 +1,8 @@
-"""The results that come with kvlab: the atlas of a full run on `mini`, so that nobody's first visit is empty.
+"""Results shipped with kvlab (`assets/results`): the atlas of a full run on `mini`, so that a first visit is not empty.
 
-A folder (`assets/results`) with `eval/` and `bench/` as a folder of runs has them, `evidence/NAME.parquet` for claims
-of recorded runs, `drawn.parquet` with their figures as they were drawn, `cards.parquet` with every exhibit's small
-picture and claims, so that the index draws nothing, and `made.json`: by what, when and on what. What is shown of it:
-`kvlab.atlas.shipped_exhibits`.
+The folder holds `eval/` and `bench/` like a runs folder, `evidence/NAME.parquet` for claims of recorded runs,
+`drawn.parquet` with their figures, `cards.parquet` with thumbnail and claims of every exhibit, and `made.json` with
+versions, date and machine. `kvlab.atlas.shipped_exhibits` shows them.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ EVIDENCE, DRAWN, CARDS, MADE = "evidence", "drawn.parquet", "cards.parquet", "ma
 
 @dataclass(frozen=True)
 class ShippedCard:
-    """What a card shows: a small picture, where it came from, and the claims."""
+    """A card's thumbnail, origin and claims."""
 
     picture: str
     origin: str
@@ -47,14 +46,14 @@ class Shipped:
         return json.loads((self.root / MADE).read_text(encoding="utf-8"))
 
     def evidence(self, name: str) -> pd.DataFrame:
-        """The rows of one `Evidence`; empty where it has none."""
+        """The rows of one `Evidence`; empty if not shipped."""
         file = self.root / EVIDENCE / f"{name}.parquet"
         return pd.read_parquet(file) if file.exists() else pd.DataFrame(columns=["prompt", "label"])
 
     def drawings(self, exhibit: str, theme: str) -> list[dict[str, str]]:
-        """A row a figure: exhibit, name, theme, figure (JSON), frame (JSON), reading, origin, claim (JSON or empty).
+        """One row per figure: exhibit, name, theme, figure (JSON), frame (JSON), reading, origin, claim (JSON or "").
 
-        Only the groups of rows that hold it are read, and nothing is kept: all figures take 44 MB.
+        Reads only the row groups that hold it and caches nothing, because all figures take 44 MB.
         """
         file = pq.ParquetFile(self.root / DRAWN)
         wanted = (pc.field("exhibit") == exhibit) & (pc.field("theme") == theme)
@@ -64,34 +63,34 @@ class Shipped:
 
     @cached_property
     def cards(self) -> dict[tuple[str, str], ShippedCard]:
-        """By exhibit and theme."""
+        """The cards by exhibit and theme."""
         rows = pd.read_parquet(self.root / CARDS).to_dict("records")
         return {
             (row["exhibit"], row["theme"]): ShippedCard(
-                row["picture"], f"{self.words} · {row['origin']}", tuple(map(claim_of, json.loads(row["claims"])))
+                row["picture"], f"{self.words} · {row['origin']}", tuple(map(parse_claim, json.loads(row["claims"])))
             )
             for row in rows
         }
 
     def claims(self, exhibit: str, theme: str) -> tuple[Claim, ...]:
-        """The claims of the exhibit of this key as they were judged when it was packed."""
+        """The claims of an exhibit as judged when packed."""
         card = self.cards.get((exhibit, theme))
         return card.claims if card else ()
 
     @property
     def words(self) -> str:
-        """Where it came from, in words: `shipped with kvlab, mini, two CPU cores`."""
+        """Origin as text: `shipped with kvlab, mini, two CPU cores`."""
         return f"shipped with kvlab, {self.made['model']}, {self.made['machine']}"
 
 
 @cache
 def shipped() -> Shipped | None:
-    """What ships; None in a checkout where it was not made."""
+    """The shipped results; None in a checkout without them."""
     root = project_root() / "assets" / FOLDER
     return Shipped(root) if (root / MADE).exists() else None
 
 
-def claim_of(values: dict[str, Any]) -> Claim:
+def parse_claim(values: dict[str, Any]) -> Claim:
     """A claim from its JSON."""
     kinds = {"basis": Basis, "interval": Interval, "threshold": Threshold}
     fields = {name: kinds[name](**value) if name in kinds and value else value for name, value in values.items()}

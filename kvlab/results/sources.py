@@ -1,4 +1,4 @@
-"""What there is to draw from: the run and comparison in view, and the results of evaluations and benchmarks."""
+"""Data sources of exhibits: the current run and comparison, and the results of evaluations and benchmarks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from kvlab.trace.reader import Run, open_run
 EVAL_FOLDER = "eval"
 BENCH_FOLDER = "bench"
 KINDS: dict[str, Kind] = {EVAL_FOLDER: "evaluation", BENCH_FOLDER: "benchmark"}
-KEPT_RESULTS = 4  # folders' results as frames: the lab's own and what ships, and each of them once more as it grows
-MOST_ELSEWHERE = 24  # comparisons that are looked through for what the one in view lacks
-# A measurement once; the same one asked for in other words stays, as some exhibit looks for these words.
+KEPT_RESULTS = 4  # cached folders: the lab's own and the shipped one, each also in a newer state
+MOST_ELSEWHERE = 24  # other comparisons searched for what the current one lacks
+# Drop repeated measurements, but keep the same one under other option texts, which exhibits look up.
 ONE_ROW = ["key", "hyper_parameters"]
 log = logging.getLogger(__name__)
 Made = TypeVar("Made")
@@ -36,20 +36,21 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Seen:
-    """What a picture is drawn from, for keeping it: what is in view (`place`), and names and state of all the rest.
+    """State of the data behind a figure, as a cache key: the current selection (`place`), and names and state of the
+    rest.
 
-    Equal ones make equal pictures. Where only the rest differs, and nothing of it is gone or hidden since, a picture
-    is not wrong but older.
+    Equal states give equal figures. If only the rest differs and none of it was deleted or hidden, a cached figure is
+    outdated but not wrong.
     """
 
     place: tuple[str, ...]
     names: frozenset[str]
     stamp: str
-    at: float = field(default_factory=time.monotonic, compare=False)  # when the rest was looked at
+    at: float = field(default_factory=time.monotonic, compare=False)  # when the rest was read
 
 
 class Folder:
-    """A folder of runs, each thing of it read once: as it was when first asked."""
+    """A runs folder; comparisons and runs are read once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -61,7 +62,7 @@ class Folder:
         return list_comparisons(self.root)
 
     def run(self, run_id: str) -> Run | None:
-        """A run of it; None where it cannot be read."""
+        """One of its runs; None if it cannot be read."""
         if run_id not in self._opened:
             try:
                 self._opened[run_id] = open_run(self.root / run_id)
@@ -73,21 +74,21 @@ class Folder:
 
 @dataclass
 class Sources:
-    """The runs in view and the folder of runs; results are read when first asked for.
+    """The current runs and the runs folder; results are read lazily.
 
-    Evaluations are looked for in `<root>/eval/<name>/`, benchmark files in `<root>/bench/`; with `shipped`, the results
-    that came with kvlab (`kvlab.atlas.shipped_exhibits`), in its folder instead.
+    Evaluations are read from `<root>/eval/<name>/`, benchmarks from `<root>/bench/`; with `shipped`, from its folder
+    instead.
     """
 
     root: Path
     run: Run | None = None
     runs: Sequence[Run] = field(default_factory=tuple)
     shipped: Shipped | None = None
-    _folder: Folder | None = field(default=None, repr=False, compare=False)  # another's, of the same root
+    _folder: Folder | None = field(default=None, repr=False, compare=False)  # shared by instances
 
     @cached_property
     def folder(self) -> Folder:
-        """What was read of the folder of runs; shared with what is made by `with_in_view`."""
+        """The runs folder, shared with `with_in_view`."""
         return self._folder or Folder(self.root)
 
     @property
@@ -97,12 +98,12 @@ class Sources:
 
     @property
     def model(self) -> str:
-        """The model in view; empty where no run is."""
+        """The current model; "" without a run."""
         seen = self.run or next(iter(self.runs), None)
         return seen.record.model.name if seen else ""
 
     def elsewhere(self) -> Iterator[ComparisonEntry]:
-        """The other comparisons of the model in view that have ended, newest first."""
+        """Other finished comparisons of the current model, newest first."""
         here = {run.record.comparison_id for run in self.runs}
         ended = [entry for entry in self.folder.comparisons if entry.status != "running"]
         for entry in ended[:MOST_ELSEWHERE]:
@@ -110,12 +111,13 @@ class Sources:
                 yield entry
 
     def with_in_view(self, entry: ComparisonEntry) -> Sources | None:
-        """The same as if `entry` were in view; None where none of its runs can be read."""
+        """The same sources with `entry` as the current comparison; None if none of its runs can be read."""
         runs = [run for one in entry.runs if (run := self.folder.run(one.run_id)) is not None]
         return replace(self, run=runs[0], runs=runs, _folder=self.folder) if runs else None
 
     def run_of(self, *methods: str) -> Run | None:
-        """The run in view where it is of one of these methods, else one of the comparison, as in the paper if any."""
+        """The current run if it uses one of these methods, else one of the comparison, preferably with the paper's
+        settings."""
         if self.run is not None and self.run.record.method in methods:
             return self.run
         there = [run for run in self.runs if run.record.method in methods]
@@ -123,11 +125,11 @@ class Sources:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """Rows of all evaluations (columns of `kvlab.evaluate.results.rows.ROWS`, and `name`); a repeated key once."""
+        """Rows of all evaluations (`kvlab.evaluate.results.rows.ROWS` plus `name`), repeated keys dropped."""
         return _evaluations(self.results, _stamps(_files(self.results, EVAL_FOLDER)))
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
-        """What `make` works out of the evaluations as they were when first asked, made once for a name; not changed."""
+        """Result of `make` cached under a name."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
@@ -138,17 +140,17 @@ class Sources:
 
     @cached_property
     def benchmarks(self) -> pd.DataFrame:
-        """Every row of every benchmark file (columns as `kvlab.bench.rows.SCHEMA`) and `name`, the file's."""
+        """Rows of all benchmark files (`kvlab.bench.rows.SCHEMA` plus `name`, the file's)."""
         return _benchmarks(self.results, _stamps(_files(self.results, BENCH_FOLDER)))
 
     @cached_property
     def stamp_of_results(self) -> tuple[str, ...]:
-        """Names the evaluations and benchmarks as they are on disk when first asked: equal stamps, equal rows."""
+        """Stamp of the evaluations and benchmarks on disk: equal stamps mean equal rows."""
         return (str(self.root), *_stamps(self._result_files))
 
     @cached_property
     def seen_of_results(self) -> Seen:
-        """The evaluations and benchmarks as they are on disk when first asked."""
+        """State of the evaluations and benchmarks on disk."""
         files = self._result_files
         place = (viewer(), str(self.root), self.run.record.model.name if self.run else "", self.model)
         return Seen(place, frozenset(map(str, files)), _digest(_stamps(files)))
@@ -159,9 +161,9 @@ class Sources:
 
     @cached_property
     def seen_of_runs(self) -> Seen:
-        """The runs in view, and those of the folder that some exhibits look at, as they are when first asked.
+        """State of the current runs and of the folder's runs.
 
-        Comparisons elsewhere count once they have ended: one at work would have every card drawn anew at each run.
+        Only finished comparisons count; a running one would redraw every card at each rerun.
         """
         files = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
         place = (viewer(), str(self.root), str(self.run.path) if self.run else "", *_stamps(files))
@@ -172,7 +174,7 @@ class Sources:
 
 
 def _files(root: Path, folder: str) -> list[Path]:
-    """The files of evaluations or benchmarks that the person who acts may see; of a folder all go by its name."""
+    """The evaluation or benchmark files the current user may see; access is per folder name."""
     seen: dict[str, bool] = {}
     found = []
     for file in (root / folder).glob("**/*.parquet"):
@@ -208,18 +210,18 @@ def _benchmarks(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _folders(root: Path) -> list[Path]:
-    """The folders of the evaluations that the person who acts may see."""
+    """The evaluation folders the current user may see."""
     found = (path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
     return sorted(path for path in found if may_look_at(root, path.name, "evaluation"))
 
 
 def _parts(folder: Path) -> pd.DataFrame:
-    """All parts of an evaluation as one frame; a column that only some parts have is empty in the others."""
+    """All parts of an evaluation as one frame; columns missing in some parts are empty there."""
     tables = [_table(path, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*.parquet"))]
     return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
 
 
 @lru_cache(maxsize=8192)
 def _table(path: Path, stamp: int) -> pa.Table:
-    """A file as it was at `stamp`: a sweep at work adds one every few seconds to thousands that stay."""
+    """A file's contents, cached by modification time: a running sweep adds files every few seconds."""
     return pq.read_table(path, partitioning=None)

@@ -1,4 +1,4 @@
-"""What the page Speed shows of benchmark rows (`kvlab.bench.rows.SCHEMA`), each at one batch and context."""
+"""Tables behind the Speed page, from benchmark rows (`kvlab.bench.rows.SCHEMA`) at one batch and context."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pandas as pd
 from kvlab.analysis.comparison.speed import REFERENCE
 from kvlab.results.provenance import Provenance
 
-# Figures of rows, each with what the page calls it and the unit of its bar.
+# measure: (name of the figure in the rows, unit)
 MEASURES = {
     "rate": ("decode rate", "tokens/s"),
     "prefill": ("prefill", "s"),
@@ -26,7 +26,7 @@ COLUMNS = [
 
 
 def loads(rows: pd.DataFrame) -> list[tuple[str, int, int]]:
-    """(model, batch, context) of everything measured, the largest context of each model first."""
+    """(model, batch, context) of all measurements, each model's largest context first."""
     drawn = {figure for figure, _ in MEASURES.values()} | {RECORDING.format(level) for level in LEVELS} | {DECIDING}
     measured = rows[(rows["batch"] > 0) & rows["figure"].isin(drawn)]
     found = measured[["model", "batch", "context"]].drop_duplicates().sort_values("context", ascending=False)
@@ -34,7 +34,7 @@ def loads(rows: pd.DataFrame) -> list[tuple[str, int, int]]:
 
 
 def at(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
-    """The rows of one load; of a figure that was measured again the newest."""
+    """The newest rows of one load."""
     model, batch, context = load
     found = rows[(rows["model"] == model) & (rows["batch"] == batch) & (rows["context"] == context)]
     again = ["mode", "figure", "method", "budget", "hyper_parameters", "compress_every"]
@@ -42,10 +42,10 @@ def at(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
 
 
 def measured(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
-    """A row a method with columns `COLUMNS`.
+    """One row per method with columns `COLUMNS`.
 
-    `ratio` is that to `reference`, the best of the full caches there, by name; `own_ratio` that to kvlab's full cache,
-    which comparisons take for reference.
+    `ratio` is relative to `reference`, the best full cache by name; `own_ratio` to kvlab's full cache, which
+    comparisons use.
     """
     found = rows[rows["figure"] == figure]
     best = found.loc[found["is_full"].astype(bool), "method"]
@@ -71,10 +71,10 @@ def measured(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
 
 
 def split(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a method whose decode step was timed whole and in parts: attention, deciding, rest, whole (ms).
+    """Decode step time per method split into attention, deciding, rest, whole (ms), with columns label, method.
 
-    Deciding is the step of attention less that over as many slots undecided, round by round; rest is the whole step
-    less its attention. Columns also label, method. Empty where modes decode and compress were not both measured.
+    Deciding is the attention step minus the same over as many slots without decisions, round by round; rest is the
+    whole step minus attention. Empty unless modes decode and compress were both measured.
     """
     parts = {
         name: measured(rows, figure).set_index("label")["value"]
@@ -97,7 +97,7 @@ def split(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def recording(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a method and level: the step over recording off (value, spread) with columns label, level."""
+    """Step time relative to no recording, one row per method and level (value, spread, label, level)."""
     frames = [measured(rows, RECORDING.format(level)).assign(level=level) for level in LEVELS]
     return pd.concat(frames, ignore_index=True).dropna(subset="value")
 
@@ -112,7 +112,7 @@ def label(row: pd.Series) -> str:
 
 
 def place(rows: pd.DataFrame, load: tuple[str, int, int]) -> str:
-    """Device, number format, model and load in one line: it stands on every figure."""
+    """Device, dtype, model and load in one line, shown on every figure."""
     model, batch, context = load
     first = rows.iloc[0]
     smaller = f", 1/{first['scale']} of its layers and width" if first["scale"] > 1 else ""
@@ -128,6 +128,6 @@ def origin(rows: pd.DataFrame) -> Provenance:
 
 
 def bandwidth(rows: pd.DataFrame) -> float | None:
-    """GB/s that the device copies, as measured beside the rows; None where it was not."""
+    """Measured copy bandwidth of the device in GB/s; None if not measured."""
     found = rows.loc[rows["figure"] == "copy bandwidth", "median"].dropna()
     return float(found.iloc[-1]) if len(found) else None

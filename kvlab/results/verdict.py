@@ -1,4 +1,4 @@
-"""What a verdict on a paper's claim is, what it rests on, and how an interval over prompts decides it. Torch-free."""
+"""Verdicts on papers' claims: their basis, and how an interval over prompts decides. Torch-free."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Verdict = Literal["holds", "does not hold", "not enough to say"]
 HOLDS: Verdict = "holds"
 FAILS: Verdict = "does not hold"
 OPEN: Verdict = "not enough to say"
-# The fewest prompts that can decide: all six on one side of a threshold happen by chance in 2 * 0.5^6 = 3 % of cases,
-# all five in 6 %, and an interval bootstrapped from fewer is too narrow besides.
+# Minimum number of prompts for a verdict: six on one side of a threshold happen by chance in 2 * 0.5^6 = 3 % of cases,
+# five in 6 %, and an interval bootstrapped from fewer is too narrow.
 LEAST_PROMPTS = 6
 
 
 @dataclass(frozen=True)
 class Basis:
-    """How much a verdict rests on: prompts, (layer, KV head) pairs, merges, and repeats of a benchmark; 0 is unsaid."""
+    """Data behind a verdict: prompts, (layer, KV head) pairs, merges, and benchmark repeats; 0 is not mentioned."""
 
     prompts: int = 0
     heads: int = 0
@@ -38,7 +38,8 @@ class Basis:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Above what a measured number counts for the claim, and why; `at_most`: below what; `up_to`: between which two."""
+    """Value above which a measurement supports the claim, and why; `at_most`: below it; `up_to`: upper end of a
+    range."""
 
     value: float
     reason: str
@@ -46,7 +47,7 @@ class Threshold:
     up_to: float | None = None
 
     def side(self, found: Interval | None, least: int = LEAST_PROMPTS) -> Verdict:
-        """`holds` where the whole interval lies where it counts, `does not hold` where none of it does."""
+        """`holds` if the whole interval supports the claim, `does not hold` if none of it does."""
         if found is None or found.n < least:
             return OPEN
         if self.up_to is not None:
@@ -67,7 +68,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, whether this data agrees, and the figure that decides, in one sentence.
+    """A paper's statement, the verdict on this data, and the deciding finding in one sentence.
 
     `basis` says what it rests on, `interval` is that of the number that decides (over prompts, 95 %), `threshold` what
     it is held to. `settle` is a measurement that may decide an open claim. `setting` says under
@@ -99,8 +100,8 @@ def judge(
     return Claim(paper, verdict, finding, basis, found, threshold, settle if verdict == OPEN else None)
 
 
-def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of a claim in several parts: it fails with any of them, and holds with all."""
+def combine_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
+    """Verdict of a claim in several parts: fails with any of them, holds with all."""
     found = list(verdicts)
     if FAILS in found:
         return FAILS
@@ -108,16 +109,16 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def decisive(parts: Sequence[tuple[Interval | None, Threshold]]) -> tuple[Verdict, Interval | None, Threshold]:
-    """The verdict of a claim in several parts (at least one), with the number and threshold of a part that decides it.
+    """Verdict of a claim in several parts (at least one), with interval and threshold of the deciding part.
 
-    That is the first part that fails, else the first that is open, else the first.
+    That is the first failing part, else the first open one, else the first.
     """
     sides = [held.side(found) for found, held in parts]
-    verdict = together(sides)
+    verdict = combine_verdicts(sides)
     return verdict, *parts[sides.index(verdict)]
 
 
-def rests_on(claim: Claim) -> list[str]:
+def basis_sentences(claim: Claim) -> list[str]:
     """Sentences on the basis of a verdict: prompts, deciding interval, threshold and settings."""
     found, held = claim.interval, claim.threshold
     parts = [f"On {claim.basis.words}."] if claim.basis.words else []
@@ -132,8 +133,8 @@ def rests_on(claim: Claim) -> list[str]:
     return [*parts, f"Judged {claim.setting}."] if claim.setting else parts
 
 
-def never(broken: int, basis: Basis) -> Verdict:
-    """Of a claim about every case: one that breaks it is enough, and as many prompts as for any other to hold."""
+def judge_universal(broken: int, basis: Basis) -> Verdict:
+    """Verdict on a claim about every case: one counterexample fails it; enough prompts without one support it."""
     if broken:
         return FAILS
     return HOLDS if basis.prompts >= LEAST_PROMPTS else OPEN

@@ -84,7 +84,7 @@ def test_the_full_cache_is_left_out_and_equal_labels_are_told_apart(runs: dict[s
 def test_what_was_not_recorded_is_not_called_healthy(runs: dict[str, Run]):
     light = health.over_steps([runs["light"]])
     assert light[["non_finite", *health.GROWTHS]].isna().all(axis=None)
-    assert "takes level full" in read_growth_over_steps(light)
+    assert "needs level full" in read_growth_over_steps(light)
     assert health.over_steps([runs["off"], runs["full"]]).empty
     assert health.over_steps([]).empty
 

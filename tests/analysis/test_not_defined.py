@@ -17,7 +17,7 @@ from kvlab.atlas.analysis.attention_rows import Rows, concentration
 from kvlab.atlas.analysis.one_merge import OneMerge, attended_merge
 from kvlab.atlas.analysis.predictors import LAST, prediction_errors
 from kvlab.atlas.claims.attention import locality, variance_ratios
-from kvlab.atlas.claims.kernel import of_pairs
+from kvlab.atlas.claims.kernel import weight_ratio
 from kvlab.atlas.figures.attended import read_attention_map
 from kvlab.atlas.figures.one_merge import read_slot_before_and_after, slot_before_and_after
 from kvlab.engine.probing.gvote_probe import _inside, _overlaps
@@ -76,7 +76,7 @@ def test_a_slot_with_next_to_no_attention_gives_way_to_one_with_some_and_that_is
     alone = attended_merge(run_of(events[0]), 0, 0, 2)
     assert alone is not None
     told = read_slot_before_and_after(sag_by_rule.before_and_after([("x", "zsmerge", alone)]), 2)
-    assert "x 50 % lost" in told and "the change of so little says nothing" in told
+    assert "x 50 % lost" in told and "Negligible attention" in told
 
 
 def test_one_merge_counts_its_parts():
@@ -112,7 +112,7 @@ def test_what_looks_at_sinks_alone_has_no_distance():
 
 def test_a_row_without_attention_is_concentrated_nowhere():
     assert np.isnan(concentration(Rows(np.zeros((1, 4), np.float32), 0, 4))[0, 1:]).all()
-    assert read_attention_map(pd.DataFrame(np.zeros((2, 4)))) == "No query has any attention here."
+    assert read_attention_map(pd.DataFrame(np.zeros((2, 4)))) == "There is no attention here."
     half = read_attention_map(pd.DataFrame([[0.0] * 4, [1.0, 0, 0, 0]]))
     assert half == "Over 1 queries, the most attended twentieth of the text gets 100 % of the attention."
 
@@ -126,7 +126,7 @@ def test_attention_that_never_varies_is_not_local():
 
 def test_weights_are_compared_however_small():
     points = pd.DataFrame({"target": [1, 1], "others": [2, 2], "weight": [1e-4, 1e-9]})
-    assert of_pairs(points)["ratio"] == pytest.approx(1e5)
+    assert weight_ratio(points)["ratio"] == pytest.approx(1e5)
 
 
 def test_a_share_that_falls_to_nothing_is_halved_at_once():
@@ -177,10 +177,10 @@ def test_attention_without_a_mass_has_no_nucleus():
 
 
 def test_the_sentence_on_merged_slots_is_over_all_of_them():
-    """The chart draws the 2,000 that changed most; the shares are of all."""
+    """The chart draws the 2,000 largest changes; the shares are of all."""
     frame = pd.DataFrame({"mass_before": 1e-3, "sag": [5e-4] * 2000 + [0.0] * 6000})
     told = read_mass_balance(frame)
-    assert "Of 8,000 merged slots 25 % lost more than 1 %" in told and "the 2,000 that changed most" in told
-    assert "of the attention of all together 12.5 % lost" in told
+    assert "Of 8,000 merged slots 25 % lost more than 1 %" in told and "the 2,000 largest changes" in told
+    assert "in total 12.5 % lost" in told
     nothing = read_mass_balance(pd.DataFrame({"mass_before": [0.0], "sag": [0.0]}))
     assert "together" not in nothing

@@ -72,7 +72,7 @@ def test_repeats_that_have_not_ended_do_not_count(batch: Batch):
     assert none.cells["n"].tolist() == [0, 0, 0]
     assert repeats.ranked(none.cells)[0] == []
     assert {reason for _, reason in repeats.ranked(none.cells)[1]} == {"no repeat has ended"}
-    assert figures.read_board(none) == "No repeat has ended yet."
+    assert figures.read_board(none) == "No repeat has finished yet."
 
 
 def test_the_most_often_right_goes_first_and_nothing_is_left_out_without_a_reason(batch: Batch):
@@ -97,9 +97,9 @@ def test_what_is_told_apart_rests_on_the_same_prompts(batch: Batch):
         assert (rival.first, rival.other) == (pairs.count((1, 0)), pairs.count((0, 1)))
         assert rival.n == 9
         assert rival.apart == (other == "h2o"), "seven to none is more than chance, one to one is not"
-    words = figures.read_apart(batch, group)
+    words = figures.read_significance(batch, group)
     assert "more often right than h2o 20 % (7 to 0)" in words
-    assert "not told apart from" in words
+    assert "not significantly different from" in words
 
 
 @settings(deadline=None)
@@ -119,9 +119,9 @@ def test_the_reading_names_no_best_where_none_is_right(batch: Batch):
 
 
 def test_cells_say_share_and_interval_and_one_prompt_says_none(batch: Batch):
-    words = figures.share_words(batch.cells.iloc[0])
+    words = figures.share_text(batch.cells.iloc[0])
     assert words.startswith("8 of 9 (89 %, ")
-    assert figures.share_words(build_batch([batch.prompts[batch.prompts["number"] == 1]]).cells.iloc[0]) == "1 of 1"
+    assert figures.share_text(build_batch([batch.prompts[batch.prompts["number"] == 1]]).cells.iloc[0]) == "1 of 1"
 
 
 def test_the_figure_carries_its_cell_with_every_mark(batch: Batch):

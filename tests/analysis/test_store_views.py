@@ -31,22 +31,22 @@ def test_parts_of_a_packed_layer_add_up_to_what_is_allocated() -> None:
     table = cost.layer_bytes(memory(100.0), record(), 3)
     assert table[["codes", "scales", "native"]].iloc[0].tolist() == [100, 20, 80]
     bars = [trace.name for trace in cost_figures.layer_bytes(table).data if trace.type == "bar"]
-    assert bars == ["codes of packed slots", "their scales", "native slots, metadata and room"]
-    assert "50 % codes, 10 % their scales" in cost_figures.read_layer_bytes(table)
+    assert bars == ["codes of quantised slots", "scales", "native slots, metadata and slack"]
+    assert "50 % codes, 10 % scales" in cost_figures.read_layer_bytes(table)
 
 
 @pytest.mark.parametrize("frame", [memory(None), memory(None).drop(columns=["codes_bytes", "scales_bytes"])])
 def test_a_native_layer_shows_live_and_empty_bytes(frame: pd.DataFrame) -> None:
     table = cost.layer_bytes(frame, record(), 3)
     bars = [trace.name for trace in cost_figures.layer_bytes(table).data if trace.type == "bar"]
-    assert bars == ["live: valid slots", "allocated, holding nothing"]
+    assert bars == ["live: valid slots", "allocated but empty"]
 
 
 def test_the_frontier_is_what_no_run_beats_in_both() -> None:
     points = {"full": (100, 0.0), "evict": (20, 0.3), "merge": (22, 0.4), "pack": (30, 0.1), "both": (10, 0.5)}
     rows = [{"label": n, "method": n, "live_bytes": b, "mean_kl": kl} for n, (b, kl) in points.items()]
     figure = figures.closeness_against_bytes(pd.DataFrame(rows))
-    line = next(trace for trace in figure.data if trace.name == "no run is better in both")
+    line = next(trace for trace in figure.data if trace.name == "Pareto frontier")
     assert list(line.y) == [0.5, 0.3, 0.1]
 
 

@@ -11,7 +11,7 @@ import torch
 from kvlab.atlas.analysis import attention_rows, one_merge, predictors, return_of_evicted, sag_by_rule
 from kvlab.atlas.analysis.attention_rows import Rows
 from kvlab.atlas.claims import sag, slot_influence
-from kvlab.atlas.evidence import named_rows
+from kvlab.atlas.evidence import evidence_rows
 from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.keepkv import attention
 from kvlab.atlas.registry import find
@@ -90,7 +90,7 @@ def test_the_exact_rule_does_not_sag_and_convex_merging_does(recorded: Sources):
     heavy = exact[exact["before"] > 1e-4]
     assert heavy["sag"].abs().max() < 2e-3
     assert (convex["sag"] > 0).mean() > 0.8
-    rows = six_times(*(named_rows(run, sag.EVIDENCE) for run in recorded.runs[1:]))
+    rows = six_times(*(evidence_rows(run, sag.EVIDENCE) for run in recorded.runs[1:]))
     assert sag.exact(rows).verdict == "holds"
     assert sag.sags(rows).verdict == "holds"
     assert sag.exact(rows[rows["prompt"] == "0"]).verdict == "not enough to say"  # the same of a single prompt
@@ -103,7 +103,7 @@ def test_rules_are_told_apart(recorded: Sources):
 def test_runs_that_merged_nothing_of_weight_are_not_judged(synthetic: Sources):
     table = sag_by_rule.sag_of_runs(synthetic.runs[:2])
     assert table.empty
-    rows = six_times(*(named_rows(run, sag.EVIDENCE) for run in synthetic.runs[:2]))
+    rows = six_times(*(evidence_rows(run, sag.EVIDENCE) for run in synthetic.runs[:2]))
     assert sag.sags(rows).verdict == sag.exact(rows).verdict == "not enough to say"
 
 
@@ -210,7 +210,7 @@ def test_one_merge_adds_up(recorded: Sources):
     run = recorded.runs[2]
     merge = one_merge.find_merge(run, 1, 2)
     assert merge is not None and merge.step == 0
-    table = one_merge.parts(run, recorded.runs[0], merge)
+    table = one_merge.merge_parts(run, recorded.runs[0], merge)
     before, after = table[table["role"] != "merged slot"], table.iloc[-1]
     assert before["votes"].sum() == after["votes"]
     assert before["mass"].sum() == pytest.approx(merge.mass_before, rel=1e-4)
@@ -240,7 +240,7 @@ def test_a_merge_is_found_around_the_chosen_token_and_after_the_chosen_step(reco
 def test_the_influence_of_every_slot_is_that_of_each_looked_at_alone(recorded: Sources):
     """Added up over the slots of a head, followed one by one from the merge that was their last."""
     run: Run = recorded.runs[3]
-    found = slot_influence.of_run(run).set_index(["layer", "head"]).loc[(0, 0)]
+    found = slot_influence.head_rows(run).set_index(["layer", "head"]).loc[(0, 0)]
     merges = run.select("events", 0, 0)
     merges = merges[merges["target"] >= 0]
     mass = true_mass = 0.0

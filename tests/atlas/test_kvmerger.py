@@ -18,7 +18,7 @@ from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, represented, w
 from kvlab.atlas.claims import locality, merging_sets
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures.merging_steps import read_three_ways
-from kvlab.atlas.kvmerger.recorded import evicted_as_well
+from kvlab.atlas.kvmerger.recorded import eviction_sentence
 from kvlab.atlas.registry import find
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -125,7 +125,7 @@ def test_locality_of_keys_and_not_of_values_is_found_where_it_is(synthetic: Sour
     sources = only(Unordered, synthetic)
     _, by_distance = drawn("fig-2", sources)
     assert sources.run is not None
-    assert locality.local(six_times(locality.of_run(sources.run))).verdict == "holds"
+    assert locality.local(six_times(locality.head_rows(sources.run))).verdict == "holds"
     keys = by_distance.frame[by_distance.frame["kind"] == KEYS].set_index("offset")["cosine"]
     assert keys[1] > keys[4] > keys[64]
 
@@ -137,7 +137,7 @@ def test_values_that_keep_together_too_contradict_the_paper(synthetic: Sources) 
 
     run = only(Swapped, synthetic).run
     assert run is not None
-    assert locality.local(six_times(locality.of_run(run))).verdict == "does not hold"
+    assert locality.local(six_times(locality.head_rows(run))).verdict == "does not hold"
 
 
 def test_means_by_distance_are_those_of_all_pairs() -> None:
@@ -196,13 +196,13 @@ def test_what_was_evicted_beside_merging_is_said(sources: Sources) -> None:
     assert run is not None
     first = run.select("events").query("step == 0")
     heads = len(run.steps.query("step == 0"))
-    said = evicted_as_well(run)
+    said = eviction_sentence(run)
     assert f"Of the {len(first) / heads:,.0f} tokens" in said
     assert f" {(first['kind'] == 'evict').sum() / heads:,.0f} were evicted" in said
     by_distance, _ = drawn("fig-3d", sources)
     assert "the paper evicts none" in by_distance.reading
     other = Run(run.path, run.record.model_copy(update={"method": "h2o"}))
-    assert evicted_as_well(other) == ""
+    assert eviction_sentence(other) == ""
 
 
 def test_the_kernel_figure_holds_a_mark_a_token(sources: Sources) -> None:
@@ -255,7 +255,7 @@ def test_the_schematics_are_judged_too(runs: tuple[Run, ...], sources: Sources) 
     walk = walkthrough(runs[0], 2, 1)
 
     def rows(one: Walkthrough) -> pd.DataFrame:
-        return six_times(pd.DataFrame([merging_sets.of_window(one)]))
+        return six_times(pd.DataFrame([merging_sets.window_errors(one)]))
 
     assert merging_sets.keeps_more(rows(walk)).verdict in ("holds", "does not hold")
     lost = replace(walk, merged=np.full_like(walk.merged, 1e3))

@@ -45,7 +45,7 @@ def rows(table, mean=0.5, count=4):
     return pd.DataFrame(found)
 
 
-@pytest.mark.parametrize("name", paper_tables.names())
+@pytest.mark.parametrize("name", paper_tables.table_names())
 def test_every_table_can_be_asked_for_under_its_papers_settings(name):
     table = paper_tables.paper_table(name)
     assert table.choices()
@@ -54,7 +54,7 @@ def test_every_table_can_be_asked_for_under_its_papers_settings(name):
         assert "paper" in str(choice.hyper_parameters.get("preset", "paper"))
     for file in table.files:
         assert file.form in LOADERS
-        assert file.place in paper_tables.places()
+        assert file.place in paper_tables.file_sources()
     printed = set(table.values["dataset"]) - {paper_tables.AVERAGE}
     assert printed <= {file.dataset for file in table.files}
 
@@ -89,7 +89,7 @@ def test_budgets_are_those_the_paper_prints():
 @pytest.mark.parametrize("name", ["keepkv-table2", "kvmerger-table1", "kvmerger-table5", "pyramid-pool-table2"])
 def test_every_number_of_the_paper_stands_beside_ours_on_its_scale(name):
     table = paper_tables.paper_table(name)
-    frame = paper_tables.beside(table, rows(table))
+    frame = paper_tables.compare_scores(table, rows(table))
     values = paper_values(table.paper, table.exhibit)
     models = values["model"].unique().tolist()
     assert frame[models].notna().to_numpy().sum() == len(values)
@@ -104,7 +104,7 @@ def test_every_number_of_the_paper_stands_beside_ours_on_its_scale(name):
 
 def test_one_answer_gives_three_rouges(tmp_path):
     table = paper_tables.paper_table("zsmerge-table2")
-    frame = paper_tables.beside(table, rows(table))
+    frame = paper_tables.compare_scores(table, rows(table))
     assert set(frame["metric"]) == {"ROUGE-1", "ROUGE-2", "ROUGE-L"}
     assert np.allclose(frame["ours"], 100)  # every prediction is the answer
     full = frame[(frame["method"] == "full") & (frame["metric"] == "ROUGE-1")].iloc[0]
@@ -114,21 +114,21 @@ def test_one_answer_gives_three_rouges(tmp_path):
 def test_what_was_not_run_stays_empty_and_an_average_wants_all_tasks():
     table = paper_tables.paper_table("kvmerger-table1")
     some = rows(table)
-    frame = paper_tables.beside(table, some[~some["task"].str.endswith("trec")])
+    frame = paper_tables.compare_scores(table, some[~some["task"].str.endswith("trec")])
     assert frame.loc[frame["dataset"].isin(["trec", "avg."]), "ours"].isna().all()
     assert frame.loc[~frame["dataset"].isin(["trec", "avg."]), "ours"].notna().all()
-    nothing = paper_tables.beside(table, some.iloc[:0])
+    nothing = paper_tables.compare_scores(table, some.iloc[:0])
     assert nothing["ours"].isna().all() and len(nothing) == len(frame)
     assert "13" not in read_ours_beside_theirs(nothing).split(" of ")[0]
 
 
 def test_the_figure_and_the_texts_show_the_same_numbers():
     table = paper_tables.paper_table("keepkv-table4")
-    frame = paper_tables.beside(table, rows(table, 0.2).assign(prediction="a x y", answer='["a b c"]'))
+    frame = paper_tables.compare_scores(table, rows(table, 0.2).assign(prediction="a x y", answer='["a b c"]'))
     figure = ours_beside_theirs(frame)
     shown = [value for trace in figure.data for value in trace.y if value == value]
     assert {0.223, 0.233, 0.214} <= {round(value, 6) for value in shown}
-    text = paper_table_text.markdown(paper_table_text.beside_table(table, frame, rows(table)))
+    text = paper_table_text.markdown(paper_table_text.comparison_table(table, frame, rows(table)))
     assert "| XSUM | score | keepkv:threshold=0.8 | 4 % | 0.233 | 0.333 [" in text
     assert "hardware: not said" in text and "cpu: test" in text and "mini" in text
 
@@ -187,7 +187,7 @@ def test_tables_are_written_as_their_ending_says(tmp_path, score_tables):
 )
 def test_a_table_in_markdown_shows_names_as_written(name: str):
     line = (paper_table_text.Cell(name), paper_table_text.Cell(name, bold=True))
-    table = paper_table_text.Written(f"title {name}", ("task", name), (line,), f"caption {name}")
+    table = paper_table_text.TextTable(f"title {name}", ("task", name), (line,), f"caption {name}")
     shown = io.StringIO()
     PlainConsole(file=shown, width=200).print(Markdown(paper_table_text.markdown(table)))
     assert shown.getvalue().count(name) == 5

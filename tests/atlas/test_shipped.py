@@ -17,7 +17,8 @@ from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import counts, lines
 from kvlab.atlas.scores import Arm
-from kvlab.atlas.shipped_exhibits import drawn, merged
+from kvlab.atlas.shipped_exhibits import draw_shipped as drawn
+from kvlab.atlas.shipped_exhibits import with_shipped
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
@@ -129,7 +130,7 @@ def test_own_data_stands_and_what_ships_fills_what_it_lacks(packed: tuple[Source
     _, ships = packed
     exhibit = exhibits("keepkv/fig-2a")[0]
     empty = Sources(Path("nowhere"))
-    shown = merged(exhibit, Needs("Nothing.", ExhibitFill("beyond/tab-1", Path("runs"))), ships, empty, "light")
+    shown = with_shipped(exhibit, Needs("Nothing.", ExhibitFill("beyond/tab-1", Path("runs"))), ships, empty, "light")
     assert isinstance(shown, tuple) and str(shown[0].origin).startswith("shipped with kvlab")
     claim = Claim("It is so.", HOLDS, "0.8", Basis(8))
 
@@ -139,14 +140,14 @@ def test_own_data_stands_and_what_ships_fills_what_it_lacks(packed: tuple[Source
 
     theirs = Decided(ships.root)
     few, own_verdict = replace(claim, verdict=OPEN, basis=Basis(1)), replace(claim, verdict=FAILS, basis=Basis(7))
-    mixed = merged(exhibit, with_claim(shown, few), theirs, empty, "light")
+    mixed = with_shipped(exhibit, with_claim(shown, few), theirs, empty, "light")
     assert isinstance(mixed, tuple) and mixed[0].claim is not None
     assert mixed[0].claim.verdict == HOLDS
     assert mixed[0].claim.finding.startswith("Own data (one prompt) is not enough to say; judged on what is shipped")
-    mine = merged(exhibit, with_claim(shown, own_verdict), theirs, empty, "light")
+    mine = with_shipped(exhibit, with_claim(shown, own_verdict), theirs, empty, "light")
     assert isinstance(mine, tuple) and mine[0].claim == own_verdict
     more = replace(few, basis=Basis(20))
-    kept = merged(exhibit, with_claim(shown, more), theirs, empty, "light")
+    kept = with_shipped(exhibit, with_claim(shown, more), theirs, empty, "light")
     assert isinstance(kept, tuple) and kept[0].claim == more
 
 
@@ -154,7 +155,7 @@ def test_what_ships_is_of_mini_and_says_nothing_of_another_model(packed: tuple[S
     sources, ships = packed
     assert sources.model != "mini"
     needs = Needs("Nothing.", ExhibitFill("beyond/tab-1", Path("runs")))
-    assert merged(exhibits("keepkv/fig-2a")[0], needs, ships, sources, "light") is needs
+    assert with_shipped(exhibits("keepkv/fig-2a")[0], needs, ships, sources, "light") is needs
 
 
 def test_a_claim_that_several_exhibits_decide_counts_once():

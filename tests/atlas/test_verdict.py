@@ -7,7 +7,17 @@ import pytest
 
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts
 from kvlab.common.intervals import Interval
-from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Basis, Threshold, judge, never, together
+from kvlab.results.verdict import (
+    FAILS,
+    HOLDS,
+    LEAST_PROMPTS,
+    OPEN,
+    Basis,
+    Threshold,
+    combine_verdicts,
+    judge,
+    judge_universal,
+)
 
 MORE, LESS = Threshold(0.5, "a reason"), Threshold(0.5, "a reason", at_most=True)
 
@@ -30,16 +40,16 @@ def test_few_prompts_decide_nothing_however_clear_they_are():
 
 
 def test_a_claim_in_parts_fails_with_one_and_holds_with_all():
-    assert together([HOLDS, HOLDS]) == HOLDS
-    assert together([HOLDS, OPEN]) == OPEN
-    assert together([OPEN, FAILS, HOLDS]) == FAILS
-    assert together([]) == OPEN
+    assert combine_verdicts([HOLDS, HOLDS]) == HOLDS
+    assert combine_verdicts([HOLDS, OPEN]) == OPEN
+    assert combine_verdicts([OPEN, FAILS, HOLDS]) == FAILS
+    assert combine_verdicts([]) == OPEN
 
 
 def test_one_exception_refutes_always_and_silence_of_few_prompts_proves_nothing():
-    assert never(1, Basis(prompts=1)) == FAILS
-    assert never(0, Basis(prompts=LEAST_PROMPTS)) == HOLDS
-    assert never(0, Basis(prompts=LEAST_PROMPTS - 1)) == OPEN
+    assert judge_universal(1, Basis(prompts=1)) == FAILS
+    assert judge_universal(0, Basis(prompts=LEAST_PROMPTS)) == HOLDS
+    assert judge_universal(0, Basis(prompts=LEAST_PROMPTS - 1)) == OPEN
 
 
 def test_heads_are_averaged_within_a_prompt_before_prompts_are_drawn():

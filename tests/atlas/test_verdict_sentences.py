@@ -18,11 +18,11 @@ from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
 from kvlab.atlas.claims.contests import contest
 from kvlab.atlas.exhibit import Choice
 from kvlab.atlas.registry import EXHIBITS
-from kvlab.atlas.shipped_exhibits import drawn
+from kvlab.atlas.shipped_exhibits import draw_shipped
 from kvlab.common.intervals import Interval
 from kvlab.results.shipped import shipped
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, rests_on
+from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Threshold, basis_sentences, decisive
 
 NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)"
 WORDS = r"(?: %| points)?(?: lost| gained)?"
@@ -36,7 +36,7 @@ def of_what_ships() -> Iterator[tuple[str, Claim]]:
     assert ships is not None
     for exhibit in EXHIBITS:
         if exhibit.source != "calculator":
-            found = drawn(ships, exhibit, nowhere, "light")
+            found = draw_shipped(ships, exhibit, nowhere, "light")
             yield from ((exhibit.key, one.claim) for one in (found if isinstance(found, tuple) else ()) if one.claim)
 
 
@@ -47,7 +47,7 @@ def number(text: str, words: str) -> float:
 
 def faults(claim: Claim) -> list[str]:
     """What is wrong with one verdict's sentences."""
-    told = " ".join([claim.finding, *rests_on(claim)])
+    told = " ".join([claim.finding, *basis_sentences(claim)])
     found = [f"says {pattern!r}" for pattern in FAILURES_OF_WORDS if re.search(pattern, told)]
     for mean, at, low, below, high, above, _ in INTERVAL.findall(told):
         if not number(low, below) <= number(mean, at) <= number(high, above):

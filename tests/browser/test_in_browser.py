@@ -144,7 +144,7 @@ def test_a_page_of_the_atlas_is_one_file(visit: Callable[..., Any], address: str
     with page.expect_download() as waiting:
         page.get_by_role("button", name="This page as one HTML file").click()
     written = Path(waiting.value.path()).read_text(encoding="utf-8")
-    assert "What the uncompressed cache takes" in written
+    assert "Size of the uncompressed cache" in written
     assert "batch 64" in written
     assert 'src="http' not in written
 

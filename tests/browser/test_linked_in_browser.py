@@ -139,7 +139,7 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
     page.locator(f".kv-strip .t[data-p='{word}']").click()
     page.wait_for_url(re.compile(f"token={word}"))
     page.get_by_role("tab", name="What flowed into a slot", selected=True).wait_for()
-    page.get_by_text(f"What flowed into slot {slot}").first.wait_for()
+    page.get_by_text(f"Merges into slot {slot}").first.wait_for()
 
 
 def test_where_nothing_merges_a_click_leaves_the_open_tab(visit: Callable[..., Any], runs: dict[str, Run]):

@@ -257,7 +257,7 @@ def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: C
     word = page.locator(".kv-text").first.inner_text().split()[0]
     page.get_by_label("Expected answer").fill(word)
     page.get_by_role("button", name="Score the runs").click()
-    page.get_by_text("Did it still get the answer?").wait_for()
+    page.get_by_text("Is the answer still right?").wait_for()
     settle(page, ".js-plotly-plot")
     chart = page.locator(".js-plotly-plot").first
     words = chart.locator(".annotation-text")
@@ -268,7 +268,7 @@ def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: C
         plot = chart.locator(".nsewdrag").first.bounding_box()
         page.mouse.click(card["x"] + 4, plot["y"] + plot["height"] * (0.25 + 0.5 * index))
         until(page, "name => location.search.includes(`cell=some-${name}`)", method)
-        page.get_by_text(re.compile(f"{method}.*: the fact's tokens by head")).wait_for()
+        page.get_by_text(re.compile(f"{method}.*: fate of the fact's tokens by head")).wait_for()
     settle(page, ".js-plotly-plot")
     after = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
     assert clear == after == ["1"] * len(clear)

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 import numpy as np
-from app.components.payload import packed
 
+from app.components.payload import packed
 from app.components.tilemap import quantised
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.states import states_at

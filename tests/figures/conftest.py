@@ -60,8 +60,8 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     tree = lineage_tree(history, events, texts, slot, step)
     yield (
         "river",
-        lambda theme: lineage.lineage_river(tree, slot, texts[slot], theme),
-        lineage.read_lineage_river(tree),
+        lambda theme: lineage.merge_sankey(tree, slot, texts[slot], theme),
+        lineage.read_merge_sankey(tree),
         tree,
     )
     whole = (0, len(unit))
@@ -103,8 +103,8 @@ def _of_one_run(run: Run) -> Iterator[Drawn]:
         (sag, "sag_over_steps", sagging.over_steps(run.steps)),
         (sag, "errors_over_steps", sagging.over_steps(run.steps)),
         (sag, "guard_over_steps", sagging.over_steps(run.steps)),
-        (memory, "memory_truth", memories.over_steps(run.memory, run.record)),
-        (memory, "budget_anatomy", memories.budgets_by_layer(run.steps)),
+        (memory, "memory_over_steps", memories.over_steps(run.memory, run.record)),
+        (memory, "slots_by_head", memories.budgets_by_layer(run.steps)),
     ):
         yield _drawn(module, name, frame)
     heads = sagging.by_head(run.steps)

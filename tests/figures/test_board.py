@@ -79,7 +79,7 @@ def test_what_a_run_wrote_is_never_read_as_markup():
 def test_verdicts_in_words():
     def told(**fields: object) -> str:
         whole = {"verdict": "right", "late": False, "at": 1, "wrote": "", "wrong": "", "expected": ""} | fields
-        return figures.verdict_words(SimpleNamespace(**whole))
+        return figures.verdict_text(SimpleNamespace(**whole))
 
     assert told() == "right"
     assert told(late=True, at=9) == "right, from token 10"
@@ -126,9 +126,9 @@ def test_cells_say_how_far_their_bytes_are_above_the_budget():
     told = [words.text for words in figures.board(frame).layout.annotations]
     assert sum("2.19 MiB (+14 %)" in text for text in told) == 2
     assert sum("2.19 MiB (10 % of full)" in text for text in told) == 1, "one that takes no budget is beside the full"
-    assert "above the keys and values of the budget" in figures.read_board(frame)
+    assert "over the budget's keys and values" in figures.read_board(frame)
     for share, words in ((0.14, "+14 %"), (0.0486, "+4.9 %"), (-0.7, "-70 %"), (1.2, "+120 %"), (0.0, "+0 %")):
-        assert figures.above_words(share) == words
+        assert figures.excess_text(share) == words
 
 
 def test_the_board_says_after_which_step_the_fates_are_taken():

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures.base.cells import colours_at, ink_on, luminance, words_on_cells
+from kvlab.figures.base.cells import cell_text, colours_at, ink_on, luminance
 from kvlab.figures.base.palette import DIVERGING, LOSS, SEQUENTIAL
 
 SCALES = {f"{name} {theme}": scale[theme] for name, scale in
@@ -39,9 +39,9 @@ def test_each_word_stands_on_its_cell_and_empty_ones_are_left_out():
     heat = go.Heatmap(
         z=[[0, 1], [np.nan, 0.5]], x=["a", "b"], y=["top", "foot"], zmin=0, zmax=1, colorscale=["#000000", "#FFFFFF"]
     )
-    words = words_on_cells(heat, [["dark", "light"], ["", "grey"]])
+    words = cell_text(heat, [["dark", "light"], ["", "grey"]])
     assert list(zip(words.x, words.y, words.text, strict=True)) == [
         ("a", "top", "dark"), ("b", "top", "light"), ("b", "foot", "grey"),
     ]  # fmt: skip
     assert words.textfont.color[:2] == ("#FFFFFF", "#12151C")
-    assert len(words_on_cells(heat, [["", ""], ["", ""]]).text) == 0
+    assert len(cell_text(heat, [["", ""], ["", ""]]).text) == 0

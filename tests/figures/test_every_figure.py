@@ -12,8 +12,7 @@ import pytest
 
 from kvlab.analysis.comparison import compare
 from kvlab.figures import compare as compare_figures
-from kvlab.figures.base.marks import same_lines
-from kvlab.figures.base.template import PALE
+from kvlab.figures.base.template import PALE, same_lines
 
 Drawn = tuple[str, Any, str, Any]  # name, how to draw it in a theme, reading, frame
 MAX_BYTES = 2_000_000

@@ -31,7 +31,7 @@ def tree(count: int, depth: int = 1) -> pd.DataFrame:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_the_widest_ribbons_are_drawn_and_the_last_is_all_others(width: str, depth: int):
     frame = tree(210, depth)
-    figure = lineage.lineage_river(frame, 0, "slot", width=width)
+    figure = lineage.merge_sankey(frame, 0, "slot", width=width)
     link, labels = figure.data[0].link, figure.data[0].node.label
     assert len(link.value) == 61 and labels[link.source[-1]] == "150 others" and link.target[-1] == 0
     if width == "flow":
@@ -44,14 +44,14 @@ def test_the_widest_ribbons_are_drawn_and_the_last_is_all_others(width: str, dep
 
 
 def test_the_words_are_of_all_tokens_of_the_slot():
-    told = lineage.read_lineage_river(tree(211))
-    assert told.startswith("211 tokens flowed into it") and "it stands for 212" in told
-    assert "Drawn are 60 of 211 tokens, the widest; the last ribbon is all others." in told
-    assert "Drawn" not in lineage.read_lineage_river(tree(60))
+    told = lineage.read_merge_sankey(tree(211))
+    assert told.startswith("211 tokens were merged into it") and "it represents 212" in told
+    assert "Showing 60 of 211 tokens, the widest; the last ribbon is the rest." in told
+    assert "Showing" not in lineage.read_merge_sankey(tree(60))
 
 
 def test_few_tokens_have_a_ribbon_each():
-    link = lineage.lineage_river(tree(60), 0, "slot").data[0].link
+    link = lineage.merge_sankey(tree(60), 0, "slot").data[0].link
     assert len(link.value) == 60
 
 
@@ -61,7 +61,7 @@ def test_lines_of_some_tokens_say_of_how_many():
     figure, told = influence.members_over_steps(frame, 0), influence.read_members_over_steps(frame)
     assert len(figure.data) == 12
     assert "its 30 tokens make up 152 % of it" in told
-    numbers = re.search(r"Drawn are (\d+) of (\d+) tokens, which make up ([\d.]+) % of it", told)
+    numbers = re.search(r"Showing (\d+) of (\d+) tokens, which make up ([\d.]+) % of it", told)
     assert numbers and numbers.groups()[:2] == ("12", "30")
     assert float(numbers[3]) == pytest.approx(100 * share[:12].sum(), abs=0.5)
 
@@ -78,16 +78,16 @@ def heads_of(layers: int, heads: int, best: tuple[int, int]) -> pd.DataFrame:
 def test_a_wall_of_a_deep_model_speaks_of_all_heads_and_shows_the_one_in_focus(best: tuple[int, int]):
     frame = heads_of(30, 3, best)
     for focus in (7, 17, 18):
-        shown = similarity.wall_layers(range(30), focus, *similarity.layers_of_note(frame))
+        shown = similarity.layers_to_show(range(30), focus, *similarity.extreme_layers(frame))
         assert {focus, best[0], 28} <= set(shown) and len(shown) <= similarity.MOST_LAYERS + 3
         told = similarity.read_similarity_wall(frame, shown)
         assert "over 90 heads" in told and f"layer {best[0]} head {best[1]} (0.9); least: layer 28 head 0" in told
-        assert f"Drawn are {3 * len(shown)} of 90 heads, those of layers {', '.join(map(str, shown))}." in told
+        assert f"Showing {3 * len(shown)} of 90 heads, those of layers {', '.join(map(str, shown))}." in told
 
 
 def test_a_wall_of_a_few_layers_is_whole():
-    assert similarity.wall_layers([3, 1, 0], 7) == [0, 1, 3]
-    assert "Drawn" not in similarity.read_similarity_wall(heads_of(29, 1, (0, 0)), list(range(29)))
+    assert similarity.layers_to_show([3, 1, 0], 7) == [0, 1, 3]
+    assert "Showing" not in similarity.read_similarity_wall(heads_of(29, 1, (0, 0)), list(range(29)))
     assert "over 10 heads of 40" in similarity.read_similarity_wall(heads_of(10, 1, (0, 0)), None, 40)
 
 
@@ -111,8 +111,8 @@ def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
     counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
     blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
     told = timeline.read_token_mosaic(blocks, counts)
-    assert "20 % of the tokens have a slot of their own" in told and "80 % are gone" in told
-    assert "A cell is a block of about 20 tokens, in the state most of them are in." in told
+    assert "20 % of the tokens have their own slot" in told and "80 % were evicted" in told
+    assert "A cell is a block of about 20 tokens, in their most common state." in told
     assert "block" not in timeline.read_token_mosaic(pd.concat([blocks] * 20), counts)
     told = fates.read_fates({"a": blocks}, {"a": counts})
     assert "a dropped 80 % and merged 0 %" in told and "A cell is a block of about 20 tokens" in told
@@ -120,20 +120,20 @@ def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
 
 def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
     frame = pd.DataFrame({"variance": 1.0, "window_variance": 0.5}, index=range(1600))
-    assert "Drawn are 1,500 of 1,600 tokens" in attention_rows.read_variance_by_token(frame, 0.5, 1.0)
-    assert "Drawn are 1,500 of 1,600 tokens" in sampled_queries.read_scatter_of_rows(0.5, 0.4, 1600)
+    assert "Showing 1,500 of 1,600 tokens" in attention_rows.read_variance_by_token(frame, 0.5, 1.0)
+    assert "Showing 1,500 of 1,600 tokens" in sampled_queries.read_scatter_of_rows(0.5, 0.4, 1600)
     means = pd.DataFrame(
         {"arm": ["a", "b"], "tasks": 11, "prompts": 9, "score": [1.0, 0.5], "score_low": 0.4, "score_high": 1.0,
          "difference": np.nan, "difference_low": np.nan, "difference_high": np.nan}
     )  # fmt: skip
-    assert "Drawn are 9 of 11 tasks, the first." in scores.read_score_against_budget(means)
+    assert "Showing 9 of 11 tasks, the first." in scores.read_score_against_budget(means)
     slots = pd.DataFrame({"step": 1, "position": range(28), "region": "context", "votes": 1, "slots": 340})
-    assert "Drawn are 28 of 340 slots, those that move first." in regions.read_cache_contents(slots)
+    assert "Showing 28 of 340 slots, those that move first." in regions.read_cache_contents(slots)
     tile = pd.DataFrame(np.zeros((2, 2)))
-    assert "Outlined are 2,000 of 2,400 merge sets" in similarity.read_similarity_map(tile, 2000, 2400)
+    assert "Outlined: 2,000 of 2,400 merge sets" in similarity.read_similarity_map(tile, 2000, 2400)
     assert "Outlined" not in similarity.read_similarity_map(tile, 12, 12)
     layers = pd.DataFrame({"layer": [0], "distance": 1.0, "sink_mass": 0.1, "local_mass": 0.1})
-    assert "Looked at are 64 of 300 queries" in attended.read_distance_by_layer(layers, 300, 64)
+    assert "Sampled: 64 of 300 queries" in attended.read_distance_by_layer(layers, 300, 64)
     assert gif.size_before(200).startswith("64 frames of 200 steps")
     beside = pd.DataFrame({"layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
     assert "Of the heads drawn, 2 of 90, the key" in similarity_panels.read_neighbours_of_heads(beside, 90)

@@ -154,6 +154,6 @@ def test_one_repeat_or_scattered_ones_have_a_hatched_bar_and_no_ratio(repeats: i
     bars = speeds.measured(frame, "tokens/s", PLACE).data[0]
     assert list(bars.text) == [f"– ({doubt})"] * 2
     assert list(bars.marker.pattern.shape) == ["/", "/"]
-    assert f"no ratio is told ({doubt})" in speeds.read_measured(frame, "tokens/s", True)
+    assert f"ratios are unreliable ({doubt})" in speeds.read_measured(frame, "tokens/s", True)
     counted = speeds.measured(frame, "bytes", PLACE).data[0]
     assert "/" not in list(counted.marker.pattern.shape), "bytes are the same however often they are counted"

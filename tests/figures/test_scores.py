@@ -6,7 +6,7 @@ import pandas as pd
 
 from kvlab.figures import scores
 from kvlab.figures.base.palette import method_style
-from kvlab.results.score_tables import where_all_were
+from kvlab.results.score_tables import shared_by_all_arms
 
 MIXED = "compose:score=h2o:select=h2o:settle=keepkv"
 
@@ -37,7 +37,7 @@ def means(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 
 def by_arm(frame: pd.DataFrame, panel: str = "task") -> str:
-    return scores.read_score_against_budget(means(where_all_were(frame), "arm"), panel)
+    return scores.read_score_against_budget(means(shared_by_all_arms(frame), "arm"), panel)
 
 
 def by_row(frame: pd.DataFrame) -> str:
@@ -59,8 +59,8 @@ def test_ties_are_not_called_the_best():
 
 
 def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
-    assert scores.arm_words(MIXED) == "h2o settled by keepkv"
-    assert scores.arm_words("keepkv:rule=paper") == "keepkv:rule=paper"
+    assert scores.arm_text(MIXED) == "h2o settled by keepkv"
+    assert scores.arm_text("keepkv:rule=paper") == "keepkv:rule=paper"
     frame = table(h2o=0.2, **{MIXED: 0.4})
     frame["method"] = frame["method"].replace(MIXED, "compose")
     named = {trace.name: trace for trace in scores.score_against_budget(frame).data}

@@ -66,8 +66,8 @@ def _of_influence(run: Run) -> Iterator[Drawn]:
     texts, step = token_texts(run.tokens, lineage.tokens), int(lineage.steps[-1])
     slot = next(iter(merged_slots(lineage, step)))
     tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
-    draw = lambda theme: rivers.lineage_river(tree, slot, texts[slot], theme, "flow")  # noqa: E731
-    yield "river", draw, rivers.read_lineage_river(tree), tree
+    draw = lambda theme: rivers.merge_sankey(tree, slot, texts[slot], theme, "flow")  # noqa: E731
+    yield "river", draw, rivers.read_merge_sankey(tree), tree
     shares, merges = influence.influence(lineage, events)
     decay = influence.decay_by_merges(shares, merges)
     half = influence.half_life(decay)
@@ -148,8 +148,8 @@ def _of_killed(run: Run) -> Iterator[Drawn]:
     )  # fmt: skip
     kl, looks = restore.kl_by_series(known, found), restore.attention_by_series(known, found, run)
     yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.read_kl_before_after(kl), kl
-    reading = killeds.read_look_before_after(looks)
-    yield "killed looks", lambda theme: killeds.look_before_after(looks, (0, 1), theme), reading, looks
+    reading = killeds.read_attention_before_after(looks)
+    yield "killed looks", lambda theme: killeds.attention_before_after(looks, (0, 1), theme), reading, looks
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:

@@ -59,14 +59,14 @@ def test_without_an_answer_it_says_so_and_an_added_one_is_scored_at_once(
 ):
     page = open_page("compare")
     assert "Nobody has said what the right answer is" in told(page)
-    assert not page.get("plotly_chart") or "Did it still get the answer?" not in told(page)
+    assert not page.get("plotly_chart") or "Is the answer still right?" not in told(page)
     before = {path: (path / FILE).read_bytes() for path in runs}
     prompt = open_run(runs[0]).record.prompt
     answer = own_words(runs[0])
     page = add_answer(page, answer, prompt[30:60].strip())
     text = told(page)
     assert f"Asked for: **{answer}**. The full cache writes it" in text
-    assert "Did it still get the answer?" in text
+    assert "Is the answer still right?" in text
     assert "By the answer" in text
     assert "does not answer either" not in text
     assert "answer" in page.dataframe[0].value
@@ -97,7 +97,7 @@ def test_a_long_prompt_s_form_is_made_once_it_is_opened(
     page = open_page("compare")
     assert not [field for field in page.text_input if field.label == "Expected answer"]
     page = open_page("compare", answer_open="true")
-    assert "Did it still get the answer?" in told(add_answer(page, own_words(runs[0])))
+    assert "Is the answer still right?" in told(add_answer(page, own_words(runs[0])))
 
 
 def test_bad_words_are_one_sentence_and_nothing_is_saved(runs: list[Path], runs_root: Path, open_page: Open):
@@ -112,7 +112,7 @@ def test_a_reference_that_fails_is_said_over_the_board(runs: list[Path], open_pa
     assert "dropped it at the end of the prompt" in told(page), "no answer was written, so not when it was"
     assert "the full cache must answer" in told(page)
     warned = [str(element.value) for element in page.warning]
-    assert any("full cache does not answer either: rankings say how alike" in line for line in warned)
+    assert any("full cache does not answer either: rankings show similarity" in line for line in warned)
 
 
 @pytest.mark.parametrize("name", ["compare", "difference", "atlas", "zsmerge"])
@@ -145,7 +145,7 @@ def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path]
     labels = {path.name: name for path, name in zip(runs[1:], names[1:], strict=True)}
     for name, label in labels.items():
         page = page.selectbox(key="board-cell").set_value(name).run()
-        assert f"{label}: the fact's tokens by head" in told(page)
+        assert f"{label}: fate of the fact's tokens by head" in told(page)
     assert page.query_params["cell"] in (name, [name]), "the default needs no place in the address, a choice does"
     del page.query_params["cell"]  # as a request brings it that was on the way before the browser heard
     assert page.run().query_params["cell"] in (name, [name])

@@ -25,7 +25,7 @@ def test_a_merging_run_shows_merges_votes_and_sag(runs_root: Path, open_page: Op
     assert not page.exception
     merged = open_run(path).steps["merged"].sum()
     assert page.metric[0].value == f"{merged:,.0f}"
-    for title in ("Votes of merged slots", "Attention sag", "How alike merged keys were", "Guard activations"):
+    for title in ("Votes of merged slots", "Attention sag", "Similarity of merged keys", "Guard activations"):
         assert title in texts(page)
 
 
@@ -34,7 +34,7 @@ def test_the_rest_waits_for_the_first_picture(runs_root: Path):
     page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=PATIENCE_SECONDS)
     page.query_params["run"] = path.name
     page.switch_page("../pages/merges.py").run()
-    assert "Slots that left in each step" in texts(page)
+    assert "Departures per step" in texts(page)
     assert "Attention sag" not in texts(page)
     assert "Drawing the rest" in texts(page)
     draw_the_rest(page)
@@ -75,7 +75,7 @@ def test_a_light_run_shows_counts_and_says_what_is_missing(runs_root: Path, open
     path = write_synthetic_run(runs_root, method="keepkv", level="light")
     page = open_page("merges", run=path.name)
     assert not page.exception
-    assert "Slots that left in each step" in texts(page)
+    assert "Departures per step" in texts(page)
     assert "leaves out the single events" in texts(page)
     assert "the comparison with the full cache" in texts(page)
     assert page.metric[3].value == "–"

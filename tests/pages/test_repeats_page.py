@@ -44,7 +44,7 @@ def test_the_board_over_all_prompts_comes_first_with_n_and_what_is_left_out(runs
     text = told(page)
     assert "**3 prompts** of 4 asked for" in text
     assert "The full cache itself answers 3 of 3 prompts" in text
-    assert "How often did it still get the answer?" in text
+    assert "How often is the answer still right?" in text
     assert "share of 3 prompts of 4 asked for" in text
     ranking = text[text.index("Ranking over all prompts") :]
     for label in ("h2o", "keepkv"):

@@ -3,7 +3,7 @@ diverge."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from kvlab.trace.reader import Run
 
 BOTH, ONLY_A, ONLY_B, NEITHER, UNREAD = range(5)
 NAMES = ("in both", "only in A", "only in B", "in neither", "not yet read")
+DepartureSteps: TypeAlias = np.ndarray  # see `departure_steps`
 
 
 class Kept(NamedTuple):
@@ -24,7 +25,7 @@ class Kept(NamedTuple):
     seen: int
 
 
-def departure_steps(run: Run) -> np.ndarray:
+def departure_steps(run: Run) -> DepartureSteps:
     """(layers, heads, tokens) int: step at which each token's own slot ended; the dtype's maximum if it stayed.
 
     Tokens after the last departure are omitted.
@@ -44,7 +45,7 @@ def departure_steps(run: Run) -> np.ndarray:
     return gone
 
 
-def kept_at(run: Run, step: int, gone: np.ndarray | None = None) -> Kept:
+def kept_at(run: Run, step: int, gone: DepartureSteps | None = None) -> Kept:
     """Which tokens still have their own slot after `step`, in all layers and heads.
 
     `gone` is the result of `departure_steps`, for callers that need many steps.

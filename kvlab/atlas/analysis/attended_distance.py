@@ -1,4 +1,4 @@
-"""How far back each layer looks: mean attended distance, and the attention of sinks and of the recent text."""
+"""Attended distance by layer, and attention on sinks and recent text."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MOST_ROWS = 64
 
 
 def by_layer(run: Run) -> pd.DataFrame:
-    """One row a layer and KV head, means over at most `MOST_ROWS` recorded queries of the full cache's attention.
+    """One row per layer and KV head, means over at most `MOST_ROWS` recorded queries of the full cache's attention.
 
-    Columns: layer, head, distance (tokens from the query to what it attends to, sinks left out), share (distance over
-    the text before the query), sink_mass (first `SINKS` tokens), local_mass (last `LOCAL` tokens).
+    Columns: layer, head, distance (tokens from the query to what it attends to, without sinks), share (distance
+    relative to the text before the query), sink_mass (first `SINKS` tokens), local_mass (last `LOCAL` tokens).
     """
     model = run.record.model
     rows = []
@@ -33,9 +33,10 @@ def by_layer(run: Run) -> pd.DataFrame:
 
 
 def measures(mass: np.ndarray, prompt_tokens: int, every: int = 1) -> dict[str, float]:
-    """The four measures of attention rows (queries, tokens), of the last prompt token and each `every`-th behind it.
+    """The four measures of attention rows (queries, tokens), of the last prompt token and every `every`-th query after
+    it.
 
-    A query that looks at nothing but the sinks has no distance, and does not count in its mean.
+    A query that attends only to sinks has no distance and is left out of its mean.
     """
     chosen = np.unique(np.linspace(0, len(mass) - 1, min(MOST_ROWS, len(mass))).round().astype(int))
     rows = mass[chosen].astype(np.float32)
@@ -56,20 +57,20 @@ def measures(mass: np.ndarray, prompt_tokens: int, every: int = 1) -> dict[str, 
 
 
 def _mean(values: np.ndarray) -> float:
-    """The mean of the queries it is defined for, NaN where it is for none."""
+    """The mean over defined values, NaN if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
 def layer_means(heads: pd.DataFrame) -> pd.DataFrame:
-    """One row a layer: means over its heads, and the smallest and largest distance share among them."""
+    """One row per layer: means over its heads, and the smallest and largest distance share among them."""
     groups = heads.groupby("layer")
     table = groups[["distance", "share", "sink_mass", "local_mass"]].mean()
     return table.assign(lowest=groups["share"].min(), highest=groups["share"].max()).reset_index()
 
 
 def attention_map(run: Run, layer: int, head: int, columns: int = 384) -> pd.DataFrame:
-    """Attention of each recorded query (a row a step) to blocks of tokens (columns, by first position), summed.
+    """Attention of each recorded query (one row per step) on blocks of tokens (columns, by first position), summed.
 
     Raises:
         UserError: attention was not recorded.

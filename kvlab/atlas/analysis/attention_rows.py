@@ -1,7 +1,7 @@
-"""Recorded attention rows of one head: how concentrated they are, how they move, and how well they can be predicted.
+"""Recorded attention rows of one head: concentration, variance and ranking.
 
-A row is one query's attention over all tokens (a KV head's mean over its query heads). `Rows` come from the probe of a
-comparison (`Run.history`, the last prompt queries included) or, without one, from the run's own steps.
+A row is one query's attention over all tokens (a KV head's mean over its query heads). `Rows` come from a comparison's
+probe (`Run.history`, including the last prompt queries) or from the run's own steps.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ TOP = 0.2
 
 @dataclass(frozen=True)
 class Rows:
-    """Attention (rows, tokens) float32; row `first` is that of the last prompt query, row r sees `seen[r]` tokens.
+    """Attention (rows, tokens) float32; row `first` is the last prompt query, row r sees `seen[r]` tokens.
 
-    `score` holds the unnormalised exp scores up to one factor a head, where the probe recorded them.
+    `score` holds the unnormalised exp scores up to one factor per head, if the probe recorded them.
     """
 
     mass: np.ndarray
@@ -32,17 +32,17 @@ class Rows:
 
     @property
     def seen(self) -> np.ndarray:
-        """(rows,) how many tokens each query could look at."""
+        """(rows,) number of tokens visible to each query."""
         return self.prompt_tokens - self.first + np.arange(len(self.mass))
 
     @property
     def steps(self) -> np.ndarray:
-        """(rows,) the step of each row: 0 for the last prompt query, negative before it."""
+        """(rows,) step of each row: 0 for the last prompt query, negative before it."""
         return np.arange(len(self.mass)) - self.first
 
 
 def read_rows(run: Run, layer: int, head: int, with_history: bool = True) -> Rows:
-    """The rows of one head, from the probe where there is one; raises UserError where nothing was recorded."""
+    """The rows of one head, from the probe if there is one; raises UserError if nothing was recorded."""
     prompt = run.record.prompt_tokens
     if with_history and run.has_probe("history"):
         try:
@@ -63,7 +63,7 @@ def heads_with_attention(run: Run) -> list[tuple[int, int]]:
 
 
 def _was_recorded(run: Run, layer: int) -> bool:
-    """All recorded heads of a layer lie in one file; a cancelled run may lack some."""
+    """All recorded heads of a layer are in one file; a cancelled run may lack some."""
     try:
         read_rows(run, layer, run.record.recording.of_heads(run.record.model.num_key_value_heads)[0])
     except UserError:
@@ -72,10 +72,8 @@ def _was_recorded(run: Run, layer: int) -> bool:
 
 
 def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:
-    """(rows, shares) mass that the largest `SHARES` of the tokens hold together, for rows from step 0 on.
-
-    NaN for a row without attention.
-    """
+    """(rows, shares) mass held by the largest `SHARES` of the tokens, for rows from step 0 on; NaN without
+    attention."""
     chosen = np.unique(np.linspace(rows.first, len(rows.mass) - 1, most_rows).round().astype(int))
     curves = []
     for row in chosen:
@@ -86,13 +84,13 @@ def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:
 
 
 def concentration_of_heads(run: Run, heads: list[tuple[int, int]]) -> pd.DataFrame:
-    """One row a head and share: columns layer, head, share, mass, least (over the rows looked at).
+    """One row per head and share: columns layer, head, share, mass, least (minimum over the sampled rows).
 
     Raises:
-        UserError: no heads were given, as of a run that is still going.
+        UserError: `heads` is empty, as for a run in progress.
     """
     if not heads:
-        raise UserError("No attention was recorded of this run (or not yet): choose another run.")
+        raise UserError("This run has no recorded attention (yet): choose another run.")
     parts = []
     for layer, head in heads:
         curves = concentration(read_rows(run, layer, head))
@@ -102,7 +100,7 @@ def concentration_of_heads(run: Run, heads: list[tuple[int, int]]) -> pd.DataFra
 
 
 def top_share(rows: Rows, row: int, share: float = TOP) -> np.ndarray:
-    """(tokens,) bool: the `share` of the tokens this row gives most to."""
+    """(tokens,) bool: the `share` of the tokens with the most attention in this row."""
     seen = rows.seen[row]
     count = max(1, int(np.ceil(share * seen)))
     top = np.zeros(rows.mass.shape[1], bool)
@@ -111,10 +109,10 @@ def top_share(rows: Rows, row: int, share: float = TOP) -> np.ndarray:
 
 
 def variances(rows: Rows, window: int = 8) -> pd.DataFrame:
-    """How each prompt token's attention varies while decoding: over all steps, and inside sliding windows of them.
+    """Variance of each prompt token's attention while decoding: over all steps, and within sliding windows.
 
-    Columns token, mean, variance, window_variance (mean over all windows), shuffled (the same with the steps in random
-    order). All variances divide by n - 1: without any locality the two agree, whatever the window.
+    Columns token, mean, variance, window_variance (mean over all windows), shuffled (the same with shuffled steps). All
+    variances divide by n - 1, so that without locality they agree for any window.
     """
     later = rows.mass[rows.first :, : rows.prompt_tokens].astype(np.float64)
     if len(later) <= window:
@@ -132,7 +130,7 @@ def variances(rows: Rows, window: int = 8) -> pd.DataFrame:
 
 
 def _within(values: np.ndarray, window: int) -> np.ndarray:
-    """(tokens,) mean variance inside every window of rows, by running sums."""
+    """(tokens,) mean variance within every window of rows, by running sums."""
     centred = values - values.mean(0)
     sums, squares = (np.concatenate([np.zeros((1, v.shape[1])), np.cumsum(v, 0)]) for v in (centred, centred**2))
     total, square = sums[window:] - sums[:-window], squares[window:] - squares[:-window]

@@ -1,4 +1,4 @@
-"""How far merging sets would shrink each layer at a threshold, and whether that lasts from prompt to prompt."""
+"""Compression of each layer by merge sets at a threshold, and its persistence over prompts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.trace.reader import Run
 
 PAPER_THRESHOLD = 0.75  # KVMerger, section 6.1
-MOST_TOKENS = 4096  # the paper's samples have about as many
+MOST_TOKENS = 4096  # about the length of the paper's samples
 
 
 def ratios(
     run: Run, heads: Iterable[tuple[int, int]], thresholds: Sequence[float] = (PAPER_THRESHOLD,)
 ) -> pd.DataFrame:
-    """Merging sets over prompt tokens, of the first `MOST_TOKENS`: columns layer, head, threshold, sets, ratio.
+    """Ratio of merge sets to prompt tokens, for the first `MOST_TOKENS`: columns layer, head, threshold, sets, ratio.
 
-    Every token may merge: what the method protects (recent and heavy tokens) is a choice made afterwards.
+    Every token may merge; protecting recent and heavy tokens is a later choice of the method.
     """
     tokens, rows = min(run.record.prompt_tokens, MOST_TOKENS), []
     for layer, head in heads:
@@ -31,8 +31,6 @@ def ratios(
 
 
 def persistence(table: pd.DataFrame) -> np.ndarray:
-    """Rank correlation (Spearman) of every two prompts over the rows of `table` (layer or head x prompt).
-
-    (prompts, prompts); NaN for a prompt whose rows are all equal.
-    """
+    """(prompts, prompts) Spearman correlation of every two prompts over the rows of `table`; NaN for constant
+    prompts."""
     return table.corr(method="spearman").to_numpy()

@@ -1,4 +1,4 @@
-"""The weights a KVMerger run really gave, against the Gaussian kernel at the keys' real distances."""
+"""Weights of a KVMerger run compared with the Gaussian kernel at the keys' distances."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MEMBERS = ["layer", "head", "target", "source", "distance", "sigma", "kernel", "
 
 
 def merged_pairs(run: Run, heads: list[tuple[int, int]]) -> pd.DataFrame:
-    """One row a token merged in the prefill: columns `MEMBERS`.
+    """One row per token merged in the prefill: columns `MEMBERS`.
 
-    `distance` from its key to its pivot's (as cached), `sigma` of its set by the run's rule, `kernel`
-    exp(-distance^2 / (2 sigma^2)), `weight` the share of its key in the new one, `relative_weight` that share over the
-    pivot's own, which the kernel predicts, `others` the tokens of the set beside its pivot.
+    `distance` from its key to the pivot's (as cached), `sigma` of its set by the run's rule, `kernel` exp(-distance^2 /
+    (2 sigma^2)), `weight` its key's share of the new key, `relative_weight` that share over the pivot's own (predicted
+    by the kernel), `others` the tokens of the set besides the pivot.
     """
     parts = [_of_head(run, layer, head) for layer, head in heads]
     found = [part for part in parts if len(part)]
@@ -51,7 +51,7 @@ def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
 
 
 def _sigma(table: pd.DataFrame, others: pd.Series, rule: object) -> pd.Series:
-    """Each set's width as `kvlab.methods.settlers.merging.gaussian_sets` computes it."""
+    """Each set's sigma, as in `kvlab.methods.settlers.merging.gaussian_sets`."""
     if rule in ("mean", "mean_l2"):
         mean = table.groupby("target")["distance"].transform("sum") / others
         return mean / math.sqrt(2) if rule == "mean_l2" else mean

@@ -1,4 +1,4 @@
-"""How Gaussian the hidden states of a probed prompt are, channel by channel (GVote, figure 2)."""
+"""Normality of a probed prompt's hidden states, by channel (GVote, figure 2)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pandas as pd
 from kvlab.trace.reader import Run
 
 MOST_SKEW, MOST_KURTOSIS = 0.5, 1.0
-EDGE = 6.0  # histograms reach so many standard deviations
+EDGE = 6.0  # range of the histograms in standard deviations
 ALL = "all channels"
 
 
 def probed_layers(run: Run, name: str) -> list[int]:
-    """The layers whose `hidden` or `sampled` arrays were written."""
+    """The layers with `hidden` or `sampled` arrays."""
     files = (run.path / "arrays").glob(f"{name}-layer-*.safetensors")
     return sorted(int(path.stem.rpartition("-")[2]) for path in files)
 
 
 def channels(run: Run) -> pd.DataFrame:
-    """One row a layer and channel: skew, kurtosis (excess), kurtosis_with_sinks, distance (Kolmogorov-Smirnov), close.
+    """One row per layer and channel: skew, kurtosis (excess), kurtosis_with_sinks, distance (Kolmogorov-Smirnov),
+    close.
 
-    `close` is a skew below 0.5 and an excess kurtosis below 1, both in size. A channel that does not vary has no shape
-    and is left out.
+    `close`: absolute skew below 0.5 and absolute excess kurtosis below 1. Constant channels are left out.
     """
     parts = []
     for layer in probed_layers(run, "hidden"):

@@ -1,4 +1,4 @@
-"""Bytes of an uncompressed cache from a model's published shape."""
+"""Size of an uncompressed cache from a model's published shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class Shape:
-    """The numbers of a model's configuration that its cache depends on."""
+    """The parts of a model's configuration that determine its cache size."""
 
     name: str
     num_hidden_layers: int
@@ -19,19 +19,19 @@ class Shape:
     window: int  # tokens, as published
 
     def bytes_of(self, tokens: int, batch: int, bytes_per_number: int) -> int:
-        """Keys and values of so many tokens in every layer and KV head."""
+        """Keys and values of this many tokens in every layer and KV head."""
         per_token = 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * bytes_per_number
         return per_token * tokens * batch
 
 
-# From the models' published configurations; models that publish none (GPT-4, Claude, Gemini) cannot be computed.
+# From the models' published configurations; models without one (GPT-4, Claude, Gemini) cannot be computed.
 _TABLE = pd.read_csv(Path(__file__).with_name("published_shapes.csv"))
 PUBLISHED = tuple(Shape(*row) for row in _TABLE.itertuples(index=False, name=None))
 GPT_3 = PUBLISHED[0]
 
 
 def kv_sizes(shapes: tuple[Shape, ...], tokens: int, batch: int, bytes_per_number: int) -> pd.DataFrame:
-    """One row a model: name, window, tokens asked for (its window where `tokens` is 0), bytes, bytes a token."""
+    """One row per model: name, window, tokens (the window if `tokens` is 0), bytes, bytes per token."""
     rows = []
     for shape in shapes:
         length = tokens or shape.window

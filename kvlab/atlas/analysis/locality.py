@@ -1,4 +1,4 @@
-"""Whether vectors of neighbouring tokens are more alike than those of any two."""
+"""Whether vectors of neighbouring tokens are more similar than those of any two tokens."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from kvlab.trace.reader import Run
 
 OFFSETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 NEAR = 8
-MOST_TOKENS = 4096  # of a longer text the first ones are looked at
+MOST_TOKENS = 4096  # longer texts are truncated
 COLUMNS = ("kind", "offset", "cosine", "any_pair")
 
 
 def cosine_by_offset(unit: np.ndarray, offsets: Sequence[int] = OFFSETS) -> np.ndarray:
-    """(offsets,) mean cosine of all pairs of tokens so far apart; NaN where the text is too short."""
+    """(offsets,) mean cosine of all pairs of tokens at this distance; NaN if the text is too short."""
     units = unit.astype(np.float32)
     pairs = (np.einsum("td,td->t", units[offset:], units[:-offset]) for offset in offsets)
     return np.array([found.mean() if len(found) else np.nan for found in pairs], np.float32)
 
 
 def cosine_of_any_pair(unit: np.ndarray) -> float:
-    """The mean cosine of two different tokens, over all pairs: what two random tokens have."""
+    """Mean cosine over all pairs of different tokens."""
     tokens = len(unit)
     units = unit.astype(np.float32)
     total, own = units.sum(axis=0, dtype=np.float64), float(np.einsum("td,td->", units, units))
@@ -41,7 +41,7 @@ def locality_of_heads(run: Run, heads: Iterable[tuple[int, int]]) -> pd.DataFram
 
 
 def locality_of_states(states: Mapping[str, np.ndarray], offsets: Sequence[int] = OFFSETS) -> pd.DataFrame:
-    """Columns kind, offset, cosine (mean of all pairs so far apart), any_pair (mean of any two tokens)."""
+    """Columns kind, offset, cosine (mean of all pairs at this distance), any_pair (mean of any two tokens)."""
     parts = []
     for kind, unit in states.items():
         found = pd.DataFrame({"kind": kind, "offset": offsets, "cosine": cosine_by_offset(unit, offsets)})

@@ -1,4 +1,4 @@
-"""One merge looked at closely: its candidates, its parts and the slot they became, and what the slot gets later."""
+"""Details of one merge: its candidates, parts and merged slot, and the slot's later attention."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kvlab.atlas.analysis.predictors import ALPHA, EMA, WINDOW, Predictors
 from kvlab.trace.reader import Run
 
 MOST_PARTS = 8
-LEAST_MASS = 1e-4  # of a head's attention; what a merge does to less than this says nothing of the method
+LEAST_MASS = 1e-4  # of a head's attention; merges of less are irrelevant
 REST = -1
 
 
 @dataclass(frozen=True)
 class OneMerge:
-    """All that went into one slot in one step: `events` are the rows of its sources, heaviest first."""
+    """Everything merged into one slot in one step: `events` are the rows of its sources, heaviest first."""
 
     layer: int
     head: int
@@ -30,17 +30,17 @@ class OneMerge:
 
     @property
     def source(self) -> int:
-        """The heaviest token that was merged in."""
+        """The heaviest merged token."""
         return int(self.events["source"].iloc[0])
 
     @property
     def tokens(self) -> set[int]:
-        """Its target and its sources."""
+        """Target and sources."""
         return {self.target, *self.events["source"].tolist()}
 
     @property
     def mass_before(self) -> float:
-        """Attention of target and sources before, at this step's last query."""
+        """Attention of target and sources before the merge, at this step's last query."""
         return float(self.events["mass_source"].sum() + self.events["mass_target"].iloc[0])
 
     @property
@@ -50,8 +50,8 @@ class OneMerge:
 
 
 def find_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
-    """The merge of one head to look at: at `step` or else the next step with one, around `token` where it took part,
-    else the one with the most attention before it; None where the head merged nothing."""
+    """The merge of one head to show: at `step` or the next step with one, involving `token` if possible, else the
+    one with the most attention; None if the head merged nothing."""
     merges = _merges(run, layer, head)
     if merges.empty:
         return None
@@ -72,9 +72,9 @@ def _merges(run: Run, layer: int, head: int) -> pd.DataFrame:
 
 
 def attended_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
-    """`find_merge`; where that has less than `LEAST_MASS` of the attention, the head's merge with most, at any step.
+    """`find_merge`, or the head's merge with the most attention if that has less than `LEAST_MASS`.
 
-    A merge around `token` is the one that was requested, however little attention it has.
+    A merge that involves `token` is returned regardless of its attention.
     """
     found = find_merge(run, layer, head, step, token)
     if found is None or found.mass_before >= LEAST_MASS or token in found.tokens:
@@ -87,8 +87,10 @@ def attended_merge(run: Run, layer: int, head: int, step: int = 0, token: int | 
 
 
 def candidates(run: Run, merge: OneMerge) -> pd.DataFrame:
-    """The slots that stay, by cosine of their key with that of the heaviest source: columns position, similarity,
-    chosen. Keys are the tokens' own; a slot that had merged before has moved from its own since."""
+    """Remaining slots by cosine of their key with that of the heaviest source: columns position, similarity, chosen.
+
+    Keys are the tokens' own; those of previously merged slots have moved since.
+    """
     unit = run.keys(merge.layer, merge.head)[0].astype(np.float32)
     lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
     staying = np.flatnonzero(lineage.alive(merge.step))
@@ -102,12 +104,12 @@ def candidates(run: Run, merge: OneMerge) -> pd.DataFrame:
     )
 
 
-def parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
+def merge_parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
     """The merge in rows: target, at most `MOST_PARTS` sources, the rest together, and the merged slot.
 
     Columns token, text, role, votes, mass (at the step's last query), ema_before and ema_after that query: KeepKV's
-    average of each token's attention, from the rows of `model` (its probe, or its steps); the merged slot's is the sum
-    of its parts', which is how the method carries it on.
+    average of each token's attention, from the rows of `model` (its probe or steps); the merged slot's is the sum of
+    its parts', as the method carries it on.
     """
     rows = read_rows(model, merge.layer, merge.head)
     options = run.record.hyper_parameters if run.record.method == "keepkv" else {}
@@ -134,7 +136,7 @@ def parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
 
 
 def influence_over_steps(run: Run, merge: OneMerge) -> pd.DataFrame:
-    """From the merge on, while the slot lives: columns step, votes, true_mass (full cache, all its tokens), mass."""
+    """From the merge until the slot ends: columns step, votes, true_mass (full cache, all its tokens), mass."""
     true, slot = (rows.astype(np.float64) for rows in run.attention(merge.layer, merge.head, thinned=True))
     lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
     table = []

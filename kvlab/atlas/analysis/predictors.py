@@ -1,4 +1,4 @@
-"""How well a token's next attention score is predicted from its past ones (KeepKV, figure 2d)."""
+"""Prediction of a token's next attention score from past ones (KeepKV, figure 2d)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pandas as pd
 from kvlab.atlas.analysis.attention_rows import Rows, read_rows
 from kvlab.trace.reader import Run
 
-ALPHA, WINDOW = 0.9, 32  # those of kvlab's keepkv: the paper gives neither
+ALPHA, WINDOW = 0.9, 32  # kvlab's defaults; the paper gives neither
 PREDICTORS = ("EMA, bias corrected", "cumulative mean", "sliding window mean", "last score")
 EMA, CUMULATIVE, WINDOWED, LAST = PREDICTORS
 COLUMNS = ["step", "predictor", "error"]
@@ -17,8 +17,8 @@ COLUMNS = ["step", "predictor", "error"]
 class Predictors:
     """Running predictions of every token's next score; a token's mean is over the rows that saw it.
 
-    The EMA takes rows from `start` on and is corrected by 1 - alpha^n, n the rows that saw the token (KeepKV, equation
-    8, whose printed 1 - alpha^t counts steps that are not in its sum).
+    The EMA uses rows from `start` on and is corrected by 1 - alpha^n, where n is the number of rows that saw the token
+    (KeepKV, equation 8, whose printed 1 - alpha^t counts steps that are not in its sum).
     """
 
     def __init__(self, tokens: int, start: int, alpha: float = ALPHA, window: int = WINDOW) -> None:
@@ -27,7 +27,7 @@ class Predictors:
         self.rows: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add(self, row: np.ndarray, seen: int) -> None:
-        """Take in a row of scores (tokens,) whose query saw the first `seen` tokens."""
+        """Add a row of scores (tokens,) whose query saw the first `seen` tokens."""
         visible = np.arange(len(row)) < seen
         if len(self.rows) >= self.start:
             self.average = self.alpha * self.average + (1 - self.alpha) * row
@@ -38,7 +38,7 @@ class Predictors:
         self.recent, self.inside = self.recent + row - leaving[0], self.inside + visible - leaving[1]
 
     def predict(self) -> dict[str, np.ndarray]:
-        """(tokens,) of each predictor."""
+        """(tokens,) prediction of each predictor."""
         return {
             EMA: self.average / (1 - self.alpha ** np.maximum(self.observed, 1)),
             CUMULATIVE: self.total / np.maximum(self.count, 1),
@@ -48,11 +48,11 @@ class Predictors:
 
 
 def prediction_errors(rows: Rows, kind: str = "mass", alpha: float = ALPHA, window: int = WINDOW) -> pd.DataFrame:
-    """Relative error of each predictor at every decode step, over every token but the newest: columns `COLUMNS`.
+    """Relative error of each predictor at every decode step, over all tokens except the newest: columns `COLUMNS`.
 
-    The error is the sum of absolute errors over the sum of all scores of the row (where nearly all of it goes to the
-    newest token, a ratio to the rest would say nothing). `kind` is `mass` (attention, which centres each
-    row by its own log-sum-exp as kvlab's `ema` does) or `score` (exp scores as printed).
+    The error is the sum of absolute errors over the sum of the whole row (a ratio to the rest would be meaningless if
+    the newest token gets nearly everything). `kind` is `mass` (attention, where each row is centred by its own
+    log-sum-exp as in kvlab's `ema`) or `score` (exp scores as printed).
     """
     values = rows.mass if kind == "mass" else rows.score
     if values is None:
@@ -64,7 +64,6 @@ def prediction_errors(rows: Rows, kind: str = "mass", alpha: float = ALPHA, wind
         whole = real.sum()
         if row > rows.first:
             for name, expected in running.predict().items():
-                # A row without any score has no relative error.
                 error = np.abs(expected - real)[:known].sum() / whole if whole > 0 else np.nan
                 parts.append((row - rows.first, name, error))
         running.add(real, rows.seen[row])

@@ -1,4 +1,4 @@
-"""Budgets over the layers: asked for and used, how straight they fall, and whether the sinks were left alone."""
+"""Layer budgets: requested and live slots, linearity, and untouched sinks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.trace.reader import Run
 
 
 def layer_budgets(steps: pd.DataFrame, step: int) -> pd.DataFrame:
-    """One row a layer at the last recorded step up to `step`: mean slots asked for and live over its KV heads.
+    """One row per layer at the last recorded step up to `step`: mean requested and live slots over its KV heads.
 
     Columns: layer, asked, live, tokens, line (least squares through `asked`).
     """
@@ -26,10 +26,10 @@ def layer_budgets(steps: pd.DataFrame, step: int) -> pd.DataFrame:
 
 
 def straight(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
-    """The least-squares line through the points, and how much of their variance it explains (1 where there is none)."""
+    """Least-squares line through the points, and the explained variance (1 if there is none)."""
     if len(x) < 2:
         return y.copy(), 1.0
-    # Around the mean, so that what equal values are off by rounding is not taken for variance of their size.
+    # Centred, so that rounding errors of equal values do not count as variance.
     mean = y.mean()
     slope, start = np.polyfit(x, y - mean, 1)
     line = start + slope * x
@@ -38,7 +38,7 @@ def straight(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def spread_by_axis(steps: pd.DataFrame, step: int) -> dict[str, float]:
-    """How unequal the live slots are: largest over smallest layer mean, and largest over smallest head of a layer."""
+    """Inequality of live slots: largest over smallest layer mean, and largest over smallest head within a layer."""
     here = steps[steps["step"] == step]
     layers = here.groupby("layer")["live_slots"].mean()
     heads = here.groupby("layer")["live_slots"].agg(lambda slots: ratio(slots.max(), slots.min()))
@@ -46,14 +46,14 @@ def spread_by_axis(steps: pd.DataFrame, step: int) -> dict[str, float]:
 
 
 def ratio(slots: float, others: float) -> float:
-    """Slots over slots: infinite over none, and 1 where there are none of either."""
+    """Ratio of slots: infinite over none, and 1 if both are none."""
     if others:
         return float(slots / others)
     return float("inf") if slots else 1.0
 
 
 def touched_sinks(run: Run, sinks: int) -> tuple[int, int]:
-    """How many (head, sink) pairs took part in any event, and how many there are."""
+    """Number of (head, sink) pairs involved in any event, and number of pairs."""
     if sinks <= 0:
         return 0, 0
     events = run.select("events", columns=["layer", "head", "source", "target"])
@@ -68,10 +68,10 @@ MOST_SLOTS = 400
 
 
 def spans(lineage: Lineage, step: int, window: int) -> pd.DataFrame:
-    """One row a live slot after `step`: position, first and last token in it, tokens, and generation.
+    """One row per live slot after `step`: position, first and last token in it, tokens, and generation.
 
-    `generation` is the least number of times its tokens were pooled: windows of `window` need ceil(log(tokens) /
-    log(window)) rounds for so many. Rounds inside one step leave a single event each, so the least is what is known.
+    `generation` is the minimum number of times its tokens were pooled: windows of `window` need ceil(log(tokens) /
+    log(window)) rounds. Rounds within one step leave a single event, so only the minimum is known.
     """
     owner = lineage.owners(step)
     alive = np.flatnonzero(lineage.alive(step))
@@ -85,7 +85,7 @@ def spans(lineage: Lineage, step: int, window: int) -> pd.DataFrame:
 
 
 def age_and_tokens(spans: pd.DataFrame) -> float:
-    """Spearman's rank correlation of a slot's age (how far back it begins) with the tokens it stands for."""
+    """Spearman's rank correlation of a slot's age (how far back it begins) with its number of tokens."""
     if spans["tokens"].nunique() < 2:
         return math.nan
     return float((-spans["first"]).rank().corr(spans["tokens"].rank()))

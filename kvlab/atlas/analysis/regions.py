@@ -1,4 +1,4 @@
-"""The regions of one head's cache (residual, context, proximity) and what moves between them, step by step."""
+"""Regions of one head's cache (residual, context, proximity) by step, and movement between them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _REGION_OF = {State.PIVOT: 0, State.SINK: 1, State.KEPT: 1, State.RECENT: 2}
 
 
 def region_codes(lineage: Lineage, step: int) -> np.ndarray:
-    """(tokens,) index into `REGIONS` of the slot named by each token after `step`; -1 where there is no such slot.
+    """(tokens,) index into `REGIONS` of the slot named by each token after `step`; -1 if there is none.
 
-    Residual are merged slots, proximity the unbroken run of own slots at the end, context the own slots before it.
+    Residual: merged slots; proximity: the contiguous own slots at the end; context: own slots before them.
     """
     states = states_at(lineage, step)
     codes = np.full(lineage.tokens, -1)
@@ -24,18 +24,17 @@ def region_codes(lineage: Lineage, step: int) -> np.ndarray:
 
 
 def regions_over_steps(lineage: Lineage) -> pd.DataFrame:
-    """One row a step: slots in each region, all slots, and tokens read."""
+    """One row per step: slots in each region, all slots, and tokens read."""
     rows = [np.bincount(codes[codes >= 0], minlength=3) for codes in (region_codes(lineage, s) for s in lineage.steps)]
     table = pd.DataFrame(rows, columns=list(REGIONS)).assign(step=lineage.steps, tokens=lineage.seen)
     return table.assign(slots=table[list(REGIONS)].sum(axis=1))
 
 
 def slots_by_step(lineage: Lineage, step: int, columns: int = 6, most: int = 28) -> pd.DataFrame:
-    """One row a slot and step over `columns` steps from `step` on: step, tokens, position, region, votes, and `slots`,
-    how many there are over these steps.
+    """One row per slot and step over `columns` steps from `step` on: step, tokens, position, region, votes, and
+    `slots`, the number of slots over these steps.
 
-    At most `most` slots are shown: those that arrive, leave or change region come first, then the residual ones, then
-    the rest spread evenly over the text.
+    At most `most` slots: first those that arrive, leave or change region, then residual ones, then an even sample.
     """
     steps = _window(lineage, step, columns)
     codes = np.stack([region_codes(lineage, one) for one in steps])
@@ -61,7 +60,7 @@ def _window(lineage: Lineage, step: int, columns: int) -> np.ndarray:
 
 
 def _worth_showing(codes: np.ndarray, most: int) -> np.ndarray:
-    """Positions, increasing."""
+    """Sorted positions of the slots to show."""
     alive = np.flatnonzero((codes >= 0).any(axis=0))
     changes = (codes != codes[0]).any(axis=0)
     rank = np.where(changes, 0, np.where((codes == 0).any(axis=0), 1, 2))[alive]

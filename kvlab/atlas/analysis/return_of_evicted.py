@@ -1,4 +1,4 @@
-"""Whether tokens that would be evicted after the prompt come back among the most attended (KeepKV, figure 2b)."""
+"""Whether tokens evictable after the prompt return to the most attended (KeepKV, figure 2b)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ COLUMNS = ["step", "kind", "share", "ever", "mass"]
 
 
 def returning(rows: Rows, evicted: np.ndarray, kind: str) -> pd.DataFrame:
-    """One row a decode step: `share` of the evicted tokens in the step's top fifth, `ever` those that were by then,
-    and `mass`, the attention the full cache gives to all evicted tokens.
+    """One row per decode step: `share` of the evicted tokens in the step's top fifth, `ever` those that were so far,
+    and `mass`, the full cache's attention on all evicted tokens.
 
-    `evicted` is (tokens,) or (steps + 1, tokens) bool, what is gone when each step is asked.
+    `evicted` is (tokens,) or (steps + 1, tokens) bool, the tokens gone before each step.
     """
     parts, ever = [], np.zeros(rows.mass.shape[1], bool)
     for row in range(rows.first + 1, len(rows.mass)):
@@ -40,8 +40,8 @@ def to_be_evicted(rows: Rows, score: np.ndarray, rate: float = TOP) -> np.ndarra
 
 
 def returning_of_head(model: Run, method: Run | None, layer: int, head: int) -> pd.DataFrame:
-    """`returning` of one head, for a ranking by the last query, by the last prompt queries where the probe recorded
-    them, and for what the `method`'s run really evicted where it evicts."""
+    """`returning` of one head, ranked by the last query, by the last prompt queries if the probe recorded them, and
+    for the tokens actually evicted by the `method`'s run."""
     rows = read_rows(model, layer, head)
     prompt = rows.mass[: rows.first + 1, : rows.prompt_tokens]
     parts = [returning(rows, to_be_evicted(rows, prompt[-1]), LAST_QUERY)]
@@ -57,7 +57,7 @@ def returning_of_head(model: Run, method: Run | None, layer: int, head: int) -> 
 
 
 def evicted_by_step(run: Run, layer: int, head: int) -> np.ndarray:
-    """(steps, tokens) bool: the prompt tokens that a run had evicted after each of its steps."""
+    """(steps, tokens) bool: the prompt tokens a run had evicted after each of its steps."""
     lineage = fold(run.select("events", layer, head), run.select("steps", layer, head))
     gone = lineage.death[None] <= lineage.steps[:, None]
     gone[:, run.record.prompt_tokens :] = False
@@ -68,9 +68,9 @@ def returning_of_heads(model: Run, method: Run | None, heads: list[tuple[int, in
     """`returning_of_head` of many heads, with columns layer and head.
 
     Raises:
-        UserError: no heads were given, as where the method's run is still going.
+        UserError: `heads` is empty, as for a run in progress.
     """
     if not heads:
-        raise UserError("No head's attention was recorded in both runs (or not yet): choose another run.")
+        raise UserError("The two runs have no head with recorded attention in common (yet): choose another run.")
     parts = [returning_of_head(model, method, *place).assign(layer=place[0], head=place[1]) for place in heads]
     return pd.concat(parts, ignore_index=True)

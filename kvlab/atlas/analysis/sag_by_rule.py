@@ -1,4 +1,4 @@
-"""Runs beside one another: how much attention each one's merges lose, and where a step's attention goes."""
+"""Compare runs: attention lost in merges, and attention by destination at a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlab.atlas.analysis.one_merge import LEAST_MASS, OneMerge
 from kvlab.trace.reader import Run
 
 EXACT_RULES = ("bias", "paper", "min-norm")
-CONVEX = ("cam", "d2o", "kvmerger", "pyramid-pool")  # unless given a mass rule that kvlab adds
+CONVEX = ("cam", "d2o", "kvmerger", "pyramid-pool")  # unless a mass rule of kvlab is set
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SAG_COLUMNS = [
     "label", "method", "rule", "merges", *(f"q{round(100 * q):02d}" for q in QUANTILES), "sagging", "total", "size",
@@ -21,8 +21,8 @@ SAG_COLUMNS = [
 
 
 def rule_of(run: Run) -> str:
-    """`exact` (KeepKV at the present query), `grouped` (the same where query heads share a slot, which cannot be exact
-    for each), `predicted` (KeepKV on its averages), `votes`, `convex` (a merged slot counts as one) or `other`."""
+    """`exact` (KeepKV at the present query), `grouped` (the same with query heads sharing a slot, exact for none of
+    them), `predicted` (KeepKV on its averages), `votes`, `convex` (a merged slot counts as one) or `other`."""
     record, options = run.record, run.record.hyper_parameters
     if record.method == "keepkv" and options.get("mass", "rule") == "rule":
         if options.get("rule", "bias") not in EXACT_RULES:
@@ -34,11 +34,11 @@ def rule_of(run: Run) -> str:
 
 
 def merge_groups(run: Run) -> pd.DataFrame:
-    """One row for all that went into one slot in one step: columns step, layer, head, slot, before, after, sag.
+    """One row per merged slot and step: columns step, layer, head, slot, before, after, sag.
 
-    `sag` is (before - after) / before, attention of the same query: positive where the merge lost attention, not
-    defined where there was none. What a step evicts beside its merges lifts everything else; `after` is without that
-    lift, times 1 - the evicted attention.
+    `sag` is (before - after) / before, attention of the same query: positive if the merge lost attention, undefined
+    without attention. Evictions in the same step raise all other attention; `after` is corrected by the factor 1 -
+    evicted attention.
     """
     columns = ["step", "layer", "head", "target", "mass_source", "mass_target", "mass_after"]
     events, place = run.select("events", columns=columns), ["step", "layer", "head"]
@@ -55,9 +55,9 @@ def merge_groups(run: Run) -> pd.DataFrame:
 
 
 def sag_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a run that merged: label, method, rule, merges (groups with at least `LEAST_MASS` before), quantiles of
-    the sag (q05 .. q95; positive is lost), sagging (share of them that lost), total (their whole loss over their mass)
-    and size (the same with every merge's loss taken as positive)."""
+    """One row per run that merged: label, method, rule, merges (groups with at least `LEAST_MASS` before), quantiles
+    of the sag (q05 .. q95), sagging (share of them that lost), total (summed loss over summed mass) and size (the
+    same with absolute losses)."""
     rows = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         groups = merge_groups(run)
@@ -77,8 +77,8 @@ def sag_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def where_attention_goes(runs: Sequence[Run], layer: int, head: int, step: int) -> pd.DataFrame:
-    """One row a run with a shadow: shares of the full cache's attention at one step of one head that go to kept tokens,
-    to merged slots as they are, are lost by sag (negative: merged slots get more than they should) and by eviction.
+    """One row per run with a shadow: shares of the full cache's attention at one step of one head on kept tokens and on
+    merged slots, and lost by sag (negative if gained) and by eviction.
 
     Columns label, method, kept, merged, sag, regret, output_error, votes (largest).
     """
@@ -100,8 +100,8 @@ def where_attention_goes(runs: Sequence[Run], layer: int, head: int, step: int) 
 
 
 def before_and_after(merges: Sequence[tuple[str, str, OneMerge]]) -> pd.DataFrame:
-    """One row a (label, method, merge): columns label, method, step, slot, own, sources, after, lost (share of what the
-    parts had; not defined where they had nothing), votes, perturbation."""
+    """One row per (label, method, merge): columns label, method, step, slot, own, sources, after, lost (share of the
+    parts' attention; NaN if they had none), votes, perturbation."""
     rows = []
     for label, method, merge in merges:
         first, before = merge.events.iloc[0], merge.mass_before

@@ -1,4 +1,4 @@
-"""GVote's sampled queries beside the true ones, from a probed run (GVote, figure 3)."""
+"""GVote's sampled queries compared with the true ones, from a probed run (GVote, figure 3)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ SINKS = 4
 
 
 def by_head(run: Run) -> pd.DataFrame:
-    """One row a layer and KV head, samples averaged.
+    """One row per layer and KV head, averaged over samples.
 
-    Columns overlap, usage (share of the prompt in a sample's nucleus), true_usage, the same without the sinks
+    Columns overlap, usage (share of the prompt in a sample's nucleus), true_usage, the same without sinks
     (`inner_...`), correlation and inner_correlation (Pearson, mean of the samples against the true row), step_budget,
-    kept (share of the prompt), covered (true attention of the next query to what is kept), later (of the later ones).
+    kept (share of the prompt), covered (true attention of the next query on kept tokens), later (the same for later
+    queries).
     """
     rows = []
     for layer in probed_layers(run, "sampled"):
@@ -41,8 +42,8 @@ def by_head(run: Run) -> pd.DataFrame:
 
 
 def growth(run: Run) -> pd.DataFrame:
-    """What is kept after so many samples, over all heads: columns samples, and mean, low and high (1 and 9 in 10 heads)
-    of `kept` and of `covered`; after 0 samples only the protected slots are kept."""
+    """Share kept and covered by number of samples, over all heads: columns samples, and mean, low and high (10 % and
+    90 % of heads) of `kept` and `covered`; 0 samples keep only the protected slots."""
     arrays = [run.probe("sampled", layer) for layer in probed_layers(run, "sampled")]
     kept, covered = (np.concatenate([layer[name] for layer in arrays]) for name in ("union", "covered"))
     table = {"samples": np.arange(kept.shape[1])}
@@ -53,7 +54,7 @@ def growth(run: Run) -> pd.DataFrame:
 
 
 def coverage_ahead(run: Run) -> pd.DataFrame:
-    """Attention that each later query gives to what is kept, over all heads: columns ahead, covered, low, high."""
+    """Attention of each later query on kept tokens, over all heads: columns ahead, covered, low, high."""
     layers = [run.probe("sampled", layer)["future"] for layer in probed_layers(run, "sampled")]
     values = np.concatenate(layers)
     low, high = np.quantile(values, [0.1, 0.9], axis=0)
@@ -62,14 +63,14 @@ def coverage_ahead(run: Run) -> pd.DataFrame:
 
 
 def rows_of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
-    """One row a prompt token: columns position, true, synthetic (mean of the samples), ballots."""
+    """One row per prompt token: columns position, true, synthetic (mean of the samples), ballots."""
     arrays = run.probe("sampled", layer)
     columns = {name: arrays[name][head] for name in ("true", "synthetic", "ballots")}
     return pd.DataFrame({"position": np.arange(len(columns["true"])), **columns})
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Pearson's correlation; NaN where one of them does not vary."""
+    """Pearson's correlation; NaN if one side is constant."""
     if len(first) < 3 or first.std() == 0 or second.std() == 0:
         return float("nan")
     return float(np.corrcoef(first.astype(np.float64), second.astype(np.float64))[0, 1])

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kvlab.atlas.beyond import contests, recorded
-from kvlab.atlas.exhibit_texts import exhibits_of
+from kvlab.atlas.exhibit import load_exhibits
 
-EXHIBITS = (*contests.TABLES, *exhibits_of("beyond", recorded.DRAWINGS))
+EXHIBITS = (*contests.TABLES, *load_exhibits("beyond", recorded.DRAWINGS))

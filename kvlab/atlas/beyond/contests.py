@@ -1,4 +1,4 @@
-"""One table a claim: two arms on the same prompts, and the difference that decides."""
+"""Claims decided by two arms on the same prompts, one table per claim."""
 
 from __future__ import annotations
 
@@ -7,32 +7,30 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.claims.contests import AHEAD, NOT_BEHIND, contest, unable
+from kvlab.atlas.claims.contests import ABLE, AHEAD, NOT_BEHIND, contest, unable
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
-from kvlab.atlas.scores import Arm, Experiment, gap_words, origin_of, read_table
+from kvlab.atlas.scores import Arm, Experiment, gap_text, origin_of, read_table
 from kvlab.common.intervals import Interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.measurement import Measurement
-from kvlab.results.score_tables import PROMPT, named, paired_gap, score_table, without_preset
+from kvlab.results.score_tables import PROMPT, paired_gap, score_table, with_names, without_preset
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
 
 NEEDLES = ("needle", "key_value")
 TEXT = ("next_token_kl",)
-MORE = 60  # prompts a task
-ABLE = 0.1  # the full cache's mean score below which no cache can be judged by a task
-LEVEL_KL = Threshold(-0.01, "a hundredth of a nat a token more of KL to the full cache: hardly another next token")
+MORE = 60  # prompts per task
+LEVEL_KL = Threshold(-0.01, "0.01 nats per token more KL from the full cache: hardly another next token")
 
 
 @dataclass(frozen=True)
 class Contest:
-    """The claim that `first` is better than `second` by more than `threshold`, at one budget.
+    """The claim that `first` is better than `second` by more than `threshold` at one budget.
 
-    Of tasks where less is better the difference is turned round, so that more than 0 always speaks for `first`.
-    `second` "full" is the full cache. `unseen`: the context is compressed before the question is read. `samples` are
-    more where a small difference has to be told from none.
+    Where less is better the sign is flipped, so that positive differences favour `first`. `second` "full" is the full
+    cache. `unseen`: the context is compressed before the question is read. Small differences need more `samples`.
     """
 
     slug: str
@@ -49,7 +47,7 @@ class Contest:
 
     @property
     def experiment(self) -> Experiment:
-        """The evaluation that decides, over prompts of 1,024 tokens."""
+        """The deciding evaluation, over prompts of 1,024 tokens."""
         arms = (self.first,) if self.second.method == "full" else (self.first, self.second)
         return Experiment(
             f"beyond-{self.slug}",
@@ -64,13 +62,13 @@ class Contest:
         )
 
     def rows(self, sources: Sources) -> pd.DataFrame:
-        """Those of the experiment; none where only the full cache was evaluated."""
+        """The experiment's rows; empty if only the full cache was evaluated."""
         found = self.experiment.rows(sources)
         return found if len(found) and (found["method"] != "full").any() else found.iloc[:0]
 
     def difference(self, rows: pd.DataFrame) -> Interval | None:
-        """`first` minus `second` on the same prompts, mean over tasks, more being better."""
-        table = named(rows)
+        """`first` minus `second` on the same prompts, mean over tasks, positive if better."""
+        table = with_names(rows)
         sign = table["metric"].map(higher_is_better).map({True: 1.0, False: -1.0})
         table = table.assign(score=sign * table["score"])
         mine, theirs = (_of(table, arm) for arm in (self.first, self.second))
@@ -83,11 +81,11 @@ class Contest:
             return unable(self.says, f"The full cache itself scores {full['score'].mean():.2f} here.", len(full))
         found = self.difference(rows)
         unit = " (nats of KL saved)" if self.tasks == TEXT else ""
-        finding = f"{self.first.label} minus {self.second.label} at {self.budget:.0%}: {gap_words(found)}{unit}."
+        finding = f"{self.first.label} minus {self.second.label} at {self.budget:.0%}: {gap_text(found)}{unit}."
         return contest(self.says, {self.slug: found}, finding, settle, self.threshold)
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        """The scores of both arms and the full cache, task by task."""
+        """Scores of both arms and the full cache by task."""
         rows = self.rows(sources)
         if rows.empty:
             return self.experiment.needs(sources)
@@ -97,11 +95,11 @@ class Contest:
         return (Drawn("scores", figure, table, read_table(rows, table), origin_of(rows), claim),)
 
     def exhibit(self) -> Exhibit:
-        """Its card."""
+        """The exhibit of this contest."""
         seen = "before its question is read" if self.unseen else "with its question in sight"
         shows = (
-            f"Both arms at {self.budget:.0%} and the full cache, a column a task; each prompt is compressed {seen}. "
-            "Cells hold mean scores with intervals."
+            f"Both arms at {self.budget:.0%} and the full cache, a column per task; each prompt is compressed {seen}. "
+            "Cells show mean scores with intervals."
         )
         return Exhibit("beyond", self.slug, self.title, shows, self.look_for, "eval", self.draw)
 
@@ -117,7 +115,7 @@ def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
 FULL = Arm("full")
 MATCHING = Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False})
 GRKV = Arm("grkv")
-BLOCKS, AT_ONCE = Arm("keydiff"), Arm("keydiff", {"block": 0})  # the paper's have 128 tokens
+BLOCKS, AT_ONCE = Arm("keydiff"), Arm("keydiff", {"block": 0})  # the paper's blocks have 128 tokens
 CONTESTS = (
     Contest(
         "tab-1", "KVzip against SnapKV, the question unseen",
@@ -209,7 +207,7 @@ CONTESTS = (
         "tab-15", "Predicted instead of rehearsed",
         "KVzap: networks on hidden states give what KVzip finds, in one pass.",
         "Whether the prediction is within five points of the second reading.",
-        # The published window of 128 tokens would be most of what a short prompt may keep.
+        # The published window of 128 tokens would use most of a short prompt's budget.
         Arm("kvzap", {"recent": 16}), Arm("kvzip"), 0.2, NEEDLES, threshold=NOT_BEHIND, samples=MORE,
     ),
     Contest(

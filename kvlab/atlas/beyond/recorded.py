@@ -1,4 +1,4 @@
-"""Claims that recorded runs can check: where one cut over the model puts its slots, and what neighbours share."""
+"""Claims checked on recorded runs: how a global cut distributes slots, and similarity of neighbours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvlab.trace.reader import Run
 
 
 def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """The mean share of every head, and both claims about them."""
+    """Mean share of every head, with both claims."""
     run = next((one for one in (sources.run, *sources.runs) if one is not None and len(_of(one))), None)
     if run is None:
         return Needs(f"No run of {CUT} in view.", comparison(sources, [CUT, "full"]))
@@ -35,17 +35,17 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         y=[f"layer {layer}" for layer in table.index], colorscale=SEQUENTIAL[theme],
         hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>", xgap=2, ygap=2,
     )  # fmt: skip
-    title = "Share of the model's slots, head by head"
+    title = "Share of the model's slots by head"
     figure = finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False)
     top = frame.loc[frame["share"].idxmax()]
     reading = (
-        f"Head {int(top['head'])} of layer {int(top['layer'])} has most, {percent(top['share'])} of the slots; mean "
+        f"Head {int(top['head'])} of layer {int(top['layer'])} has the most slots, {percent(top['share'])}; mean "
         f"over {prompts(rows['prompt'].nunique())}."
     )
     where = of_run(run)
     by_layer = frame.groupby("layer", as_index=False)["share"].sum()
     bars = go.Figure(go.Bar(x=[f"layer {layer}" for layer in by_layer["layer"]], y=by_layer["share"]))
-    second = finish(bars, title="Share of the slots, layer by layer", x="layer", y="share", theme=theme, legend=False)
+    second = finish(bars, title="Share of the slots by layer", x="layer", y="share", theme=theme, legend=False)
     told = f"Shares of the layers: {', '.join(percent(share) for share in by_layer['share'])}."
     return (
         Drawn("heads", figure, frame, reading, where, invariant(rows)),

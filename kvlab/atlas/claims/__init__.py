@@ -1,4 +1,4 @@
-"""The papers' claims, one file a claim or family: what is read from a run, and a pure function from rows to verdict."""
+"""The papers' claims, one module per claim or family: rows read from runs, and functions from rows to verdicts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvlab.atlas.claims import (
     zsmerge,
 )
 
-# Everything that recorded runs are asked for by the five papers, and that ships; `head_shares` is asked here only.
+# Evidence read from recorded runs and shipped with kvlab; `head_shares` is not shipped.
 EVIDENCE = (
     attention.CONCENTRATION,
     attention.RETURNING,

@@ -1,6 +1,6 @@
-"""KeepKV, figures 2a to 2d: how concentrated attention is, what comes back, how local and how predictable it is.
+"""KeepKV, figures 2a to 2d: concentration, return of evicted tokens, temporal locality, predictability.
 
-All four look at the model's own attention, as any recorded run of a prompt shows it, the full cache's first.
+All four use the model's own attention, from any recorded run of a prompt, preferably the full cache's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvlab.atlas.analysis.attention_rows import (
 from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors
 from kvlab.atlas.analysis.return_of_evicted import LAST_QUERY, WINDOW_MEAN, returning_of_head
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text, over_prompts
 from kvlab.figures.base.words import number, percent
 from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
@@ -37,14 +37,15 @@ BETTER = Threshold(0.0, "a smaller error than the other predictor's, on the same
 
 
 def concentration(run: Run) -> pd.DataFrame:
-    """A row a head: `mass` and `least`, the attention that the top fifth of the tokens hold: mean and least query."""
+    """One row per head: mean (`mass`) and minimum over queries (`least`) of the attention on the top fifth of the
+    tokens."""
     frame = concentration_of_heads(run, heads_with_attention(run))
     return frame[np.isclose(frame["share"], TOP)].drop(columns="share").reset_index(drop=True)
 
 
 def returning(run: Run) -> pd.DataFrame:
-    """A row a head: of the prompt tokens outside the top fifth, `ever` among the top fifth of a later step, `share` at
-    any one step, and the full cache's attention to all of them (`mass`)."""
+    """One row per head, for the prompt tokens outside the top fifth: share that is `ever` in the top fifth of a
+    later step, mean `share` per step, and the full cache's attention on all of them (`mass`)."""
     parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run)]
     rows = []
     for (layer, head), frame in parts:
@@ -58,7 +59,7 @@ def returning(run: Run) -> pd.DataFrame:
 
 
 def in_time(run: Run) -> pd.DataFrame:
-    """A row a head: `recorded` and `shuffled`, as `variance_ratios`."""
+    """One row per head: `recorded` and `shuffled` (`variance_ratios`)."""
     rows = []
     for layer, head in heads_with_attention(run):
         frame = variances(read_rows(run, layer, head), WINDOW)
@@ -69,24 +70,24 @@ def in_time(run: Run) -> pd.DataFrame:
 
 
 def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
-    """Variance inside windows over that of all steps, tokens added up; the same with the steps in random order.
+    """Variance inside windows relative to that over all steps, summed over tokens; and the same with shuffled steps.
 
-    NaN for attention that never varies.
+    NaN for constant attention.
     """
     whole = float(frame["variance"].sum()) or float("nan")
     return float(frame["window_variance"].sum()) / whole, float(frame["shuffled"].sum()) / whole
 
 
 def predicting(run: Run) -> pd.DataFrame:
-    """A row a head and kind of score: each predictor's median relative error over the decode steps."""
+    """One row per head and kind of score: each predictor's median relative error over the decode steps."""
     rows = []
     for layer, head in heads_with_attention(run):
-        rows += medians_of(read_rows(run, layer, head), {"layer": layer, "head": head})
+        rows += predictor_medians(read_rows(run, layer, head), {"layer": layer, "head": head})
     return pd.DataFrame(rows)
 
 
-def medians_of(rows: Rows, place: dict[str, int]) -> list[dict[str, object]]:
-    """One dictionary a kind of score that was recorded."""
+def predictor_medians(rows: Rows, place: dict[str, int]) -> list[dict[str, object]]:
+    """One dictionary per recorded kind of score."""
     found: list[dict[str, object]] = []
     for kind in ("mass", "score"):
         errors = prediction_errors(rows, kind)
@@ -102,7 +103,7 @@ PREDICTING = Evidence("predicting", predicting)
 
 
 def majority(rows: pd.DataFrame) -> Claim:
-    """The share of heads in which some query gives the top fifth less than half."""
+    """Share of heads in which some query gives the top fifth less than half of its attention."""
     if rows.empty:
         return Claim(NOT_ALWAYS, OPEN, "No run recorded its attention.")
     flat = over_prompts(rows.assign(flat=(rows["least"] < MAJORITY).astype(float)), "flat")
@@ -111,7 +112,7 @@ def majority(rows: pd.DataFrame) -> Claim:
     if flat is not None and flat.mean == 0 and flat.n >= LEAST_PROMPTS:
         verdict = FAILS
     finding = (
-        f"In {words_of(flat, percent)} of the heads some query gives the top {percent(TOP)} of the tokens less than "
+        f"In {mean_text(flat, percent)} of the heads some query gives the top {percent(TOP)} of the tokens less than "
         f"half; least {percent(least['least'])} (layer {int(least['layer'])}, head {int(least['head'])}); the median "
         f"head's mean is {percent(rows['mass'].median())}."
     )
@@ -119,20 +120,20 @@ def majority(rows: pd.DataFrame) -> Claim:
 
 
 def returns(rows: pd.DataFrame) -> Claim:
-    """How many of the tokens that would be evicted become important again."""
+    """How many of the evictable tokens become important again."""
     if rows.empty:
         return Claim(RETURNS, OPEN, "No run decoded a step after its prompt.")
     ever, share, mass = (over_prompts(rows, name) for name in ("ever", "share", "mass"))
     finding = (
-        f"{words_of(ever, percent)} of the prompt tokens outside the top {percent(TOP)} enter it within "
-        f"{int(rows['steps'].max())} steps, {words_of(share, percent)} at any one step (chance {percent(TOP)}); the "
-        f"full cache's attention on them is {words_of(mass, percent)}, mean over heads."
+        f"{mean_text(ever, percent)} of the prompt tokens outside the top {percent(TOP)} enter it within "
+        f"{int(rows['steps'].max())} steps, {mean_text(share, percent)} at any one step (chance {percent(TOP)}); the "
+        f"full cache's attention on them is {mean_text(mass, percent)}, mean over heads."
     )
     return judge(RETURNS, ever, RETURNED, basis_of(rows), finding)
 
 
 def locality(rows: pd.DataFrame) -> Claim:
-    """The variance inside windows over that with the steps in random order."""
+    """Variance inside windows relative to that with shuffled steps."""
     if rows.empty:
         return Claim(IN_TIME, OPEN, f"Windows of {WINDOW} steps need more than {WINDOW} decode steps.")
     known = rows.assign(ratio=rows["recorded"] / rows["shuffled"].where(rows["shuffled"] > 0)).dropna(subset="ratio")
@@ -140,7 +141,7 @@ def locality(rows: pd.DataFrame) -> Claim:
         return Claim(IN_TIME, OPEN, "In no head does attention vary from step to step.", basis_of(rows))
     ratio = over_prompts(known, "ratio")
     finding = (
-        f"The variance inside {WINDOW} steps is {words_of(ratio, number)} times that with the steps in random order, "
+        f"The variance inside {WINDOW} steps is {mean_text(ratio, number)} times that with the steps in random order, "
         f"mean over heads; {percent(float((known['ratio'] < LOCAL.value).mean()))} of the heads are below "
         f"{LOCAL.value:g}. (With variances that divide by n the printed comparison holds for any data; these divide "
         "by n - 1.)"
@@ -149,7 +150,7 @@ def locality(rows: pd.DataFrame) -> Claim:
 
 
 def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
-    """EMA against the cumulative mean and the window's mean, on the same rows; the last score is told beside."""
+    """EMA against the cumulative mean and the window mean on the same rows; the last score is reported as well."""
     mine = rows[rows["kind"] == kind] if "kind" in rows else rows.iloc[:0]
     says = PREDICTS.format(what=what)
     if mine.empty:
@@ -159,10 +160,10 @@ def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
     errors = {name: interval_of(means[name].tolist()) for name in means}
     finding = (
         f"Relative error of the next step's {what} (median of a head's steps, mean over heads): EMA "
-        f"{words_of(errors[EMA], number)}, cumulative {words_of(errors[CUMULATIVE], number)}, window "
-        f"{words_of(errors[WINDOWED], number)}; EMA minus these {words_of(gaps[CUMULATIVE], number)} and "
-        f"{words_of(gaps[WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
-        f"{words_of(errors[LAST], number)}."
+        f"{mean_text(errors[EMA], number)}, cumulative {mean_text(errors[CUMULATIVE], number)}, window "
+        f"{mean_text(errors[WINDOWED], number)}; EMA minus these {mean_text(gaps[CUMULATIVE], number)} and "
+        f"{mean_text(gaps[WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
+        f"{mean_text(errors[LAST], number)}."
     )
     closest_first = sorted(gaps.values(), key=lambda one: 0.0 if one is None else -one.mean)
     verdict, decider, _ = decisive([(one, BETTER) for one in closest_first])

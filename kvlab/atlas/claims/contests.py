@@ -1,4 +1,4 @@
-"""Claims of evaluations: one arm scores above another on the same prompts, or not clearly below it."""
+"""Claims of evaluations: one arm scores above another on the same prompts, or not clearly below."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping
 
 from kvlab.common.intervals import Interval
 from kvlab.requests.measurement import Measurement
-from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, Verdict, decisive, together
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, Verdict, combine_verdicts, decisive
 
 AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
+ABLE = 0.1  # mean score below which a cache fails the tasks and cannot be judged
 NOT_BEHIND = Threshold(-0.05, "a margin of five points of score: competitive says nothing closer")
 
 
 def verdict_of(gaps: Iterable[Interval | None], threshold: Threshold = AHEAD) -> Verdict:
-    """`holds` where every gap's interval lies beyond the threshold, `does not hold` where one falls short of it."""
-    return together(threshold.side(one) for one in gaps)
+    """`holds` if every gap's interval is beyond the threshold, `does not hold` if one falls short."""
+    return combine_verdicts(threshold.side(one) for one in gaps)
 
 
 def contest(
@@ -24,7 +25,7 @@ def contest(
     settle: Measurement | None = None,
     threshold: Threshold = AHEAD,
 ) -> Claim:
-    """The claim that every one of the named gaps lies beyond the threshold; it shows the interval that decides."""
+    """The claim that all named gaps are beyond the threshold, with the deciding interval."""
     known = sorted((one for one in gaps.values() if one is not None), key=lambda one: one.low)
     missing = [None] * (len(gaps) - len(known))
     if not known:
@@ -35,5 +36,5 @@ def contest(
 
 
 def unable(says: str, finding: str, prompts: int = 0) -> Claim:
-    """Where the full cache, or every arm, fails the tasks: more prompts would not tell anything either."""
+    """The full cache or every arm fails the tasks, so that more prompts would not help."""
     return Claim(says, OPEN, finding, Basis(prompts))

@@ -1,4 +1,4 @@
-"""DuoAttention, Attention Matching: where one cut over the model puts its slots, text by text."""
+"""DuoAttention, Attention Matching: how a global cut distributes slots over heads, prompt by prompt."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pandas as pd
 from kvlab.atlas.analysis.compression_ratio import persistence
 from kvlab.atlas.claims.pyramid import GROWS
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text
 from kvlab.common.formatting import prompts
 from kvlab.common.intervals import Interval, pairs_interval
-from kvlab.figures.base.words import number, percent
+from kvlab.figures.base.words import percent, two_digits
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
 
@@ -22,7 +22,7 @@ SAME = Threshold(0.8, "about where four pairs of heads of five are in the same o
 
 
 def shares(run: Run) -> pd.DataFrame:
-    """A row a head: its `share` of the slots that the model kept of the prompt."""
+    """One row per head: its `share` of the slots kept of the prompt."""
     steps = run.steps
     if steps.empty or run.record.hyper_parameters.get("level", "pair") != "pair":
         return pd.DataFrame()
@@ -34,7 +34,7 @@ EVIDENCE = Evidence("head-shares", shares, (CUT,))
 
 
 def invariant(rows: pd.DataFrame) -> Claim:
-    """The rank correlation of the shares of the heads in two prompts, over all pairs of prompts."""
+    """Rank correlation of the heads' shares in two prompts, over all pairs of prompts."""
     basis = basis_of(rows)
     table = rows.groupby(["layer", "head", "prompt"])["share"].mean().unstack("prompt") if len(rows) else pd.DataFrame()
     found = persistence(table) if basis.prompts > 1 else np.zeros((0, 0))
@@ -43,19 +43,15 @@ def invariant(rows: pd.DataFrame) -> Claim:
     pairs = pairs_interval(found)
     over = Interval(pairs.mean, pairs.low, pairs.high, basis.prompts)
     return judge(
-        INVARIANT, over, SAME, basis, f"Two prompts' shares have a rank correlation of {words_of(over, _two)}."
+        INVARIANT, over, SAME, basis, f"Two prompts' shares have a rank correlation of {mean_text(over, two_digits)}."
     )
 
 
 def later(rows: pd.DataFrame) -> Claim:
-    """The rank correlation of a layer's place with its share, prompt by prompt."""
+    """Rank correlation of layer index and share, prompt by prompt."""
     by_layer = rows.groupby(["prompt", "layer"])["share"].sum().unstack("layer") if len(rows) else pd.DataFrame()
     trend = [float(line.rank().corr(pd.Series(line.index, line.index).rank())) for _, line in by_layer.iterrows()]
     found = interval_of(trend)
     most = "" if by_layer.empty else f" Layer {by_layer.mean().idxmax()} has most, {percent(by_layer.mean().max())}."
-    finding = f"A layer's place and its share have a rank correlation of {words_of(found, _two)}.{most}"
+    finding = f"A layer's place and its share have a rank correlation of {mean_text(found, two_digits)}.{most}"
     return judge(LATER, found, GROWS, basis_of(rows), finding)
-
-
-def _two(value: float) -> str:
-    return number(value, 2)

@@ -11,7 +11,7 @@ from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of
 from kvlab.common.formatting import mean_words, prompts
 from kvlab.common.intervals import Interval, pairs_interval
-from kvlab.figures.base.words import number
+from kvlab.figures.base.words import two_digits
 from kvlab.results.verdict import OPEN, Claim, Threshold, judge
 from kvlab.trace.reader import Run
 
@@ -20,17 +20,17 @@ ORDER = Threshold(0.8, "about where four pairs of layers of five are in the same
 VECTORS = 120_000
 
 
-def of_run(run: Run) -> pd.DataFrame:
-    """A row a head: `ratio`, merging sets over prompt tokens at the paper's threshold."""
+def head_rows(run: Run) -> pd.DataFrame:
+    """One row per head: `ratio` of merge sets to prompt tokens at the paper's threshold."""
     heads = readable_heads(run, spread_heads(run, vectors=VECTORS, tokens=MOST_TOKENS))
     return ratios(run, heads)[["layer", "head", "ratio"]]
 
 
-EVIDENCE = Evidence("layer-order", of_run)
+EVIDENCE = Evidence("layer-order", head_rows)
 
 
 def same(rows: pd.DataFrame) -> Claim:
-    """The rank correlation of two prompts' layers, over all pairs of prompts."""
+    """Rank correlation of two prompts' layers, over all pairs of prompts."""
     layers = _correlations(rows, ["layer"])
     basis = basis_of(rows)
     if len(layers) < 2 or np.isnan(layers).any():
@@ -51,10 +51,10 @@ def _correlations(rows: pd.DataFrame, place: list[str]) -> np.ndarray:
 
 
 def _pair_words(correlations: np.ndarray) -> str:
-    """The mean over all pairs of prompts; one pair has no interval."""
+    """Mean over all pairs of prompts; a single pair has no interval."""
     if np.isnan(correlations).any():
         return "not defined"
     one = pairs_interval(correlations)
     if one.n == 2:
-        return f"{number(one.mean, 2)} (one pair of prompts, n = 2)"
-    return mean_words(one.mean, one.low, one.high, one.n, lambda value: number(value, 2))
+        return f"{two_digits(one.mean)} (one pair of prompts, n = 2)"
+    return mean_words(one.mean, one.low, one.high, one.n, two_digits)

@@ -1,4 +1,5 @@
-"""KVMerger, figures 2, 3a and 6 to 8: keys of neighbouring tokens are alike, values are not, by the rotation."""
+"""KVMerger, figures 2, 3a and 6 to 8: keys of neighbouring tokens are similar because of the rotation, values are
+not."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import pandas as pd
 from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, readable_heads, spread_heads
 from kvlab.atlas.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_states, near_and_any
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.figures.base.words import number
+from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text, over_prompts
+from kvlab.figures.base.words import two_digits
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
 
@@ -24,10 +25,10 @@ NEAR_OFFSETS = tuple(offset for offset in OFFSETS if offset <= NEAR)
 SHORT = {KEYS: "keys", BEFORE: "before", VALUES: "values"}
 
 
-def of_run(run: Run) -> pd.DataFrame:
-    """A row a head: `keys`, `keys_rise`, the same of `before` (rotation; where recorded) and of `values`.
+def head_rows(run: Run) -> pd.DataFrame:
+    """One row per head: `keys` and `keys_rise`, and the same for `before` (rotation, if recorded) and `values`.
 
-    The mean cosine of tokens at most `NEAR` apart, and by how much it lies above that of any two.
+    The mean cosine of tokens at most `NEAR` apart, and its excess over that of any two tokens.
     """
     rows = []
     for layer, head in readable_heads(run, spread_heads(run, tokens=MOST_TOKENS)):
@@ -38,22 +39,22 @@ def of_run(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-EVIDENCE = Evidence("locality", of_run)
+EVIDENCE = Evidence("locality", head_rows)
 
 
 def local(rows: pd.DataFrame) -> Claim:
-    """Neighbouring keys rise above any two, neighbouring values do not."""
+    """Neighbouring keys are more similar than any two; neighbouring values are not."""
     keys, values = (over_prompts(rows, name) if name in rows else None for name in ("keys_rise", "values_rise"))
     finding = (
-        f"Tokens at most {NEAR} apart are more alike than any two by {words_of(keys, _two)} for keys and "
-        f"{words_of(values, _two)} for values, mean over heads."
+        f"Tokens at most {NEAR} apart are more alike than any two by {mean_text(keys, two_digits)} for keys and "
+        f"{mean_text(values, two_digits)} for values, mean over heads."
     )
     verdict, decider, held = decisive([(keys, RISES), (values, FLAT)])
     return Claim(LOCAL, verdict, finding, basis_of(rows), decider, held)
 
 
 def rotation(rows: pd.DataFrame) -> Claim:
-    """How much of the rise is left in the keys before they are rotated."""
+    """Share of the rise that remains in keys before rotation."""
     known = rows.dropna(subset="before_rise") if "before_rise" in rows else rows.iloc[:0]
     if known.empty:
         why = "No run recorded its rotary frequencies (record one again), or the model does not rotate its keys."
@@ -62,8 +63,8 @@ def rotation(rows: pd.DataFrame) -> Claim:
     means = known.groupby("prompt", sort=False)[["keys_rise", "before_rise"]].mean()
     left = interval_of((means["before_rise"] / means["keys_rise"]).tolist())
     finding = (
-        f"Keys of neighbours are {words_of(after, _two)} more alike than any two with the rotation and "
-        f"{words_of(before, _two)} without it: {words_of(left, _two)} of the rise is left, mean over heads."
+        f"Keys of neighbours are {mean_text(after, two_digits)} more alike than any two with the rotation and "
+        f"{mean_text(before, two_digits)} without it: {mean_text(left, two_digits)} of it is left, mean over heads."
     )
     if RISES.side(after) != "holds":
         return Claim(ROTATION, OPEN, f"{finding} There is no clear rise to explain.", basis_of(known))
@@ -71,16 +72,12 @@ def rotation(rows: pd.DataFrame) -> Claim:
 
 
 def differs(rows: pd.DataFrame) -> Claim:
-    """The spread of neighbours' cosine over all heads of a prompt."""
+    """Spread of the neighbours' cosine over the heads of a prompt."""
     found = rows.groupby("prompt", sort=False)["keys"] if "keys" in rows else None
     spread = None if found is None else found.quantile(0.9) - found.quantile(0.1)
     one = None if spread is None else interval_of(spread.tolist())
     finding = (
-        f"The mean cosine of tokens at most {NEAR} apart differs by {words_of(one, _two)} between the most alike tenth "
-        "of the heads and the least."
+        f"The mean cosine of tokens at most {NEAR} apart differs by {mean_text(one, two_digits)} between the most and "
+        "the least similar tenth of the heads."
     )
     return judge(DIFFERS, one, SPREAD, basis_of(rows), finding)
-
-
-def _two(value: float) -> str:
-    return number(value, 2)

@@ -1,4 +1,4 @@
-"""PyramidPool, figures 2 to 5: axes, budgets of the layers, windows pooled again, and locality by layer."""
+"""PyramidPool, figures 2 to 5: axes, layer budgets, repeated pooling, and locality by layer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from kvlab.atlas.analysis.pyramid import (
     touched_sinks,
 )
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text, over_prompts
 from kvlab.common.intervals import Interval
 from kvlab.figures.base.words import number, percent
-from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, never
+from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
 
 OURS = "pyramid-pool"
@@ -39,14 +39,15 @@ GROWS, SINKS_IN = Threshold(0.5, TREND), Threshold(-0.5, TREND, at_most=True)
 
 
 def axes(run: Run) -> pd.DataFrame:
-    """One row: `layers` and `heads`, the largest over the smallest number of slots along each, at the last step."""
+    """One row: `layers` and `heads`, ratio of the largest to the smallest number of slots along each axis, at the
+    last step."""
     steps = run.steps
     return pd.DataFrame([spread_by_axis(steps, int(steps["step"].max()))]) if len(steps) else pd.DataFrame()
 
 
 def layer_lines(run: Run) -> pd.DataFrame:
-    """One row: how many `layers`, how straight their budgets fall (`explained`), the `ratio` of the first to the last,
-    their `total`, `beta`, and how many `sinks` there are and were `touched`."""
+    """One row: number of `layers`, how linearly their budgets fall (`explained`), the `ratio` of first to last,
+    their `total`, `beta`, and the numbers of `sinks` and of `touched` sinks."""
     steps = run.steps
     if steps.empty:
         return pd.DataFrame()
@@ -67,8 +68,8 @@ def layer_lines(run: Run) -> pd.DataFrame:
 
 
 def windows(run: Run) -> pd.DataFrame:
-    """A row a head: `trend`, the rank correlation of a slot's age with its tokens at the last step, and how many tokens
-    the `newest` slot stands for. A run that keeps one token of a window pools nothing, and has no rows."""
+    """One row per head: `trend`, the rank correlation of a slot's age with its tokens at the last step, and the
+    number of tokens in the `newest` slot. Empty for runs that keep one token per window, which pool nothing."""
     if run.record.hyper_parameters.get("pooling") in KEEPS_ONE:
         return pd.DataFrame()
     model, rows = run.record.model, []
@@ -85,7 +86,7 @@ def windows(run: Run) -> pd.DataFrame:
 
 
 def distances(run: Run) -> pd.DataFrame:
-    """A row a head: `share` of the text that it looks back over, and more of `attended_distance.by_layer`."""
+    """One row per head: the attended `share` of the text and more (`attended_distance.by_layer`)."""
     return by_layer(run)
 
 
@@ -102,20 +103,20 @@ def two_axes(rows: pd.DataFrame) -> Claim:
     basis = Basis(rows["prompt"].nunique())
     broken = int((~((rows["layers"] > UNEQUAL) & (rows["heads"] <= UNEQUAL))).sum())
     finding = (
-        f"Largest over smallest layer {words_of(over_prompts(rows, 'layers'), number)}, largest over smallest head of "
-        f"a layer {words_of(over_prompts(rows, 'heads'), number)}."
+        f"Largest over smallest layer {mean_text(over_prompts(rows, 'layers'), number)}, largest over smallest head of "
+        f"a layer {mean_text(over_prompts(rows, 'heads'), number)}."
     )
-    return Claim(TWO_AXES, never(broken, basis), finding, basis, threshold=Threshold(UNEQUAL, WHY_UNEQUAL))
+    return Claim(TWO_AXES, judge_universal(broken, basis), finding, basis, threshold=Threshold(UNEQUAL, WHY_UNEQUAL))
 
 
 def falls(rows: pd.DataFrame) -> Claim:
-    """Straight, falling, and no sink touched, in every prompt."""
+    """Linear, decreasing, and no sink touched, in every prompt."""
     if rows.empty:
         return Claim(FALLS, OPEN, "There is no run of PyramidPool.")
     basis = Basis(rows["prompt"].nunique())
     finding = (
         f"A straight line explains {_at_least(rows['explained'].min())} of how the budgets vary; first over last layer "
-        f"{words_of(over_prompts(rows, 'ratio'), number)}"
+        f"{mean_text(over_prompts(rows, 'ratio'), number)}"
         f"{f' (beta {rows.beta.iloc[0]:g})' if rows['beta'].notna().any() else ''}; {int(rows['touched'].sum()):,} of "
         f"{int(rows['sinks'].sum()):,} sinks took part in a merge or left."
     )
@@ -123,47 +124,47 @@ def falls(rows: pd.DataFrame) -> Claim:
         return Claim(FALLS, OPEN, f"{finding} Fewer than three layers make no line.", basis)
     falling = (rows["ratio"] > 1) | (rows["beta"] == 1)
     broken = int((~((rows["explained"] >= STRAIGHT) & falling & (rows["touched"] == 0))).sum())
-    return Claim(FALLS, never(broken, basis), finding, basis, threshold=Threshold(STRAIGHT, WHY_STRAIGHT))
+    return Claim(FALLS, judge_universal(broken, basis), finding, basis, threshold=Threshold(STRAIGHT, WHY_STRAIGHT))
 
 
 def _at_least(share: float) -> str:
-    """A share of one or less in words, never more than it is."""
+    """A share as text, rounded down."""
     return "all" if share == 1 else f"at least {math.floor(1000 * share) / 10:g} %"
 
 
 def older(rows: pd.DataFrame) -> Claim:
-    """Older slots stand for more tokens, and the newest for one."""
+    """Older slots hold more tokens, and the newest holds one."""
     known = rows.dropna(subset="trend") if "trend" in rows else rows.iloc[:0]
     if known.empty:
-        return Claim(OLDER, OPEN, "No slot stands for more than one token.")
+        return Claim(OLDER, OPEN, "No slot holds more than one token.")
     trend, basis = over_prompts(known, "trend"), basis_of(known)
     single = int((rows["newest"] == 1).sum())
     finding = (
-        f"Rank correlation of a slot's age with its tokens {words_of(trend, number)}, mean over heads; the newest slot "
-        f"stands for one token in {single:,} of {len(rows):,} heads."
+        f"Rank correlation of a slot's age with its tokens {mean_text(trend, number)}, mean over heads; the newest "
+        f"slot holds one token in {single:,} of {len(rows):,} heads."
     )
-    if never(len(rows) - single, basis) == FAILS:  # then the trend decides nothing
+    if judge_universal(len(rows) - single, basis) == FAILS:  # then the trend is irrelevant
         return Claim(OLDER, FAILS, finding, basis)
     return judge(OLDER, trend, GROWS, basis, finding)
 
 
 def _of_halves(means: pd.DataFrame, trend: Interval | None) -> str:
-    """How far back both halves of the layers look, where that goes the way of the trend; else the two extreme layers.
+    """Attended distance in both halves of the layers if it follows the trend; else the two extreme layers.
 
-    A single layer, the first or the last, may go against the trend of all.
+    Single layers may deviate from the overall trend.
     """
     half = means.shape[1] // 2
     early, late = (means.iloc[:, part].mean(axis=1) for part in (slice(half), slice(-half, None)))
     if trend is None or (late.mean() - early.mean()) * trend.mean >= 0:
-        first, second = (words_of(interval_of(part.tolist()), percent) for part in (early, late))
+        first, second = (mean_text(interval_of(part.tolist()), percent) for part in (early, late))
         return f"{first} of the text back in the first half of the layers, {second} in the second"
     layers = means.mean()
-    far, near = (words_of(interval_of(means[layer].tolist()), percent) for layer in (layers.idxmax(), layers.idxmin()))
+    far, near = (mean_text(interval_of(means[layer].tolist()), percent) for layer in (layers.idxmax(), layers.idxmin()))
     return f"{far} of the text back in layer {layers.idxmax()}, the furthest, {near} in layer {layers.idxmin()}"
 
 
 def localises(rows: pd.DataFrame) -> Claim:
-    """The rank correlation of layer with attended distance, prompt by prompt."""
+    """Rank correlation of layer index and attended distance, prompt by prompt."""
     if rows.empty:
         return Claim(LOCALISES, OPEN, "No run recorded its attention.")
     means = rows.groupby(["prompt", "layer"])["share"].mean().unstack("layer")
@@ -172,7 +173,7 @@ def localises(rows: pd.DataFrame) -> Claim:
     layers = pd.Series(range(means.shape[1]), index=means.columns, dtype=float)
     trend = interval_of([float(layers.corr(line.rank())) for _, line in means.iterrows()])
     finding = (
-        f"Rank correlation of layer with attended distance {words_of(trend, number)} over {means.shape[1]} layers; "
+        f"Rank correlation of layer with attended distance {mean_text(trend, number)} over {means.shape[1]} layers; "
         f"{_of_halves(means, trend)}."
     )
     return judge(LOCALISES, trend, SINKS_IN, basis_of(rows), finding)

@@ -1,4 +1,4 @@
-"""KeepKV, figure 1: convex merging makes attention sag, KeepKV's own merge does not."""
+"""KeepKV, figure 1: convex merging makes attention sag, KeepKV's merge does not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.atlas.analysis.sag_by_rule import LEAST_MASS, merge_groups, rule_of
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.figures.one_merge import RULES
-from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text
 from kvlab.common.intervals import Interval
 from kvlab.figures.base.words import lost, percent
 from kvlab.results.verdict import OPEN, Claim, Threshold, decisive
@@ -23,9 +23,9 @@ MERGING = ("cam", "d2o", "kvmerger", "pyramid-pool", "keepkv")
 SUMS = ["merges", "before", "loss", "moved", "sagging"]
 
 
-def of_run(run: Run) -> pd.DataFrame:
-    """A row a head: `rule`, `merges`, and over them sums of attention `before`, `loss` and `moved` (the loss whatever
-    its sign), and how many are `sagging`; merges of next to no attention are left out."""
+def head_rows(run: Run) -> pd.DataFrame:
+    """One row per head: `rule`, `merges`, and sums over them of attention `before`, `loss` and `moved` (absolute
+    loss), and how many are `sagging`; merges with negligible attention are ignored."""
     groups = merge_groups(run)
     heavy = groups[groups["before"] >= LEAST_MASS]
     loss = heavy["before"] - heavy["after"]
@@ -33,18 +33,18 @@ def of_run(run: Run) -> pd.DataFrame:
     return table.groupby(["layer", "head"])[SUMS].sum().reset_index().assign(rule=rule_of(run))
 
 
-EVIDENCE = Evidence("sag", of_run, MERGING)
+EVIDENCE = Evidence("sag", head_rows, MERGING)
 
 
 def sags(rows: pd.DataFrame) -> Claim:
-    """Every method that merges by a plain convex combination loses attention, and all together clearly."""
+    """Every convex merging method loses attention, and all together clearly."""
     convex = rows[rows["rule"] == CONVEX] if "rule" in rows else rows.iloc[:0]
     if convex.empty:
         return Claim(SAGS, OPEN, "No run here merges by a plain convex combination.")
     every = _lost(convex)
     found = {str(label): _lost(group) for label, group in convex.groupby("label", sort=False)}
     shown = "; ".join(
-        f"{label} {words_of(one, lost)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
+        f"{label} {mean_text(one, lost)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
         for (label, group), one in zip(convex.groupby("label", sort=False), found.values(), strict=True)
     )
     verdict, decider, held = decisive([(every, CLEAR), *((one, ANY) for one in found.values())])
@@ -53,12 +53,12 @@ def sags(rows: pd.DataFrame) -> Claim:
 
 
 def exact(rows: pd.DataFrame) -> Claim:
-    """KeepKV at the present query changes nothing; its merges at predicted scores are told beside."""
+    """KeepKV at the present query changes nothing; its merges at predicted scores are reported as well."""
     ours = rows[rows["rule"].isin((*AT_THIS_QUERY, PREDICTED))] if "rule" in rows else rows.iloc[:0]
     if ours.empty:
         return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
     shown = "; ".join(
-        f"{label} ({RULES[group['rule'].iloc[0]]}) {words_of(_lost(group), lost)} in "
+        f"{label} ({RULES[group['rule'].iloc[0]]}) {mean_text(_lost(group), lost)} in "
         f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
         for label, group in ours.groupby("label", sort=False)
     )
@@ -75,7 +75,7 @@ def exact(rows: pd.DataFrame) -> Claim:
 
 
 def _lost(rows: pd.DataFrame, size: bool = False) -> Interval | None:
-    """The share of the attention before that is lost, all merges of a prompt together; `size`: whatever its sign."""
+    """Share of the attention that is lost, over all merges of a prompt; `size`: its absolute value."""
     sums = rows.groupby("prompt", sort=False)[["loss", "before"]].sum()
     shares = sums["loss"] / sums["before"]
     return interval_of((shares.abs() if size else shares).tolist())

@@ -1,4 +1,4 @@
-"""GVote, figures 2 and 3: hidden states are nearly Gaussian, and sampled queries look where true ones do."""
+"""GVote, figures 2 and 3: hidden states are nearly Gaussian, and sampled queries attend like true ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from kvlab.atlas.analysis import hidden_states, sampled_queries
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text, over_prompts
 from kvlab.figures.base.words import number, percent
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
@@ -24,7 +24,8 @@ STRONG = Threshold(0.5, f"from 0.5 on a correlation is called strong; the paper 
 
 
 def channels(run: Run) -> pd.DataFrame:
-    """A row a layer: `channels`, the share that is `close` to a normal distribution, and medians over them."""
+    """One row per layer: number of `channels`, the share `close` to a normal distribution, and medians over
+    channels."""
     if not hidden_states.probed_layers(run, "hidden"):
         return pd.DataFrame()
     moments = hidden_states.channels(run)
@@ -35,7 +36,7 @@ def channels(run: Run) -> pd.DataFrame:
 
 
 def queries(run: Run) -> pd.DataFrame:
-    """A row a head, as `kvlab.atlas.analysis.sampled_queries.by_head`."""
+    """One row per head (`kvlab.atlas.analysis.sampled_queries.by_head`)."""
     return sampled_queries.by_head(run) if sampled_queries.probed_layers(run, "sampled") else pd.DataFrame()
 
 
@@ -44,15 +45,15 @@ QUERIES = Evidence("queries", queries)
 
 
 def gaussian(rows: pd.DataFrame) -> Claim:
-    """The share of channels whose skew and excess kurtosis are small."""
+    """Share of channels with small skew and excess kurtosis."""
     if rows.empty:
         return Claim(GAUSSIAN, OPEN, "No run recorded its hidden states.")
     close = over_prompts(rows, "close")
     medians = rows[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
     every = int(rows.groupby("prompt")["channels"].sum().max())
     finding = (
-        f"{words_of(close, percent)} of {every:,} channels have a skew below {hidden_states.MOST_SKEW:g} and an excess "
-        f"kurtosis below {hidden_states.MOST_KURTOSIS:g}. Medians: size of the skew {number(medians['skew'])}, excess "
+        f"{mean_text(close, percent)} of {every:,} channels have a skew below {hidden_states.MOST_SKEW:g} and an "
+        f"excess kurtosis below {hidden_states.MOST_KURTOSIS:g}. Medians: skew {number(medians['skew'])}, excess "
         f"kurtosis {number(medians['kurtosis'])} ({number(medians['kurtosis_with_sinks'])} with the sinks), largest "
         f"gap to the normal's distribution function {number(medians['distance'])}."
     )
@@ -60,16 +61,16 @@ def gaussian(rows: pd.DataFrame) -> Claim:
 
 
 def overlap(rows: pd.DataFrame) -> Claim:
-    """The attention that lies in the samples' sets, which must be more than sets of that size hold by chance."""
+    """Attention within the samples' sets, which must exceed that of random sets of the same size."""
     if rows.empty:
         return Claim(OVERLAP, OPEN, "No run recorded sampled queries.")
     shares = {name: over_prompts(rows, name) for name in ("overlap", "usage", "inner_overlap", "inner_usage")}
     more = over_prompts(rows.assign(more=rows["overlap"] - rows["usage"]), "more")
     poor = float((rows["overlap"] < 0.5).mean())
     finding = (
-        f"Mean overlap over heads {words_of(shares['overlap'], number)} (paper {PAPER_OVERLAP}) with "
-        f"{words_of(shares['usage'], number)} of the tokens (paper {PAPER_USAGE}), "
-        f"{words_of(shares['inner_overlap'], number)} with {words_of(shares['inner_usage'], number)} without the "
+        f"Mean overlap over heads {mean_text(shares['overlap'], number)} (paper {PAPER_OVERLAP}) with "
+        f"{mean_text(shares['usage'], number)} of the tokens (paper {PAPER_USAGE}), "
+        f"{mean_text(shares['inner_overlap'], number)} with {mean_text(shares['inner_usage'], number)} without the "
         f"sinks; below one half in {percent(poor)} of the heads. What GVote keeps in the end covers "
         f"{percent(rows['covered'].mean())} of the next query's attention with {percent(rows['kept'].mean())} of the "
         "prompt."
@@ -79,7 +80,7 @@ def overlap(rows: pd.DataFrame) -> Claim:
 
 
 def correlated(rows: pd.DataFrame) -> Claim:
-    """Pearson's r of every head's two rows, median of the heads of a prompt."""
+    """Pearson's r of every head's two rows, median over the heads of a prompt."""
     known = rows.dropna(subset="correlation") if "correlation" in rows else rows.iloc[:0]
     if known.empty:
         return Claim(CORRELATED, OPEN, "In no head do both rows vary.")
@@ -87,7 +88,7 @@ def correlated(rows: pd.DataFrame) -> Claim:
     r, inner = (interval_of(medians[name].tolist()) for name in medians)
     reached = float((known["correlation"] >= PAPER_CORRELATION).mean())
     finding = (
-        f"Pearson's r is {words_of(r, number)} in the median head, {words_of(inner, number)} without the sinks; "
+        f"Pearson's r is {mean_text(r, number)} in the median head, {mean_text(inner, number)} without the sinks; "
         f"{percent(reached)} of the heads reach the {PAPER_CORRELATION} that the paper shows of one head."
     )
     return judge(CORRELATED, r, STRONG, basis_of(known), finding)

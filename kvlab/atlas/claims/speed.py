@@ -1,6 +1,7 @@
 """Claims of benchmarks: ZSMerge's figure 3 and table 1, KeepKV's table 1, KVMerger's table 2.
 
-A benchmark repeats one measurement: repeats are its n, and no interval over prompts belongs to it. Bytes are exact.
+A benchmark repeats one measurement, so n is the number of repeats and there is no interval over prompts. Bytes are
+exact.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def twice(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measuremen
 
 
 def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
-    """Bytes over the full cache's at every budget, against the paper's; `frame`: row, ours, paper."""
+    """Bytes relative to the full cache at every budget, compared with the paper's; `frame`: row, ours, paper."""
     known = frame.dropna(subset="paper")
     if known.empty:
         return Claim(SHARES, OPEN, "Neither of the paper's models was measured.", Basis(repeats=repeats))
@@ -79,7 +80,7 @@ def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
 def _measured(
     says: str, holds: bool, finding: str, threshold: Threshold, small: bool, repeats: int, settle: Measurement | None
 ) -> Claim:
-    """A speed measured on a model made smaller says nothing of the paper's: its fixed costs weigh too much."""
+    """A smaller model cannot decide a claim on speed, because its fixed costs dominate."""
     basis = Basis(repeats=repeats)
     if small:
         return Claim(says, OPEN, finding + SMALL, basis, threshold=threshold, settle=settle)

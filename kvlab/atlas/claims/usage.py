@@ -1,4 +1,4 @@
-"""GVote, figures 1, 4 and 5: as good with half the memory, and budgets that follow the task."""
+"""GVote, figures 1, 4 and 5: same quality at half the memory, and budgets that follow the task."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
+from kvlab.atlas.claims.contests import ABLE
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import LEVEL, Interval
 from kvlab.figures import scores as figures
@@ -17,27 +18,26 @@ OURS, FULL = "gvote", "full"
 SAVES = "GVote needs half the memory of fixed budgets at the same accuracy."
 FOLLOWS = "Different tasks need different budgets, and GVote finds them."
 EVERYWHERE = "GVote's advantage holds across models."
-ABLE = 0.1  # below it the full cache itself fails the tasks
 DRAWS = 400
 TWICE = Threshold(2.0, "half the memory, as the paper says: the others need twice as much")
 DIFFERENT = Threshold(1.5, "half as much again: less than that one budget for all tasks could hold")
 
 
 def saves(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
-    """The memory that fixed budgets need for GVote's score, over GVote's; the best of them decides.
+    """Memory of fixed budgets at GVote's score, relative to GVote's; the best of them decides.
 
-    `means` has a row an arm and budget (`kvlab.results.score_tables.means_over_tasks`), `prompts` a row a prompt, arm
-    and budget: task, prompt, method, arm, asked, score, kept.
+    `means` has one row per arm and budget (`means_over_tasks`), `prompts` one row per prompt, arm and budget: task,
+    prompt, method, arm, asked, score, kept.
     """
     ours, full = means[means["method"] == OURS], means[means["method"] == FULL]
     if ours.empty or full.empty:
         return Claim(SAVES, OPEN, "GVote and the full cache were not both evaluated on every task.")
     if full["score"].iloc[0] < ABLE:
-        beside = figures.line_words(full.iloc[0])
+        beside = figures.line_text(full.iloc[0])
         return Claim(SAVES, OPEN, f"The full cache itself scores {beside} on these tasks.")
     rivals = means[~means["method"].isin((OURS, FULL))]
     if rivals.empty:
-        return Claim(SAVES, OPEN, "No fixed budget was evaluated beside it.")
+        return Claim(SAVES, OPEN, "No fixed budget was evaluated for comparison.")
     found = times_the_memory(prompts)
     score, parts = float(ours["score"].iloc[0]), []
     for arm, group in rivals.groupby("arm", sort=False):
@@ -48,15 +48,15 @@ def saves(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
         "not measured on the same prompts" if found is None else mean_words(found.mean, found.low, found.high, found.n)
     )
     finding = (
-        f"GVote scores {figures.line_words(ours.iloc[0])} with {figures.line_words(ours.iloc[0], 'kept', percent)} of "
-        f"the tokens, the full cache {figures.line_words(full.iloc[0])}; to score as much the others need, by lines "
+        f"GVote scores {figures.line_text(ours.iloc[0])} with {figures.line_text(ours.iloc[0], 'kept', percent)} of "
+        f"the tokens, the full cache {figures.line_text(full.iloc[0])}; to score as much the others need, by lines "
         f"through their means over the same tasks: {', '.join(parts)}. The best of them needs {told} times GVote's."
     )
     return judge(SAVES, found, TWICE, Basis(found.n if found else 0), finding)
 
 
 def needed_usage(group: pd.DataFrame, score: float) -> float:
-    """The smallest usage at which a line through (kept, score), sorted by kept, reaches `score`; infinite if never."""
+    """Smallest usage at which the line through (kept, score), sorted by kept, reaches `score`; infinite if never."""
     return _needed(group["kept"].to_numpy(float), group["score"].to_numpy(float), score)
 
 
@@ -71,10 +71,10 @@ def _needed(kept: np.ndarray, reached: np.ndarray, score: float) -> float:
 
 
 def times_the_memory(prompts: pd.DataFrame) -> Interval | None:
-    """How many times GVote's memory the best fixed budget needs for GVote's score, with its interval over prompts.
+    """Memory of the best fixed budget at GVote's score, as a multiple of GVote's, with its interval over prompts.
 
-    Prompts are drawn within tasks, for all arms alike. A line that never reaches the score needs the whole cache.
-    None where no prompt was asked of all.
+    Prompts are resampled within tasks, jointly for all arms. A line that never reaches the score needs the whole cache.
+    None without common prompts.
     """
     cells = prompts.assign(cell=list(zip(prompts["arm"], prompts["asked"], strict=True)))
     wide = cells.pivot_table(index=["task", "prompt"], columns="cell", values=["score", "kept"], aggfunc="first")
@@ -98,11 +98,11 @@ def times_the_memory(prompts: pd.DataFrame) -> Interval | None:
         needed = (_needed(kept[line], score[line], float(score[mine])) for line in ordered)
         return float(min(1.0, *needed) / kept[mine])
 
-    return drawn_again(best, wide.index.get_level_values("task"))
+    return bootstrap(best, wide.index.get_level_values("task"))
 
 
-def drawn_again(measure: Callable[[np.ndarray], float], tasks: pd.Index) -> Interval:
-    """The interval of any measure of means over tasks, by drawing prompts within tasks; `measure` takes weights."""
+def bootstrap(measure: Callable[[np.ndarray], float], tasks: pd.Index) -> Interval:
+    """Bootstrap interval of a measure of means over tasks, resampling prompts within tasks; `measure` takes weights."""
     labels = pd.factorize(tasks)[0]
     groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     random = np.random.default_rng(0)
@@ -119,16 +119,16 @@ def drawn_again(measure: Callable[[np.ndarray], float], tasks: pd.Index) -> Inte
 
 
 def follows(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
-    """The share kept in the task that gets most over that in the one that gets least.
+    """Share kept in the task with the largest relative to that with the smallest.
 
-    `used` has a row a prompt (task, kept), `means` GVote's rows of the score table.
+    `used` has one row per prompt (task, kept), `means` GVote's rows of the score table.
     """
     if len(means) < 2:
         return Claim(FOLLOWS, OPEN, "Only one kind of prompt was evaluated.", Basis(len(used)))
     least, most = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
     ends = used[used["task"].isin((least["task"], most["task"]))]
     kept, is_most = ends["kept"].to_numpy(float), (ends["task"] == most["task"]).to_numpy()
-    ratio = drawn_again(
+    ratio = bootstrap(
         lambda weights: float(weights[is_most] @ kept[is_most] / (weights[~is_most] @ kept[~is_most])),
         pd.Index(ends["task"]),
     )
@@ -143,7 +143,7 @@ def follows(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
 
 
 def everywhere(claims: dict[str, Claim]) -> Claim:
-    """From `saves` of every model."""
+    """Combine `saves` over models."""
     if len(claims) < 2:
         which = f" ({', '.join(claims)})" if claims else ""
         more = "evaluate another with --model into the same folder"

@@ -1,4 +1,4 @@
-"""ZSMerge, figures 1 and 2: merging drifts less than eviction, and the slots never exceed their budget."""
+"""ZSMerge, figures 1 and 2: merging drifts less than eviction, and slots never exceed their budget."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pandas as pd
 
 from kvlab.analysis.comparison.compare import headline
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text
 from kvlab.figures.base.words import number, percent
-from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, never
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
 
 EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
@@ -21,14 +21,14 @@ LESS_DRIFT = Threshold(0.0, "the merging run is nearer to the full cache, on the
 
 
 def drift(run: Run) -> pd.DataFrame:
-    """One row: `kl` from the full cache (nats a token, mean), the share of its `bytes`, and the `budget`."""
+    """One row: mean `kl` from the full cache (nats per token), the share of its `bytes`, and the `budget`."""
     line = headline([run]).iloc[0]
     return pd.DataFrame([{"kl": line["mean_kl"], "bytes": line["live_ratio"], "budget": str(run.record.budget)}])
 
 
 def filled(run: Run) -> pd.DataFrame:
-    """A row a head: `steps`, at how many of them it was `over` its budget, what it `evicted` and `merged`, and the
-    largest `fill`."""
+    """One row per head: number of `steps`, steps `over` the budget, slots `evicted` and `merged`, and the largest
+    `fill`."""
     steps = run.steps
     table = steps.assign(
         over=(steps["live_slots"] > steps["budget_slots"]).astype(int),
@@ -44,24 +44,24 @@ FILLED = Evidence("filled", filled, ("zsmerge",))
 
 
 def closer(rows: pd.DataFrame, evicting: str, merging: str) -> Claim:
-    """KL under eviction minus KL under merging, prompt by prompt; `evicting` and `merging` name the runs' labels."""
+    """KL under eviction minus KL under merging, prompt by prompt; `evicting` and `merging` are run labels."""
     known = rows.dropna(subset="kl") if "kl" in rows else rows.iloc[:0]
     pairs = known.pivot_table(index="prompt", columns="label", values="kl", aggfunc="first", sort=False)
     if not {evicting, merging} <= set(pairs.columns) or pairs[[evicting, merging]].dropna().empty:
-        return Claim(CLOSER, OPEN, "These runs recorded no distance from the full cache.")
+        return Claim(CLOSER, OPEN, "These runs recorded no KL from the full cache.")
     pairs = pairs[[evicting, merging]].dropna()
     gap = interval_of((pairs[evicting] - pairs[merging]).tolist())
     told = ", ".join(
-        f"{label} {words_of(interval_of(pairs[label].tolist()), number)} "
+        f"{label} {mean_text(interval_of(pairs[label].tolist()), number)} "
         f"({percent(known.loc[known['label'] == label, 'bytes'].mean())} of the bytes)"
         for label in (evicting, merging)
     )
-    finding = f"KL from the full cache in nats a token: {told}; eviction minus merging {words_of(gap, number)}."
+    finding = f"KL from the full cache in nats per token: {told}; eviction minus merging {mean_text(gap, number)}."
     return judge(CLOSER, gap, LESS_DRIFT, Basis(len(pairs)), finding)
 
 
 def bounded(rows: pd.DataFrame) -> Claim:
-    """No head at any step above its budget, and nothing dropped."""
+    """No head exceeds its budget at any step, and nothing is dropped."""
     if rows.empty:
         return Claim(BOUNDED, OPEN, "There is no run of ZSMerge.")
     over, lost, merged, steps = (int(rows[name].sum()) for name in ("over", "evicted", "merged", "steps"))
@@ -70,4 +70,4 @@ def bounded(rows: pd.DataFrame) -> Claim:
         f"The fullest head holds {percent(rows['fill'].max())} of its budget, above it at {over:,} of {steps:,} heads "
         f"and steps; of the slots that left, {merged:,} were merged and {lost:,} dropped."
     )
-    return Claim(BOUNDED, never(over + lost, basis), finding, basis)
+    return Claim(BOUNDED, judge_universal(over + lost, basis), finding, basis)

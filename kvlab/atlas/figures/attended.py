@@ -1,4 +1,4 @@
-"""Where queries look: the attention map of one head, and how far back each layer looks."""
+"""Attention map of one head, and attended distance by layer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kvlab.figures.base.template import colour_bar, finish
 from kvlab.figures.base.words import percent
 
 LINES = (
-    Line("share", "distance to what is attended (share of the text, sinks left out)", "blue", "solid", "circle"),
-    Line("sink_mass", "attention of the first 4 tokens", "orange", "dash", "square"),
-    Line("local_mass", "attention of the last 32 tokens", "green", "dot", "diamond"),
+    Line("share", "attended distance (share of the text, without sinks)", "blue", "solid", "circle"),
+    Line("sink_mass", "attention on the first 4 tokens", "orange", "dash", "square"),
+    Line("local_mass", "attention on the last 32 tokens", "green", "dot", "diamond"),
 )
 
 
 def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of each step's query (down) to the tokens (across), from `analysis.attended_distance.attention_map`.
+    """Attention of each step's query (rows) on the tokens (columns), from `attended_distance.attention_map`.
 
-    The colour is the logarithm, as most tokens get next to nothing.
+    On a log scale, because most tokens get next to nothing.
     """
     shown = np.log10(np.maximum(frame.to_numpy(np.float32), 1e-5))
     heat = go.Heatmap(
@@ -36,18 +36,18 @@ def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_attention_map(frame: pd.DataFrame) -> str:
-    """How concentrated the rows are."""
+    """Concentration of the rows."""
     values = np.sort(frame.to_numpy(float), axis=1)[:, ::-1]
     values = values[values.sum(axis=1) > 0]
     if not len(values):
-        return "No query has any attention here."
+        return "There is no attention here."
     top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1)
     share = percent(top.mean())
     return f"Over {len(values)} queries, the most attended twentieth of the text gets {share} of the attention."
 
 
 def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean attended distance, sink mass and local mass of each layer, from `analysis.attended_distance.layer_means`."""
+    """Mean attended distance, sink mass and local mass of each layer, from `attended_distance.layer_means`."""
     figure = go.Figure()
     figure.add_scatter(
         x=[*frame["layer"], *frame["layer"][::-1]], y=[*frame["highest"], *frame["lowest"][::-1]], fill="toself",
@@ -55,17 +55,17 @@ def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         name="range over the layer's heads", hoverinfo="skip",
     )  # fmt: skip
     add_lines(figure, frame["layer"], frame, LINES, theme, "layer %{x}: {name} %{y:.3f}", size=8)
-    finish(figure, title="How far back each layer looks", x="layer", y="share", theme=theme)
+    finish(figure, title="Attended distance by layer", x="layer", y="share", theme=theme)
     return figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(frame) <= 24 else None)
 
 
 def read_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
-    """First and last layer in words; at most `most` of the recorded `queries` were looked at."""
+    """First and last layer; at most `most` of the recorded `queries` were sampled."""
     first, last = frame.iloc[0], frame.iloc[-1]
     return (
-        f"Means over heads and steps: layer {first['layer']:.0f} looks {first['distance']:,.0f} tokens back, layer "
+        f"Means over heads and steps: layer {first['layer']:.0f} attends {first['distance']:,.0f} tokens back, layer "
         f"{last['layer']:.0f} "
         f"{last['distance']:,.0f}; the sinks get {percent(first['sink_mass'])} and {percent(last['sink_mass'])}, the "
         f"last 32 tokens {percent(first['local_mass'])} and {percent(last['local_mass'])}."
-        + (f" Looked at are {most:,} of {queries:,} queries, evenly chosen." if queries > most else "")
+        + (f" Sampled: {most:,} of {queries:,} queries, evenly chosen." if queries > most else "")
     )

@@ -1,4 +1,4 @@
-"""How concentrated attention is, which tokens come back, how it varies along the text, and how well it is predicted."""
+"""Attention concentration, returning tokens, variance along the text, and prediction errors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.by_head import map_of_heads
+from kvlab.figures.base.head_map import head_map
 from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import QUIET, finish, log_axis
-from kvlab.figures.base.words import drawn_of, number, percent, plural, visible
+from kvlab.figures.base.words import number, percent, plural, shown_of, visible
 
 MAX_POINTS = 1500
 LOOKS = (("blue", "solid", "circle"), ("orange", "dash", "diamond"), ("green", "dot", "square"),
@@ -17,7 +17,7 @@ LOOKS = (("blue", "solid", "circle"), ("orange", "dash", "diamond"), ("green", "
 
 
 def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, theme: Theme = "light") -> go.Figure:
-    """Mass held by the most attended tokens against their share of all, from `concentration_of_heads`."""
+    """Attention held by the most attended tokens against their share of all, from `concentration_of_heads`."""
     spread = frame.groupby("share")["mass"].quantile([0.1, 0.5, 0.9]).unstack()
     own = frame[(frame["layer"] == layer) & (frame["head"] == head)]
     band = mix(pick(HUES["blue"], theme), SURFACES[theme], 0.75)
@@ -28,7 +28,7 @@ def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, them
     for x, y, name, (hue, dash, _) in (
         (spread.index, spread[0.5], "median head", LOOKS[0]),
         (own["share"], own["mass"], f"layer {layer}, head {head}", LOOKS[1]),
-        ([0, 1], [0, 1], "all tokens alike", LOOKS[3]),
+        ([0, 1], [0, 1], "uniform", LOOKS[3]),
     ):
         figure.add_scatter(
             x=x, y=y, name=name, mode="lines", line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
@@ -41,7 +41,7 @@ def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, them
 
 
 def read_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float) -> str:
-    """The chosen head and the extremes at the share kept, in words."""
+    """The chosen head and the extremes at the share kept."""
     at = frame[np.isclose(frame["share"], top)].set_index(["layer", "head"])["mass"]
     area = frame.groupby(["layer", "head"])[["share", "mass"]].apply(lambda t: np.trapezoid(t["mass"], t["share"]))
     own = f"; layer {layer}, head {head}: {percent(at[layer, head])}" if (layer, head) in at.index else ""
@@ -49,12 +49,12 @@ def read_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float)
         f"The top {percent(top)} of the tokens hold {percent(at.median())} of the attention in the median of "
         f"{plural(len(at), 'head')}, "
         f"{percent(at.min())} in the flattest and {percent(at.max())} in the sharpest{own}. "
-        f"Mean area under the curve {number(area.mean())} (0.5 if all tokens were alike)."
+        f"Mean area under the curve {number(area.mean())} (0.5 if uniform)."
     )
 
 
 def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light") -> go.Figure:
-    """Share of to-be-evicted prompt tokens among the most attended, by step, mean over heads; dashed: ever so far."""
+    """Share of evictable prompt tokens among the most attended by step, mean over heads; dashed: ever so far."""
     figure = go.Figure()
     for (kind, group), (hue, _, marker) in zip(frame.groupby("kind", sort=False), LOOKS, strict=False):
         means = group.groupby("step")[["share", "ever"]].mean()
@@ -75,43 +75,43 @@ def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light"
 
 
 def read_returning_over_steps(frame: pd.DataFrame) -> str:
-    """Mean and final shares of each ranking, in words."""
+    """Mean and final shares of each ranking."""
     parts = []
     for kind, group in frame.groupby("kind", sort=False):
         last = group[group["step"] == group["step"].max()]["ever"].mean()
         mean, mass = group["share"].mean(), group["mass"].mean()
         parts.append(
-            f"{kind}: {percent(mean)} at a step, {percent(last)} at least once by the end, {percent(mass)} of attention"
+            f"{kind}: {percent(mean)} per step, {percent(last)} at least once, {percent(mass)} of the attention"
         )
     heads = len(frame[["layer", "head"]].drop_duplicates())
     return f"Mean of {plural(heads, 'head')}. " + "; ".join(parts) + "."
 
 
 def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Share of the to-be-evicted tokens that return at least once, by layer and KV head; columns layer, head, ever."""
+    """Share of the evictable tokens that return at least once, by layer and KV head; columns layer, head, ever."""
     table = frame.pivot(index="layer", columns="head", values="ever")
-    return map_of_heads(
+    return head_map(
         100 * table, "Evicted tokens that return at least once, by head", theme, bar="returned (%)",
         hover=": %{z:.1f} % return", high=100, colours=LOSS[theme],
     )  # fmt: skip
 
 
 def read_returning_by_head(frame: pd.DataFrame) -> str:
-    """The heads where most and least return."""
+    """The heads with the most and the fewest."""
     low, high = frame.loc[frame["ever"].idxmin()], frame.loc[frame["ever"].idxmax()]
     return (
         f"From {percent(low['ever'])} (layer {int(low['layer'])}, head {int(low['head'])}) to {percent(high['ever'])} "
-        f"(layer {int(high['layer'])}, head {int(high['head'])}) of the to-be-evicted tokens return."
+        f"(layer {int(high['layer'])}, head {int(high['head'])}) of the evictable tokens return."
     )
 
 
 def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:
-    """Variance of each token's attention over all decode steps, and inside windows of them, from `variances`."""
+    """Variance of each token's attention over all decode steps, and within windows, from `variances`."""
     shown = frame.nlargest(MAX_POINTS, "mean").sort_values("token")
     figure = go.Figure()
     for column, name, (hue, _, marker) in (
         ("variance", "over all steps", LOOKS[0]),
-        ("window_variance", "inside a sliding window (mean)", LOOKS[1]),
+        ("window_variance", "within a sliding window (mean)", LOOKS[1]),
     ):
         figure.add_scatter(
             x=shown["token"], y=shown[column].where(shown[column] > 0), name=name, mode="markers",
@@ -125,17 +125,17 @@ def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "lig
 
 
 def read_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -> str:
-    """How much smaller the windows' variance is, and what no locality would give."""
+    """Variance ratio of windows, and that expected without locality."""
     smaller = float((frame["window_variance"] < frame["variance"]).mean())
     return (
-        f"Inside a window the variance is {number(ratio)} times that over all steps (attention-weighted; "
-        f"{number(shuffled)} with the steps in random order), and smaller for {percent(smaller)} of the tokens."
-        f"{drawn_of(MAX_POINTS, len(frame), 'token', 'the most attended')}"
+        f"Within a window the variance is {number(ratio)} times that over all steps (attention-weighted; "
+        f"{number(shuffled)} with shuffled steps), and smaller for {percent(smaller)} of the tokens."
+        f"{shown_of(MAX_POINTS, len(frame), 'token', 'the most attended')}"
     )
 
 
 def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.Figure:
-    """Relative error of each predictor of the next row, mean over heads, from `prediction_errors_of_heads`."""
+    """Relative error of each predictor of the next row, median over heads, from `prediction_errors_of_heads`."""
     medians = frame[frame["kind"] == kind].groupby(["predictor", "step"], sort=False)["error"].median()
     figure = go.Figure()
     for name, (hue, dash, marker) in zip(medians.index.get_level_values(0).unique(), LOOKS, strict=False):

@@ -1,4 +1,4 @@
-"""Layer-wise compression ratios of merging sets: prompt against prompt, and threshold against threshold."""
+"""Layer compression ratios of merge sets by prompt and by threshold."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import plotly.graph_objects as go
 from kvlab.figures.base.palette import DASHES, FALLBACK_MARKERS, HUES, Theme, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent
-from kvlab.figures.scores import line_words
+from kvlab.figures.scores import line_text
 
 PROMPT_HUES = ("blue", "orange", "green", "purple", "ink", "red", "sky", "grey")
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", *FALLBACK_MARKERS)
 
 
 def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Slots left over tokens in each layer, one line a prompt; columns prompt, layer, ratio (mean over heads)."""
+    """Slots per token in each layer, one line per prompt; columns prompt, layer, ratio (mean over heads)."""
     figure = go.Figure()
     for rank, (prompt, group) in enumerate(frame.groupby("prompt", sort=False)):
         figure.add_scatter(
@@ -29,7 +29,7 @@ def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         )
     prompts = frame["prompt"].nunique()
     height = 380 + 22 * prompts
-    finish(figure, title="What merging sets would leave of each layer", x="layer", y="sets / tokens", theme=theme)
+    finish(figure, title="Compression ratio of merge sets by layer", x="layer", y="sets / tokens", theme=theme)
     figure.update_layout(height=height, margin={"t": 56 + 22 * prompts})
     figure.update_layout(legend={"orientation": "v"}, showlegend=True)
     layers = sorted(frame["layer"].unique())
@@ -38,9 +38,9 @@ def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_ratio_by_layer(means: pd.DataFrame) -> str:
-    """The layers that shrink most and least, in words; `means` has a row a layer, with intervals over the prompts."""
+    """The layers that shrink most and least; `means` has one row per layer, with intervals over the prompts."""
     least, most = means.loc[means["ratio"].idxmin()], means.loc[means["ratio"].idxmax()]
-    low, high = (line_words(line, "ratio", percent) for line in (least, most))
+    low, high = (line_text(line, "ratio", percent) for line in (least, most))
     return (
         f"Layer {least['layer']:.0f} shrinks most, to {low} of its tokens, and layer {most['layer']:.0f} least, to "
         f"{high}, means over heads."
@@ -48,7 +48,7 @@ def read_ratio_by_layer(means: pd.DataFrame) -> str:
 
 
 def ratio_by_threshold(frame: pd.DataFrame, chosen: float, theme: Theme = "light") -> go.Figure:
-    """Slots left over tokens at each threshold, one faint line a layer and the mean of all; columns as `ratios`."""
+    """Slots per token at each threshold, one faint line per layer and their mean; columns as `ratios`."""
     figure, quiet = go.Figure(), pick(HUES["grey"], theme)
     layers = frame.groupby(["layer", "threshold"])["ratio"].mean().reset_index()
     for layer, group in layers.groupby("layer"):
@@ -78,13 +78,13 @@ def ratio_by_threshold(frame: pd.DataFrame, chosen: float, theme: Theme = "light
         line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"},
         annotation={"text": "the paper's threshold", "font": {"size": 11}, "xanchor": "left", "y": 0.04},
     )
-    title = "What a threshold leaves of the cache"
-    finish(figure, title=title, x="cosine with the anchor above which a token joins", y="sets / tokens", theme=theme)
+    title = "Compression ratio by threshold"
+    finish(figure, title=title, x="threshold (cosine with the anchor)", y="sets / tokens", theme=theme)
     return figure.update_yaxes(range=[0, 1.03])
 
 
 def read_ratio_by_threshold(frame: pd.DataFrame, chosen: float) -> str:
-    """What is left at the paper's threshold and at the ends, in words."""
+    """Ratios at the paper's threshold and at the extremes."""
     mean = frame.groupby("threshold")["ratio"].mean()
     return (
         f"At {number(chosen)} merging alone leaves {percent(mean[chosen])} of the tokens; at "

@@ -1,4 +1,4 @@
-"""The same tokens under several methods, side by side, step by step: an explainer made of a recorded run."""
+"""The same tokens under several methods, step by step, from recorded runs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.states import STATES
 from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
-from kvlab.figures.base.template import QUIET, finish
-from kvlab.figures.base.words import drawn_of, percent
-from kvlab.figures.timeline import blocks_of
+from kvlab.figures.base.palette import STATE_NAMES, Theme, state_scale
+from kvlab.figures.base.template import finish
+from kvlab.figures.base.words import percent, shown_of
+from kvlab.figures.timeline import block_note, state_legend
 
 MOST_FRAMES = 30
 
 
 def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Figure:
-    """A strip of tokens for each method (name: its `mosaic`, all over the same tokens and steps); frames are steps."""
+    """A strip of tokens per method (name: its `mosaic`, over the same tokens and steps); frames are steps."""
     names, first = list(mosaics), next(iter(mosaics.values()))
     steps = first.columns[np.unique(np.linspace(0, len(first.columns) - 1, MOST_FRAMES).round().astype(int))]
     strips = [np.stack([mosaics[name][step].to_numpy(np.uint8) for name in names]) for step in steps]
     seen = np.unique(np.concatenate([strip.ravel() for strip in strips]))
     heats = [_strip(strip, names, first.index.to_numpy(), theme) for strip in strips]
-    figure = go.Figure([heats[-1], *_legend(seen, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
+    figure = go.Figure([heats[-1], *state_legend(seen, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
     finish(figure, title="The same tokens under each method", x="position in the text", y="method", theme=theme,
            height=160 + 62 * len(names))  # fmt: skip
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
@@ -34,10 +34,7 @@ def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Fig
 
 
 def read_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.DataFrame]) -> str:
-    """Of each method, how many tokens are gone and how many live on in shared slots at the last step, of all tokens.
-
-    `counts` has the `state_counts` of each.
-    """
+    """Tokens dropped and merged by each method at the last step, from the `state_counts` in `counts`."""
     parts = []
     for name, states in counts.items():
         last = states.iloc[-1]
@@ -47,8 +44,8 @@ def read_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.Data
     first = next(iter(mosaics.values()))
     step, steps = first.columns[-1], len(next(iter(counts.values())))
     return (
-        f"After step {step}, of all tokens: {'; '.join(parts)}.{blocks_of(len(first), int(tokens))}"
-        f"{drawn_of(min(MOST_FRAMES, first.shape[1]), steps, 'step', 'evenly chosen')}"
+        f"After step {step}, of all tokens: {'; '.join(parts)}.{block_note(len(first), int(tokens))}"
+        f"{shown_of(min(MOST_FRAMES, first.shape[1]), steps, 'step', 'evenly chosen')}"
     )
 
 
@@ -58,16 +55,3 @@ def _strip(codes: np.ndarray, names: list[str], positions: np.ndarray, theme: Th
         z=codes, x=positions, y=names, ygap=10, zmin=-0.5, zmax=len(STATES) - 0.5, colorscale=state_scale(theme),
         showscale=False, text=labels[codes], hovertemplate="%{y}, token %{x}: %{text}<extra></extra>",
     )  # fmt: skip
-
-
-def _legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:
-    outline = {"color": QUIET[theme], "width": 0.5}
-    return [
-        go.Scatter(
-            x=[None], y=[None], mode="markers", name=STATE_NAMES[STATES[code]], hoverinfo="skip",
-            marker={
-                "size": 11, "symbol": "square", "color": pick(STATE_COLOURS[STATES[code]], theme), "line": outline,
-            },
-        )
-        for code in codes
-    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The Gaussian kernel of KVMerger with the weights a run really gave."""
+"""KVMerger's Gaussian kernel with the weights of a run."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import DASHES, HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import drawn_of, number, percent, plural
+from kvlab.figures.base.words import number, percent, plural, shown_of
 
 HUES_OF_CURVES = ("blue", "green", "orange", "purple", "grey")
 MOST_POINTS = 2000
 
 
 def kernel_curves(points: pd.DataFrame, curves: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Weight against distance to the pivot: a curve a sigma (columns sigma, name, distance, kernel) and real tokens.
+    """Weight against distance to the pivot: one curve per sigma (columns sigma, name, distance, kernel) and merged
+    tokens.
 
-    `points` as `kvlab.atlas.analysis.gaussian_weights.merged_pairs`; at most `MOST_POINTS` of them are drawn.
+    `points` come from `gaussian_weights.merged_pairs`; at most `MOST_POINTS` are drawn.
     """
     figure = go.Figure()
     _points(figure, _some(points), "distance", theme)
@@ -30,13 +31,13 @@ def kernel_curves(points: pd.DataFrame, curves: pd.DataFrame, theme: Theme = "li
             line={"color": pick(HUES[HUES_OF_CURVES[rank % 5]], theme), "dash": DASHES[rank % 6], "width": 2},
             hovertemplate=f"{name}<br>distance %{{x:.2f}}: %{{y:.3f}}<extra></extra>",
         )
-    title = "Weight of a token beside its pivot's, by distance"
+    title = "Weight of a token relative to its pivot, by distance"
     finish(figure, title=title, x="distance of its key to the pivot's (L2)", y="weight / pivot's weight", theme=theme)
     return figure.update_layout(height=420)
 
 
 def kernel_in_sigmas(points: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """The same with each distance over its own set's sigma: all real tokens lie on one curve if the rule was kept."""
+    """The same with distances in units of the set's sigma: all tokens are on one curve if the rule was followed."""
     figure = go.Figure()
     _points(figure, _some(points), "in_sigmas", theme)
     reach = max(3.0, float((points["distance"] / points["sigma"]).max()))
@@ -49,33 +50,33 @@ def kernel_in_sigmas(points: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         line={"color": pick(HUES["blue"], theme), "width": 2},
         hovertemplate="%{x:.2f} sigma: %{y:.3f}<extra></extra>",
     )
-    title = "The same, each distance in sigmas of its own set"
+    title = "The same with distances in units of sigma"
     finish(figure, title=title, x="distance / sigma of the set", y="weight / pivot's weight", theme=theme)
     return figure.update_layout(height=380)
 
 
 def read_kernel_in_sigmas(points: pd.DataFrame) -> str:
-    """How close the real weights are to the kernel, and how many sets are pairs, in words."""
+    """Largest deviation from the kernel, and the share of pairs."""
     off = float((points["relative_weight"] - points["kernel"]).abs().max())
     pairs = float((points["others"] == 1).sum() / (1 / points["others"]).sum())
     return (
         f"{plural(len(points), 'merged token')}; none is further than {number(off, 2)} from the curve. "
-        f"{percent(pairs)} of the sets are pairs: one distance only, so their weight depends on no distance at all."
+        f"{percent(pairs)} of the sets are pairs, whose weight does not depend on the distance."
         f"{_drawn(points)}"
     )
 
 
 def read_kernel_curves(points: pd.DataFrame) -> str:
-    """The real distances and widths, in words."""
+    """Observed distances and sigmas."""
     low, high = points["distance"].quantile([0.1, 0.9])
     return (
-        f"Merged keys lie {number(low, 2)} to {number(high, 2)} from their pivot (middle 80 %); the median sigma of a "
-        f"set is {number(float(points['sigma'].median()), 2)}.{_drawn(points)}"
+        f"Merged keys are {number(low, 2)} to {number(high, 2)} away from their pivot (middle 80 %); the median sigma "
+        f"of a set is {number(float(points['sigma'].median()), 2)}.{_drawn(points)}"
     )
 
 
 def _drawn(points: pd.DataFrame) -> str:
-    return drawn_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
+    return shown_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
 
 
 def _points(figure: go.Figure, points: pd.DataFrame, x: str, theme: Theme) -> None:

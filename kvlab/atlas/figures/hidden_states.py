@@ -14,29 +14,29 @@ from kvlab.figures.base.words import number, percent, plural
 
 
 def histograms(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Figure:
-    """Density of each shown channel in standard deviations, all channels together, and the normal's."""
+    """Density of each shown channel in standard deviations, of all channels pooled, and of the normal distribution."""
     first = frame[frame["channel"] == ALL]
     normal = first.rename(columns={"density": "own", "normal": "density"})
     figure = _channels(frame, "deviation", "density", theme)
     _line(figure, normal, "deviation", "density", "normal distribution", "orange", "dash", theme)
-    return finish(figure, title=f"Hidden states of layer {layer}, channel by channel",
+    return finish(figure, title=f"Hidden states of layer {layer} by channel",
                   x="standard deviations from the mean", y="density", theme=theme, height=400)  # fmt: skip
 
 
 def read_histograms(frame: pd.DataFrame, layer: int) -> str:
-    """How far the pooled density is from the normal's."""
+    """Deviation of the pooled density from the normal distribution."""
     first = frame[frame["channel"] == ALL]
     step = first["deviation"].iloc[1] - first["deviation"].iloc[0]
     off = float((first["density"] - first["normal"]).abs().sum() * step / 2)
     beyond = float(first.loc[first["deviation"].abs() > 3, "density"].sum() * step)
     return (
-        f"Layer {layer}: all channels together are {percent(1 - off)} of a normal distribution (overlap of areas), "
+        f"Layer {layer}: the pooled channels overlap a normal distribution by {percent(1 - off)} of the area, "
         f"with {percent(beyond)} beyond three standard deviations (0.27 % of a normal one)."
     )
 
 
 def quantile_pairs(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Figure:
-    """Quantiles of each shown channel against the normal's."""
+    """Quantiles of each shown channel against the normal distribution's."""
     figure = _channels(frame, "normal", "quantile", theme)
     ends = pd.DataFrame({"normal": [-2.5, 2.5], "quantile": [-2.5, 2.5]})
     _line(figure, ends, "normal", "quantile", "a normal distribution", "orange", "dash", theme)
@@ -46,18 +46,18 @@ def quantile_pairs(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> g
 
 
 def read_quantile_pairs(frame: pd.DataFrame, layer: int) -> str:
-    """The channel furthest from the diagonal."""
+    """The channels furthest from and closest to the diagonal."""
     off = (frame["quantile"] - frame["normal"]).abs().groupby(frame["channel"], sort=False).max()
     single = off.drop(ALL)
     return (
-        f"Layer {layer}: all channels together leave the diagonal by {number(off[ALL], 2)} standard deviations at "
-        f"most; of those shown {single.idxmax()} by {number(single.max(), 2)}, {single.idxmin()} by "
+        f"Layer {layer}: the pooled channels deviate from the diagonal by at most {number(off[ALL], 2)} standard "
+        f"deviations; of those shown {single.idxmax()} by {number(single.max(), 2)}, {single.idxmin()} by "
         f"{number(single.min(), 2)}."
     )
 
 
 def moments_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Skew and excess kurtosis of the channels of each layer: quartiles, and 5 % to 95 % of them."""
+    """Skew and excess kurtosis of the channels of each layer: quartiles, and 5 % to 95 %."""
     figure = go.Figure()
     for column, name, hue in (("skew", "skew", "blue"), ("kurtosis", "excess kurtosis", "orange")):
         q = frame.groupby("layer")[column].quantile([0.05, 0.25, 0.5, 0.75, 0.95]).unstack()
@@ -68,14 +68,14 @@ def moments_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             offsetgroup=column,
         )  # fmt: skip
     figure.add_hline(y=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    finish(figure, title="Skew and excess kurtosis of the channels, layer by layer", x="layer",
+    finish(figure, title="Skew and excess kurtosis of the channels by layer", x="layer",
            y="value (0 if normal)", theme=theme)  # fmt: skip
     figure.update_xaxes(dtick=max(1, frame["layer"].nunique() // 16))
     return figure.update_layout(boxmode="group", showlegend=True)
 
 
 def read_moments_by_layer(frame: pd.DataFrame) -> str:
-    """How many channels are close, and where fewest are."""
+    """Share of nearly normal channels, and the layer with the fewest."""
     share = frame.groupby("layer")["close"].mean()
     worst = frame.loc[frame["kurtosis"].abs().idxmax()]
     return (
@@ -86,7 +86,7 @@ def read_moments_by_layer(frame: pd.DataFrame) -> str:
 
 
 def _channels(frame: pd.DataFrame, x: str, y: str, theme: Theme) -> go.Figure:
-    """One faint line a channel, gathered in one trace, and the bold one of all."""
+    """A faint line per channel in one trace, and a bold one for all."""
     single = frame[frame["channel"] != ALL]
     parts = [group for _, group in single.groupby("channel", sort=False)]
     gap = [np.nan]

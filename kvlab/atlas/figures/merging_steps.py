@@ -1,4 +1,4 @@
-"""KVMerger explained on a dozen tokens of a real run: three ways to compress them, and merging stage by stage."""
+"""KVMerger explained on a dozen recorded tokens: three ways to compress them, and merging stage by stage."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ KEPT = 3  # the paper's schematic keeps three states
 STAGES = ("1 similarity", "2 sets", "3 pivots", "4 weights", "5 merged")
 SAYS = (
     "cosine of every two keys",
-    "consecutive keys alike enough become a set, from the last token back",
+    "similar consecutive keys form a set, from the last token back",
     "the most attended token of each set is its pivot",
-    "nearer keys weigh more: a Gaussian of their distance to the pivot",
-    "one slot a set: the weighted mean of its keys and values",
+    "weights are a Gaussian of the distance to the pivot",
+    "one slot per set: the weighted mean of its keys and values",
 )
 
 
 def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
-    """The keys of a window as cached, quantised to 2 bits, evicted down to three, and merged: token x coordinate."""
+    """The keys of a window (token x coordinate) as cached, quantised to 2 bits, evicted down to three, and merged."""
     panels = {
         "as cached": walk.keys,
         "quantised to 2 bits": quantized(walk.keys),
@@ -42,7 +42,7 @@ def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> g
             col=column,
         )
     limit = float(np.quantile(np.abs(walk.keys), 0.98))
-    title = "Three ways to make the keys of a few tokens smaller"
+    title = "Three ways to compress the keys of a few tokens"
     finish(figure, title=title, x="key coordinate", y="", theme=theme, height=430, legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_xaxes(showgrid=False)
     figure.update_coloraxes(
@@ -59,26 +59,26 @@ def evicted(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
 
 
 def read_three_ways(walk: Walkthrough) -> str:
-    """What each way keeps and how far its keys are off, in words."""
+    """What each way keeps, and its key error."""
     attention = walk.tokens["attention"]
     total = float(attention.sum())
-    had = f"had {percent(float(attention.nlargest(KEPT).sum()) / total)} of" if total else "like the others had none of"
+    had = f"had {percent(float(attention.nlargest(KEPT).sum()) / total)} of" if total else "had none of"
     rounded, merged = key_error(walk.keys, quantized(walk.keys)), key_error(walk.keys, represented(walk))
     return (
         f"Of {len(attention)} tokens, quantising keeps all, with keys {percent(rounded)} off on average; evicting "
         f"keeps {KEPT}, which {had} the window's attention; merging leaves {_slots(walk)} slots that "
-        f"stand for all, with keys {percent(merged)} off."
+        f"represent all, with keys {percent(merged)} off."
     )
 
 
 def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> go.Figure:
-    """The five stages of merging as frames under a slider; what stands there first is the last stage."""
+    """The five stages of merging as frames under a slider; it starts at the last stage."""
     labels = token_labels(walk.tokens["position"], texts)
     figure = make_subplots(1, 2, shared_yaxes=True, column_widths=[0.52, 0.48], horizontal_spacing=0.03)
     stages = [_stage(walk, labels, stage, theme) for stage in range(len(STAGES))]
     for column, trace in zip((1, 1, 2), stages[-1], strict=True):
         figure.add_trace(trace, 1, column)
-    finish(figure, title="Merging, stage by stage", x="", y="", theme=theme, height=600, legend=False)
+    finish(figure, title="Merging by stage", x="", y="", theme=theme, height=600, legend=False)
     ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
     figure.update_xaxes(**ticks, tickangle=-45, constrain="domain", constraintoward="right", col=1)
     figure.update_xaxes(visible=False, range=[0, 1.45], col=2)
@@ -94,12 +94,12 @@ def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light"
 
 
 def read_merging_pipeline(walk: Walkthrough) -> str:
-    """How many sets and what the heaviest pivot keeps, in words."""
+    """Number of sets and the pivots' shares."""
     sets = walk.tokens.groupby("set")
     larger = sets.filter(lambda group: len(group) > 1)
     pivots = larger[larger["pivot"] == larger["position"]]["weight"]
     return (
-        f"At a threshold of {number(walk.threshold)}, {len(walk.tokens)} tokens make {sets.ngroups} sets, "
+        f"At a threshold of {number(walk.threshold)}, {len(walk.tokens)} tokens form {sets.ngroups} sets, "
         f"{larger['set'].nunique()} of them of more than one token; a pivot's share of the new key is "
         f"{percent(float(pivots.min()))} to {percent(float(pivots.max()))}."
     )
@@ -145,7 +145,7 @@ def _outlines(walk: Walkthrough, stage: int, theme: Theme) -> dict:
 
 
 def _bars(walk: Walkthrough, stage: int, theme: Theme) -> dict:
-    """Beside each token: nothing, its attention, its weight, or the slot it names."""
+    """Bars next to each token: none, its attention, its weight, or its slot."""
     tokens = walk.tokens
     is_pivot = tokens["pivot"] == tokens["position"]
     size = tokens.groupby("set")["position"].transform("size")

@@ -1,4 +1,4 @@
-"""One merge before and after, and what merging does to attention under one rule and another."""
+"""One merge before and after, and effect of merging on attention by rule."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ RULES = {
 
 
 def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
-    """What becomes of the attention to tokens without a slot of their own, from `sag_by_rule.where_attention_goes`."""
+    """Destination of the attention on tokens without their own slot, from `sag_by_rule.where_attention_goes`."""
     figure = go.Figure()
     for column, name, key, pattern in (
-        ("merged", "merged slots get", "merged", ""),
-        ("sag", "lost by sag (left: too much)", "sag", "x"),
+        ("merged", "received by merged slots", "merged", ""),
+        ("sag", "lost by sag (left: gained)", "sag", "x"),
         ("regret", "lost by eviction", "regret", "/"),
     ):
         colour = pick(MASS_COLOURS[key], theme)
@@ -55,7 +55,7 @@ def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light"
 
 
 def read_where_attention_goes(frame: pd.DataFrame) -> str:
-    """The run that loses least and the one that loses most."""
+    """The runs that lose least and most."""
     lost = frame.set_index("label")[["sag", "regret"]].sum(axis=1)
     full = frame[frame["method"] != "full"].set_index("label")
     lost = lost[full.index]
@@ -68,7 +68,7 @@ def read_where_attention_goes(frame: pd.DataFrame) -> str:
 
 
 def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """For each run one slot: what the merged slot gets of the attention its parts had together, at the same query."""
+    """One slot per run: its attention after the merge relative to the sum of its parts', at the same query."""
     names = [
         f"{row.label.replace(' (', '<br>(')}<br>step {row.step}, slot {row.slot},<br>{number(row.votes)} votes"
         for row in frame.itertuples()
@@ -99,13 +99,13 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
 
 
 def _hatch(shape: str, colour: str, theme: Theme) -> dict[str, object]:
-    """A pattern on a ground half as strong as itself, so that a muted colour still stands out from the page."""
+    """A pattern on a half-strength background, so that muted colours remain visible."""
     ground = mix(colour, SURFACES[theme], 0.55)
     return {"shape": shape, "size": 5, "fgcolor": colour, "bgcolor": ground} if shape else {"shape": ""}
 
 
 def read_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
-    """What each run's slot lost or gained; `step` is the one in view, of which another step's merge is not."""
+    """What each run's slot lost or gained; `step` is the current step, other steps are mentioned."""
     changes = [
         f"{row.label} {lost(row.lost) if math.isfinite(row.lost) else 'not defined, as its parts have no attention'}"
         for row in frame.itertuples()
@@ -113,16 +113,16 @@ def read_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
     told = "Attention of the merged slot against the sum of its parts: " + ", ".join(changes) + "."
     elsewhere = [f"{row.label} of step {row.step}" for row in frame.itertuples() if row.step != step]
     if elsewhere:
-        told += f" Step {step} has no merge with {percent(LEAST_MASS)} of the head's attention in it for these, so "
-        told += f"the merge shown is another step's: {', '.join(elsewhere)}."
+        told += f" Without a merge of at least {percent(LEAST_MASS)} of the head's attention at step {step}, "
+        told += f"another step's merge is shown: {', '.join(elsewhere)}."
     light = frame[frame["own"] + frame["sources"] < LEAST_MASS]
     if len(light):
-        told += f" Parts with next to no attention: {', '.join(light['label'])}; the change of so little says nothing."
+        told += f" Negligible attention, ignore the change: {', '.join(light['label'])}."
     return told
 
 
 def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Share of attention that merging loses (left of 0: gained): 5 % to 95 % of each run's merges, of `sag_of_runs`."""
+    """Share of attention lost in merges (left of 0: gained): 5 % to 95 % of each run's merges, from `sag_of_runs`."""
     figure = go.Figure()
     for row in frame.itertuples():
         style = method_style(row.method, theme)
@@ -137,7 +137,7 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             hovertemplate=f"{row.label}: all merges together lose %{{x:+.1%}}<extra></extra>",
         )  # fmt: skip
     figure.add_vline(x=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    finish(figure, title="What merging does to attention: the merged slot against its parts",
+    finish(figure, title="Attention of merged slots relative to their parts",
            x="sag: share of the parts' attention lost (right of 0) or gained (left)<br>(box: quartiles, 5 to 95 %; "
            "marker: all)", y="", theme=theme,
            height=150 + 46 * len(frame), legend=False)  # fmt: skip
@@ -156,10 +156,10 @@ def read_change_by_rule(frame: pd.DataFrame) -> str:
 def candidate_similarity(
     frame: pd.DataFrame, source: int, texts: list[str], threshold: float | None, theme: Theme = "light"
 ) -> go.Figure:
-    """Cosine of the evicted token's key with every slot that stays, from `analysis.one_merge.candidates`."""
+    """Cosine of the evicted token's key with every remaining slot, from `one_merge.candidates`."""
     figure = go.Figure()
     for chosen, name, hue, marker, size in (
-        (False, "slots that stay", "blue", "circle", 6),
+        (False, "remaining slots", "blue", "circle", 6),
         (True, "chosen", "red", "star", 15),
     ):
         some = frame[frame["chosen"] == chosen]
@@ -174,22 +174,22 @@ def candidate_similarity(
         figure.add_hline(y=threshold, line=line, annotation_text=f"threshold {threshold:g}",
                          annotation_position="bottom left")  # fmt: skip
     figure.add_vline(x=source, line={"color": pick(HUES["red"], theme), "dash": "dot", "width": 1.2})
-    title = f"1. Token {token_label(source, texts[source])} has to go: its most similar slot"
+    title = f"1. Token {token_label(source, texts[source])} leaves: its most similar slot"
     return finish(figure, title=title, x="position of the slot (dotted: the token itself)", y="cosine of keys",
                   theme=theme)  # fmt: skip
 
 
 def read_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float | None) -> str:
-    """The chosen candidate, and how many would have done."""
+    """The chosen candidate, and how many reach the threshold."""
     chosen = frame[frame["chosen"]]
     own = f"slot {int(chosen['position'].iloc[0])} at {number(chosen['similarity'].iloc[0])}" if len(chosen) else "none"
     most = number(frame["similarity"].max())
     enough = "" if threshold is None else f"; {int((frame['similarity'] >= threshold).sum())} reach {threshold:g}"
-    return f"Of {plural(len(frame), 'slot')} that stay the most similar has cosine {most}{enough}; chosen: {own}."
+    return f"Of {plural(len(frame), 'slot')} that remain the most similar has cosine {most}{enough}; chosen: {own}."
 
 
 def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Votes, averages and attention of a merge's parts and of the merged slot, from `analysis.one_merge.parts`."""
+    """Votes, averages and attention of a merge's parts and of the merged slot, from `one_merge.merge_parts`."""
     names = [
         f"{row.role}<br>{visible(row.text, 10) if row.token < 0 else token_label(row.token, row.text, 10)}<br>"
         f"{number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
@@ -206,7 +206,7 @@ def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
             hovertemplate=f"%{{x}}<br>{name}: %{{y:.4g}}<extra></extra>",
         )  # fmt: skip
-    finish(figure, title="2. Scores are averaged, votes added, and the slot takes its parts' place", x="",
+    finish(figure, title="2. Scores are averaged, votes added, and the merged slot replaces its parts", x="",
            y="attention", theme=theme, height=420)  # fmt: skip
     return (
         figure.update_layout(barmode="group", bargap=0.25)
@@ -216,24 +216,24 @@ def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_parts_of_merge(frame: pd.DataFrame) -> str:
-    """Sums before against the slot after."""
+    """Sums before and the slot after."""
     before, after = frame[frame["role"] != "merged slot"], frame[frame["role"] == "merged slot"].iloc[0]
     return (
-        f"{number(before['votes'].sum())} votes come together in one slot of {number(after['votes'])}. Its parts had "
+        f"{number(before['votes'].sum())} votes are merged into one slot of {number(after['votes'])}. Its parts had "
         f"{number(before['mass'].sum())} of this query's attention, the slot gets {number(after['mass'])}; the average "
         f"predicts {number(after['ema_after'])}."
     )
 
 
 def influence_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """What the slot gets at each step, beside what the full cache gives to its tokens."""
+    """The slot's attention at each step, and the full cache's on its tokens."""
     hover = "step %{x}, %{customdata} tokens: %{y:.4f} {name}"
     figure = add_lines(go.Figure(), frame["step"], frame, RECEIVED, theme, hover, customdata=frame["votes"])
-    return finish(figure, title="3. What the slot receives from then on", x="step", y="attention", theme=theme)
+    return finish(figure, title="3. Attention of the slot in later steps", x="step", y="attention", theme=theme)
 
 
 def read_influence_over_steps(frame: pd.DataFrame) -> str:
-    """Mean of both and their correlation."""
+    """Means of both."""
     means = frame[["true_mass", "mass"]].mean()
     return (
         f"Over {plural(len(frame), 'step')} the slot gets {number(means['mass'])} of the attention on average, where "

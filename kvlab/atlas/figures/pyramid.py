@@ -1,4 +1,4 @@
-"""Budgets over layers and heads: bars with their straight line, and the three axes of compression."""
+"""Layer budgets with a straight line, the three axes of compression, and pooled windows."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.figures.base.animation import frames_of, with_slider
-from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import CLEAR, finish
-from kvlab.figures.base.words import drawn_of, number, percent, plural
+from kvlab.figures.base.words import number, percent, plural, shown_of
 
 
 def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") -> go.Figure:
-    """Slots a head holds in each layer, sinks marked, with the budget asked for; `analysis.pyramid.layer_budgets`."""
+    """Slots per head in each layer, with sinks and the requested budget, from `pyramid.layer_budgets`."""
     kept, sink = pick(STATE_COLOURS["kept"], theme), pick(STATE_COLOURS["sink"], theme)
     figure = go.Figure()
     figure.add_bar(
@@ -31,9 +31,9 @@ def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") ->
     )  # fmt: skip
     ink = pick(HUES["ink"], theme)
     figure.add_scatter(
-        x=frame["layer"], y=frame["asked"], name="budget asked for", mode="markers",
+        x=frame["layer"], y=frame["asked"], name="requested budget", mode="markers",
         marker={"symbol": "line-ew", "size": 30, "line": {"width": 3, "color": ink}},
-        hovertemplate="layer %{x}: %{y:.4g} slots asked for<extra></extra>",
+        hovertemplate="layer %{x}: %{y:.4g} slots requested<extra></extra>",
     )  # fmt: skip
     figure.add_scatter(
         x=frame["layer"], y=frame["line"], name="straight line through the budgets", mode="lines",
@@ -44,7 +44,7 @@ def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") ->
 
 
 def read_budgets_by_layer(frame: pd.DataFrame) -> str:
-    """First and last layer in words, and how full the budgets are."""
+    """First and last layer, and budget utilisation."""
     first, last = frame.iloc[0], frame.iloc[-1]
     times = f", {number(first['asked'] / last['asked'])} to 1" if last["asked"] else ""
     return (
@@ -55,9 +55,9 @@ def read_budgets_by_layer(frame: pd.DataFrame) -> str:
 
 
 def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Slots by layer and KV head as colour, their means as bars beside; `frame` as `memory.budgets_by_layer` gives it.
+    """Slots by layer and KV head as colours, with their means as bars; `frame` from `memory.budgets_by_layer`.
 
-    The colour is the axis of sequence length: how much of the text a head keeps.
+    The colour is the sequence axis: how much of the text a head keeps.
     """
     table = frame.pivot(index="layer", columns="head", values="live_slots")
     figure = make_subplots(
@@ -71,7 +71,7 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     )  # fmt: skip
     figure.add_trace(heat, row=2, col=1)
     if table.size <= 300:
-        figure.add_trace(words_on_cells(heat, table.round().astype(int).astype(str).to_numpy(), 12), row=2, col=1)
+        figure.add_trace(cell_text(heat, table.round().astype(int).astype(str).to_numpy(), 12), row=2, col=1)
     blue, green = pick(HUES["blue"], theme), pick(HUES["green"], theme)
     figure.add_bar(
         x=heads, y=table.mean(), marker={"color": green, "pattern": {"shape": "/"}}, name="heads", row=1, col=1,
@@ -90,7 +90,7 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_three_axes(frame: pd.DataFrame) -> str:
-    """How much of each axis is left."""
+    """How much of each axis remains."""
     layers = frame.groupby("layer")["live_slots"].mean()
     low, high = int(frame["live_slots"].min()), int(frame["live_slots"].max())
     read, share = f"Of {frame['tokens_seen'].max():,} tokens", percent(frame["share"].mean())
@@ -101,14 +101,14 @@ def read_three_axes(frame: pd.DataFrame) -> str:
     return f"{read} a head keeps {low:,} to {high:,} slots ({share} on average); {differ}."
 
 
-MOST_EDGES = 120  # more bars are too narrow for an edge
-MOST_DEEP = 6  # colours end here; the height of a bar goes on
+MOST_EDGES = 120  # with more bars, edges are omitted
+MOST_DEEP = 6  # end of the colour scale
 
 
 def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Figure:
-    """Every slot of a head as a bar over the tokens it stands for, higher the more often they were pooled.
+    """Every slot of a head as a bar over the tokens it holds, higher the more often they were pooled.
 
-    `spans` holds `analysis.pooling.spans` of each step that is shown; the slider moves between them.
+    `spans` maps each shown step to `pyramid.spans`; the slider moves between them.
     """
     steps = list(spans)
     bars = [_bars(spans[step], theme) for step in steps]
@@ -116,21 +116,21 @@ def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Fig
     figure = go.Figure(bars[-1], frames=frames_of(steps, [[bar] for bar in bars]))
     end = max(int(table["last"].max()) for table in spans.values())
     finish(figure, title="Windows of tokens that share a slot", x="position in the text",
-           y="least times pooled", theme=theme, height=330, legend=False)  # fmt: skip
+           y="times pooled (at least)", theme=theme, height=330, legend=False)  # fmt: skip
     figure.update_yaxes(range=[-0.6, deepest + 0.7], dtick=1).update_xaxes(range=[-0.01 * end, 1.01 * end])
     return with_slider(figure, "step ", len(steps) - 1, theme)
 
 
 def read_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> str:
-    """The last step's slots in words; at most `most` of them are drawn, and some of `steps` steps."""
+    """The last step's slots; at most `most` of them and some of `steps` steps are drawn."""
     step, table = list(spans.items())[-1]
     pooled = table[table["tokens"] > 1]
-    largest = f", the largest for {pooled['tokens'].max():,}" if len(pooled) else ""
+    largest = f", the largest {pooled['tokens'].max():,}" if len(pooled) else ""
     return (
-        f"After step {step}, {len(pooled):,} of {plural(len(table), 'slot')} stand for "
+        f"After step {step}, {len(pooled):,} of {plural(len(table), 'slot')} hold "
         f"{plural(pooled['tokens'].sum(), 'pooled token')}{largest}; the deepest was pooled at least "
-        f"{plural(table['generation'].max(), 'time')}.{drawn_of(most, len(table), 'slot', 'of the most tokens')}"
-        f"{drawn_of(len(spans), steps, 'step', 'evenly chosen')}"
+        f"{plural(table['generation'].max(), 'time')}.{shown_of(most, len(table), 'slot', 'with the most tokens')}"
+        f"{shown_of(len(spans), steps, 'step', 'evenly chosen')}"
     )
 
 

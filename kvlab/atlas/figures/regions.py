@@ -1,4 +1,4 @@
-"""A cache split into residual, context and proximity slots: its contents over a few steps, and its regions over all."""
+"""A cache split into residual, context and proximity slots: contents over a few steps, and regions over all steps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.analysis.regions import REGIONS
-from kvlab.figures.base.cells import words_on_cells
+from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import CLEAR, finish
-from kvlab.figures.base.words import drawn_of, percent, plural, token_label
+from kvlab.figures.base.words import percent, plural, shown_of, token_label
 
 COLOURS = {
     "residual": STATE_COLOURS["pivot"],
@@ -18,14 +18,14 @@ COLOURS = {
     "proximity": STATE_COLOURS["recent"],
 }
 MEANINGS = {
-    "residual": "R: residual slot (number: tokens it stands for)",
+    "residual": "R: residual slot (number: tokens it holds)",
     "context": "C: context slot",
     "proximity": "P: proximity slot (recent)",
 }
 
 
 def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:
-    """Slots down, steps across, from `analysis.regions.slots_by_step`; letters name the region beside its colour."""
+    """Slots (rows) by steps (columns), from `regions.slots_by_step`; letters name the region as a second cue."""
     steps, positions = frame["step"].unique(), np.sort(frame["position"].unique())
     codes, words = (np.full((len(positions), len(steps)), blank, object) for blank in (np.nan, ""))
     rows, columns = np.searchsorted(positions, frame["position"]), np.searchsorted(steps, frame["step"])
@@ -39,7 +39,7 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
         colorscale=_scale(theme), text=words,
         hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
     )  # fmt: skip
-    figure = go.Figure([heat, *_legend(theme), words_on_cells(heat, words)])
+    figure = go.Figure([heat, *_legend(theme), cell_text(heat, words)])
     finish(figure, title="Contents of the cache", x="step", y="slot (position, token)", theme=theme,
            height=170 + 20 * len(positions))  # fmt: skip
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, dtick=1)
@@ -47,19 +47,19 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
 
 
 def read_cache_contents(frame: pd.DataFrame) -> str:
-    """How many tokens the residual slots stand for at the last step, and how many slots are shown."""
+    """Tokens in residual slots at the last step, and the number of slots shown."""
     last = frame[frame["step"] == frame["step"].max()]
     residual = last[last["region"] == "residual"]
-    held = f"{plural(len(residual), 'residual slot')} {'stands' if len(residual) == 1 else 'stand'} for "
+    held = f"{plural(len(residual), 'residual slot')} {'holds' if len(residual) == 1 else 'hold'} "
     drawn, every = frame["position"].nunique(), int(frame["slots"].iloc[0])
     return (
         f"At step {last['step'].iloc[0]}, {held}{plural(residual['votes'].sum(), 'token')}"
-        f"{' of those shown' if drawn < every else ''}.{drawn_of(drawn, every, 'slot', 'those that move first')}"
+        f"{' of those shown' if drawn < every else ''}.{shown_of(drawn, every, 'slot', 'those that move first')}"
     )
 
 
 def regions_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Slots in each region over all steps, stacked, from `analysis.regions.regions_over_steps`, and the tokens read."""
+    """Slots in each region over all steps, stacked, and tokens read, from `regions.regions_over_steps`."""
     figure = go.Figure()
     patterns = {"residual": "x", "context": "", "proximity": "/"}
     for region in REGIONS:
@@ -79,7 +79,7 @@ def regions_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
 
 
 def read_regions_over_steps(frame: pd.DataFrame) -> str:
-    """The last step's split."""
+    """The split at the last step."""
     last = frame.iloc[-1]
     parts = ", ".join(f"{last[region]:,.0f} {region}" for region in REGIONS)
     return f"After step {last['step']:.0f}: {parts}; {percent(last['slots'] / last['tokens'])} of the tokens read."
@@ -95,7 +95,7 @@ def _scale(theme: Theme) -> list[tuple[float, str]]:
 
 
 def _legend(theme: Theme) -> list[go.Scatter]:
-    """Points at no place, for the legend only: a heat map has none of its own."""
+    """Empty traces for the legend, which heat maps do not have."""
     return [
         go.Scatter(
             x=[None], y=[None], mode="markers", name=MEANINGS[region], hoverinfo="skip",

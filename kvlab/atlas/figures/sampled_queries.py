@@ -1,4 +1,4 @@
-"""Sampled queries against true ones: overlap by head, the kept set sample by sample, and one head's attention rows."""
+"""Sampled against true queries: overlap by head, the kept set by sample, and one head's attention rows."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import QUIET, colour_bar, finish
-from kvlab.figures.base.words import drawn_of, number, percent, plural, token_label, token_text
+from kvlab.figures.base.words import number, percent, plural, shown_of, token_label, token_text
 
 MAX_BLOCKS, MAX_POINTS = 512, 1500
 FLOOR = 1e-7
 
 
 def overlap_and_usage(frame: pd.DataFrame, prefix: str = "", theme: Theme = "light") -> go.Figure:
-    """Two maps by layer and KV head, from `by_head`; `prefix` is "" or "inner_" (sinks left out)."""
+    """Two maps by layer and KV head, from `by_head`; `prefix` is "" or "inner_" (without sinks)."""
     overlap, usage = f"{prefix}overlap", f"{prefix}usage"
     titles = [f"overlap (mean {frame[overlap].mean():.3f})", f"tokens used (mean {frame[usage].mean():.3f})"]
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.14)
@@ -34,8 +34,8 @@ def overlap_and_usage(frame: pd.DataFrame, prefix: str = "", theme: Theme = "lig
         )  # fmt: skip
         few = dict(enumerate(table.columns)) if len(table.columns) <= 16 else {}
         figure.update_xaxes(**({"tickvals": list(few.values())} if few else {}), col=column)
-    sinks = " (sinks left out)" if prefix else ""
-    finish(figure, title=f"Does a sampled query look where the true one does?{sinks}", x="KV head", y="layer",
+    sinks = " (without sinks)" if prefix else ""
+    finish(figure, title=f"Do sampled queries attend like the true one?{sinks}", x="KV head", y="layer",
            theme=theme, height=420, legend=False)  # fmt: skip
     figure.update_layout(margin={"t": 96})
     figure.update_annotations(font={"size": 13})
@@ -56,7 +56,7 @@ def read_overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
 
 
 def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Share of the prompt kept, and of the next query's attention covered, after each sample."""
+    """Share of the prompt kept, and of the next query's attention covered, by number of samples."""
     figure = go.Figure()
     for column, name, hue, dash, marker in (
         ("covered", "true attention covered", "blue", "solid", "circle"),
@@ -66,7 +66,7 @@ def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         _edges(figure, frame["samples"], frame[f"{column}_low"], frame[f"{column}_high"], colour)
         told, hover = f"{name} (thin: 8 in 10 heads between)", f"%{{x}} samples: %{{y:.1%}} {name}"
         add_line(figure, frame["samples"], frame[column], told, colour, dash, hover, marker=marker, size=7, width=2)
-    finish(figure, title="The kept set, sample by sample", x="samples (0: protected slots alone)",
+    finish(figure, title="Kept set by number of samples", x="samples (0: protected slots only)",
            y="share, mean over heads", theme=theme)  # fmt: skip
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_xaxes(dtick=max(1, len(frame) // 12))
 
@@ -81,12 +81,12 @@ def read_growth_by_samples(frame: pd.DataFrame) -> str:
 
 
 def coverage_ahead(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of each later query to what is kept, mean over heads."""
+    """Attention of each later query on the kept set, mean over heads."""
     figure, colour = go.Figure(), pick(HUES["blue"], theme)
     _band(figure, frame["ahead"], frame["low"], frame["high"], colour, theme)
     name, hover = "mean over heads (band: 8 in 10)", "query %{x} after the prompt: %{y:.1%} covered"
     add_line(figure, frame["ahead"], frame["covered"], name, colour, "solid", hover, marker="circle", width=2)
-    finish(figure, title="Later queries' prompt attention that the kept set holds", x="query after the prompt",
+    finish(figure, title="Later queries' prompt attention on the kept set", x="query after the prompt",
            y="share of its attention to the prompt", theme=theme)  # fmt: skip
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_layout(showlegend=True)
 
@@ -119,19 +119,19 @@ def attention_strips(frame: pd.DataFrame, place: str, theme: Theme = "light") ->
 
 
 def read_attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
-    """The token each looks at most."""
+    """The most attended token of each."""
     true, synthetic = (frame.loc[frame[name].idxmax()] for name in ("true", "synthetic"))
     places = [int(row["position"]) for row in (true, synthetic)]
     most, sampled = (f"“{token_text(texts[place])}” (token {place})" for place in places)
     blocks = f" A cell is the sum over about {len(frame) / MAX_BLOCKS:.1f} tokens." if len(frame) > MAX_BLOCKS else ""
     return (
-        f"The true query gives most to {most} ({percent(true['true'])}), the samples to {sampled} "
+        f"The true query attends most to {most} ({percent(true['true'])}), the samples to {sampled} "
         f"({percent(synthetic['synthetic'])}).{blocks}"
     )
 
 
 def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, theme: Theme = "light") -> go.Figure:
-    """One point a prompt token: attention of the true next query against the samples' mean, log axes."""
+    """One point per prompt token: attention of the true next query against the samples' mean, log axes."""
     shown = frame.assign(either=frame[["true", "synthetic"]].max(axis=1)).nlargest(MAX_POINTS, "either")
     figure = go.Figure()
     figure.add_scatter(
@@ -144,7 +144,7 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
     )  # fmt: skip
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
     figure.add_shape(type="line", x0=FLOOR, y0=FLOOR, x1=1, y1=1, line=line)
-    finish(figure, title=f"True against sampled attention, token by token (r = {number(correlation)})",
+    finish(figure, title=f"True against sampled attention by token (r = {number(correlation)})",
            x="attention of the true next query (log)", y="mean of the samples (log)", theme=theme, height=420,
            legend=False)  # fmt: skip
     axis = {"type": "log", "dtick": 1, "exponentformat": "power", "range": [np.log10(FLOOR), 0.05]}
@@ -156,7 +156,7 @@ def read_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
     return (
         f"Pearson's r over {tokens:,} prompt tokens: {number(correlation)}, {number(inner)} without the sinks. "
         f"Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
-        f"{drawn_of(MAX_POINTS, tokens, 'token', 'the most attended')}"
+        f"{shown_of(MAX_POINTS, tokens, 'token', 'the most attended')}"
     )
 
 

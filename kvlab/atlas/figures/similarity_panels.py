@@ -1,4 +1,4 @@
-"""Keys and values side by side: maps of one head, similarity by distance, and one token's neighbours in many heads."""
+"""Similarity of keys and values: maps of one head, by distance, and a token's neighbours in several heads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD_LINES = (("blue", "solid"), ("orange", "dash"), ("green", "dot"), ("purple"
 
 
 def maps_side_by_side(maps: dict[str, pd.DataFrame], theme: Theme = "light", title: str = "") -> go.Figure:
-    """One similarity map (`Tile.frame()`) a kind of vector, on one colour scale; axes are token positions."""
+    """One similarity map (`Tile.frame()`) per kind of vector, on one colour scale; axes are token positions."""
     figure = make_subplots(1, len(maps), column_titles=list(maps), horizontal_spacing=0.05)
     for column, (kind, frame) in enumerate(maps.items(), start=1):
         cells = np.clip(np.rint(100 * frame.to_numpy()), -100, 100).astype(np.int8)
@@ -44,7 +44,7 @@ def maps_side_by_side(maps: dict[str, pd.DataFrame], theme: Theme = "light", tit
 
 
 def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean cosine against distance by kind, mean over heads with the middle 80 %; dotted: any two tokens.
+    """Mean cosine by distance and kind, mean over heads with the middle 80 %; dotted: any two tokens.
 
     `frame` has columns kind, offset, cosine, low, high, any_pair.
     """
@@ -75,16 +75,16 @@ def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
 
 
 def read_cosine_by_distance(frame: pd.DataFrame) -> str:
-    """The nearest distance against any two tokens, by kind, in words."""
+    """Adjacent tokens against any two, by kind."""
     parts = []
     for kind, group in frame.groupby("kind", sort=False):
         nearest, any_pair = float(group["cosine"].iloc[0]), float(group["any_pair"].iloc[0])
         parts.append(f"{kind} {number(nearest, 2)} against {number(any_pair, 2)}")
-    return f"Mean cosine of next-door tokens against that of any two tokens, over heads: {'; '.join(parts)}."
+    return f"Mean cosine of adjacent tokens and of any two tokens, over heads: {'; '.join(parts)}."
 
 
 def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Cosine of chosen tokens with their neighbours, one panel a token and one line a head.
+    """Cosine of chosen tokens with their neighbours, one panel per token and one line per head.
 
     `frame` has columns token, layer, head, offset, similarity.
     """
@@ -108,23 +108,23 @@ def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
                 row=1,
                 col=column,
             )
-    title = "How alike a token's key is to its neighbours'"
+    title = "Similarity of a token's key to its neighbours'"
     finish(figure, title=title, x="distance (tokens)", y="", theme=theme, height=400)
     figure.update_yaxes(title_text="cosine", col=1)
-    # A token's cosine with itself is 1: the name of its panel stands above that peak.
+    # A token's cosine with itself is 1: the panel title goes above that peak.
     figure.update_annotations(font={"size": 13, "color": QUIET[theme]}, yshift=-16)
     return figure.update_yaxes(range=[min(-0.05, 1.08 * float(frame["similarity"].min())), 1.22])
 
 
 def read_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
-    """How far the heads drawn, of `every` one, differ in the similarity of next-door tokens, in words."""
+    """How the drawn heads (of `every`) differ in the similarity of adjacent tokens."""
     beside = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
     if beside.empty:
         return "The text has no other token."
     (low_layer, low_head), (high_layer, high_head) = beside.idxmin(), beside.idxmax()
     among = f"Of the heads drawn, {len(beside)} of {every}, the" if len(beside) < every else "The"
     return (
-        f"{among} key next door has a cosine of {number(beside.max(), 2)} in layer {high_layer} head {high_head} and "
+        f"{among} adjacent key has a cosine of {number(beside.max(), 2)} in layer {high_layer} head {high_head} and "
         f"of {number(beside.min(), 2)} in layer {low_layer} head {low_head}."
     )
 

@@ -1,4 +1,4 @@
-"""The tasks of an evaluation: how long their prompts are and how they are scored."""
+"""Prompt lengths and metrics of an evaluation's tasks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import plotly.graph_objects as go
 from kvlab.common.formatting import mean_words
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import plural, spoken
+from kvlab.figures.base.words import plural, spaced
 
 
 def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """A row a task: mean prompt length as a point, shortest to longest as a bar.
+    """One row per task: mean prompt length as a point, shortest to longest as a bar.
 
-    From `analysis.evaluated_tasks`, with the interval of the mean in mean_low and mean_high.
+    From `pyramid_pool.scored.evaluated_tasks`, with the interval of the mean in mean_low and mean_high.
     """
     spread = {
         "type": "data", "symmetric": False, "array": frame["longest"] - frame["mean"],
         "arrayminus": frame["mean"] - frame["shortest"], "thickness": 2, "width": 5,
     }  # fmt: skip
-    names = frame["task"].map(spoken) + "<br>" + frame["metric"].map(spoken)
+    names = frame["task"].map(spaced) + "<br>" + frame["metric"].map(spaced)
     points = go.Scatter(
         x=frame["mean"], y=names, mode="markers", error_x=spread,
         marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},
@@ -31,14 +31,14 @@ def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         hovertemplate="%{y}: %{customdata} tokens on average<extra></extra>",
     )  # fmt: skip
     figure = finish(
-        go.Figure(points), title="Tasks and the length of their prompts", x="tokens of the prompt", y="task, metric",
+        go.Figure(points), title="Prompt lengths by task", x="prompt length (tokens)", y="task, metric",
         theme=theme, height=150 + 44 * len(frame), legend=False,
     )  # fmt: skip
     return figure.update_yaxes(autorange="reversed", type="category").update_xaxes(rangemode="tozero")
 
 
 def read_task_lengths(frame: pd.DataFrame) -> str:
-    """How many tasks, prompts and tokens."""
+    """Numbers of tasks, prompts and tokens."""
     return (
         f"{plural(len(frame), 'task')} with {plural(frame['prompts'].sum(), 'prompt')} of "
         f"{frame['shortest'].min():,} to {frame['longest'].max():,} tokens."

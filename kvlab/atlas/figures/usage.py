@@ -1,4 +1,4 @@
-"""What a method that finds its own budget really used: by task, and over the values of one of its options."""
+"""Usage of a method that finds its own budget: by task, and by the values of one option."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import prompts
+from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import drawn_of, number, percent, plural, spoken
-from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_words, rests_on
+from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
+from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_text, sample_note
 
-MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds a prompt"}
+MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds per prompt"}
 MOST_TASKS = len(TASK_HUES)
 
 
 def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Share of the tokens kept, a box a task over its prompts; columns task, kept (one row a prompt).
+    """Share of the tokens kept, one box per task over its prompts; columns task, kept (one row per prompt).
 
-    `means` has a row a task: the mean of kept with its interval, as a score table.
+    `means` has one row per task: the mean of kept with its interval.
     """
-    words = {line["task"]: line_words(line, "kept", percent) for _, line in means.iterrows()}
+    words = {line["task"]: line_text(line, "kept", percent) for _, line in means.iterrows()}
     figure, colour = go.Figure(), method_style("gvote", theme).colour
     for name, group in frame.groupby("task", sort=False):
-        task = spoken(str(name))
+        task = spaced(str(name))
         q = group["kept"].quantile([0.05, 0.25, 0.5, 0.75, 0.95])
         figure.add_box(
             x=[task], q1=[q[0.25]], median=[q[0.5]], q3=[q[0.75]], lowerfence=[q[0.05]], upperfence=[q[0.95]],
@@ -43,19 +44,19 @@ def usage_by_task(frame: pd.DataFrame, means: pd.DataFrame, theme: Theme = "ligh
 
 
 def read_usage_by_task(means: pd.DataFrame) -> str:
-    """Smallest and largest mean of the tasks."""
+    """Smallest and largest task mean."""
     low, high = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
-    least, most = (line_words(line, "kept", percent) for line in (low, high))
+    least, most = (line_text(line, "kept", percent) for line in (low, high))
     if len(means) == 1:
         return f"{least} of the tokens are kept on average."
     return (
-        f"On average {least} of the tokens are kept in {spoken(low['task'])}, {most} in {spoken(high['task'])}, the "
-        f"least and the most of {plural(len(means), 'kind')} and {prompts(int(means['prompts'].sum()))}."
+        f"On average {least} of the tokens are kept in {spaced(low['task'])}, {most} in {spaced(high['task'])}, the "
+        f"least and the most of {plural(len(means), 'task')} and {prompts(int(means['prompts'].sum()))}."
     )
 
 
 def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go.Figure:
-    """Score, tokens kept and seconds over the values of one option, a line a task, with 95 % intervals.
+    """Score, tokens kept and seconds by the values of one option, one line per task, with 95 % intervals.
 
     Columns: those of a score table with `MEASURES`, and the option's.
     """
@@ -66,19 +67,16 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
         colour, marker = pick(HUES[TASK_HUES[index]], theme), TASK_MARKERS[index]
         for column, measure in enumerate(MEASURES, 1):
             figure.add_scatter(
-                x=group.index, y=group[measure], name=spoken(str(task)), legendgroup=str(task), showlegend=column == 1,
+                x=group.index, y=group[measure], name=spaced(str(task)), legendgroup=str(task), showlegend=column == 1,
                 mode="lines+markers", line={"color": colour, "width": 1.8},
                 marker={"symbol": marker, "size": 7, "color": colour},
-                error_y={
-                    "type": "data", "array": group[f"{measure}_high"] - group[measure],
-                    "arrayminus": group[measure] - group[f"{measure}_low"], "thickness": 1.2, "width": 3,
-                },
-                text=[line_words(line, measure) for _, line in group.iterrows()],
+                error_y=interval_bars(group, measure),
+                text=[line_text(line, measure) for _, line in group.iterrows()],
                 hovertemplate=f"{task}, {option} %{{x}}: {MEASURES[measure]} %{{text}}<extra></extra>",
                 row=1, col=column,
             )  # fmt: skip
     name = option.replace("_", " ")
-    axis = f"{name} ({rests_on(frame)})"
+    axis = f"{name} ({sample_note(frame)})"
     finish(figure, title=f"Effect of {name}", x=axis, y="", theme=theme, height=420)
     figure.update_xaxes(type="category", categoryarray=values).update_yaxes(rangemode="tozero")
     figure.update_yaxes(tickformat=".0%", col=2)
@@ -87,14 +85,14 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
 
 
 def read_option_sweep(means: pd.DataFrame, option: str) -> str:
-    """First against last value; `means` over the tasks has a row a value, in order."""
+    """First against last value; `means` over the tasks has one row per value, in order."""
     first, last = means.iloc[0], means.iloc[-1]
     shows: dict[str, Callable[[float], str]] = {"score": number, "kept": percent, "seconds": number}
     changes = [
-        f"{words} {line_words(first, measure, shows[measure])} to {line_words(last, measure, shows[measure])}"
+        f"{words} {line_text(first, measure, shows[measure])} to {line_text(last, measure, shows[measure])}"
         for measure, words in MEASURES.items()
     ]
     return (
-        f"From {spoken(option)} {first[option]} to {last[option]}, means over {plural(first['tasks'], 'task')}: "
-        f"{'; '.join(changes)}.{drawn_of(MOST_TASKS, int(first['tasks']), 'task', 'the first')}"
+        f"From {spaced(option)} {first[option]} to {last[option]}, means over {plural(first['tasks'], 'task')}: "
+        f"{'; '.join(changes)}.{shown_of(MOST_TASKS, int(first['tasks']), 'task', 'the first')}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.atlas.exhibit_texts import exhibits_of
+from kvlab.atlas.exhibit import load_exhibits
 from kvlab.atlas.gvote import probed, scored
 
-EXHIBITS = exhibits_of("gvote", probed.DRAWINGS | scored.DRAWINGS)
+EXHIBITS = load_exhibits("gvote", probed.DRAWINGS | scored.DRAWINGS)

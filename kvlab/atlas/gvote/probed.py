@@ -1,4 +1,4 @@
-"""Figures 2 and 3: Gaussian hidden states, and sampled queries against true ones, from a comparison's probe."""
+"""Figures 2 and 3: Gaussian hidden states, and sampled against true queries, from a comparison's probe."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ METHODS = ("gvote", "snapkv", "adakv")
 
 
 def probed_run(sources: Sources, name: str) -> Run | Needs:
-    """The comparison's run that holds the probe's `hidden` or `sampled` arrays: its first."""
+    """The run that holds the probe's `hidden` or `sampled` arrays (the comparison's first)."""
     seen = [run for run in (sources.run, *sources.runs) if run is not None]
     found = next((run for run in seen if run.has_probe(name)), None)
     if found is not None:
         return found
-    why = "This comparison was recorded without the probe." if seen else "No run was recorded yet."
+    why = "This comparison was recorded without the probe." if seen else "There are no recorded runs yet."
     return Needs(why, comparison(sources, METHODS))
 
 
@@ -51,13 +51,12 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
 
 
 def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 3a: overlap and usage by head, and what the union of samples keeps."""
+    """Figure 3a: overlap and usage by head, and coverage of the union of samples."""
     run = probed_run(sources, "sampled")
     if isinstance(run, Needs):
         return run
     heads, grown = sampled_queries.by_head(run), sampled_queries.growth(run)
     ahead, where = sampled_queries.coverage_ahead(run), of_run(run)
-    claim = claims.overlap(gather(sources, claims.QUERIES))
     claim = claims.overlap(gather(sources, claims.QUERIES))
     return (
         Drawn("overlap and usage", figures.overlap_and_usage(heads, "", theme), heads,
@@ -72,7 +71,7 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
 
 
 def paper_values() -> pd.DataFrame:
-    """What the paper prints of figure 3."""
+    """Values printed in figure 3."""
     return pd.DataFrame(
         [
             ("overlap, mean over heads", claims.PAPER_OVERLAP, "Figure 3a"),

@@ -1,4 +1,4 @@
-"""Figures 1 and 4 to 7: scores against what was really used, by length, task, model and GVote's own options."""
+"""Figures 1 and 4 to 7: scores against usage, by length, task, model and GVote's own options."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import replace
 import pandas as pd
 
 from kvlab.atlas.claims import usage as usage_claims
-from kvlab.atlas.claims.contests import contest, unable
+from kvlab.atlas.claims.contests import ABLE, contest, unable
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import usage
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, arms, gap, gap_words, read_by_budget
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, arms, gap, gap_text, read_by_budget
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
@@ -19,7 +19,7 @@ from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural
 from kvlab.requests.measurement import Measurement
-from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, named, option_column, score_table
+from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
 
@@ -34,19 +34,19 @@ BY_TASK = Experiment("gvote-fig-4", ARMS, SWEEP, tasks=EIGHT)
 BY_MODEL = Experiment("gvote-fig-5", ARMS, SWEEP)
 SAMPLES = Experiment("gvote-fig-6", arms(OURS, "samples", 1, 2, 4, 8, 16, 32))
 NUCLEUS = Experiment("gvote-fig-7", arms(OURS, "p_nuc", 0.8, 0.9, 0.95, 0.98))
-ABLE = 0.1
 
 
 def against_usage(
     experiment: Experiment, name: Callable[[pd.DataFrame], pd.Series], mean: bool, title: str, panel: str = "task"
 ) -> Draw:
-    """Scores against tokens kept, a panel a name of the rows; then GVote's usage by name. `panel`: what names say."""
+    """Scores against tokens kept, one panel per name of the rows, and GVote's usage by name; `panel`: what the names
+    are."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = experiment.rows(sources)
         if rows.empty or not (rows["method"] == OURS).any():
             return experiment.needs(sources)
-        rows = under(rows, name(rows))
+        rows = rename_tasks(rows, name(rows))
         table = score_table(rows)
         means = mean_rows(rows, table)
         shown = pd.concat([table, means], ignore_index=True) if mean else table
@@ -65,7 +65,7 @@ def against_usage(
 
 
 def judged(sources: Sources) -> tuple[Claim, Claim]:
-    """Both claims on memory and budgets, by the tasks of figure 4: figure 1 has one of them at several lengths."""
+    """Both claims on memory and budgets, judged by the tasks of figure 4."""
     return sources.once("gvote's claims", lambda: _judged(sources))
 
 
@@ -85,37 +85,37 @@ def own_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of prompts that every arm was asked at every budget; all rows where there is no such prompt."""
+    """The rows of prompts that all arms have at all budgets; all rows if there is none."""
     cells = rows["method"] + rows["hyper_parameters"].fillna("") + rows["budget"].astype(str)
     asked = rows.assign(cell=cells).groupby(PROMPT, dropna=False)["cell"].nunique()
     common = asked[asked == cells.nunique()].reset_index()[PROMPT]
     return rows.merge(common, on=PROMPT) if len(common) else rows
 
 
-def under(rows: pd.DataFrame, names: pd.Series | str) -> pd.DataFrame:
-    """The rows with another name in place of their task; prompts of different tasks stay different prompts."""
+def rename_tasks(rows: pd.DataFrame, names: pd.Series | str) -> pd.DataFrame:
+    """The rows with another task name; prompts of different tasks stay distinct."""
     return rows.assign(content=rows["task"] + rows["content"], task=names)
 
 
 def by_length(rows: pd.DataFrame) -> pd.Series:
-    """A panel a length asked for."""
+    """Panel names by prompt length."""
     return rows["length"].map(lambda length: f"{length:,} tokens" if length else "own prompts")
 
 
 def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """One more panel: means over the tasks of what has every task, with the intervals of these tasks."""
+    """An extra panel: means over the tasks, for arms that have all of them."""
     means = means_over_tasks(rows, table)
     every = means[means["tasks"] == table.loc[table["higher"], "task"].nunique()]
     return every.assign(task=MEAN, metric="mean", higher=True).reset_index(drop=True)
 
 
 def unchanged(options: pd.Series) -> pd.Series:
-    """Whether GVote ran under its paper's settings or the defaults, with nothing changed."""
+    """Whether GVote ran with its paper's settings or the defaults."""
     return options.isin(["{}", canonical_json(Arm(OURS).published)])
 
 
 def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a prompt under GVote: task, index, prompt_tokens, kept."""
+    """One row per prompt under GVote: task, index, prompt_tokens, kept."""
     own = rows[(rows["method"] == OURS) & unchanged(rows["hyper_parameters"])]
     kept = own["slots"] / own["logical_tokens"]
     return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
@@ -129,15 +129,15 @@ def _saves(rows: pd.DataFrame, settle: Measurement | None = None) -> Claim:
 
 
 def prompt_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """A row a prompt, arm and budget that `table` shows: task, prompt, method, arm, asked, score, kept."""
+    """One row per prompt, arm and budget shown in `table`: task, prompt, method, arm, asked, score, kept."""
     shown = table.loc[table["higher"], ["task", *NAMES]].drop_duplicates()
-    measured = named(with_measures(rows)).merge(shown, on=["task", *NAMES])
+    measured = with_names(with_measures(rows)).merge(shown, on=["task", *NAMES])
     prompts = measured.groupby(PROMPT, dropna=False, sort=False).ngroup()
     return measured.assign(prompt=prompts)[["task", "prompt", "method", "arm", "asked", "score", "kept"]]
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 5: a panel a model, scores averaged over the tasks."""
+    """Figure 5: one panel per model, scores averaged over the tasks."""
     names = sources.evaluations["model"].unique() if len(sources.evaluations) else []
     parts, asked, claims = [], [], {}
     for model in names:
@@ -146,25 +146,25 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
             scores = score_table(rows)
             parts.append(mean_rows(rows, scores).assign(task=model))
             claims[str(model)] = _saves(rows)
-            asked.append(under(rows[rows["metric"].map(higher_is_better)], str(model)))
+            asked.append(rename_tasks(rows[rows["metric"].map(higher_is_better)], str(model)))
     if not parts:
         return BY_MODEL.needs(sources)
     table = pd.concat(parts, ignore_index=True)
-    figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, a panel a model")
+    figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, by model")
     reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = usage_claims.everywhere(claims)
     return (Drawn("models", figure, table, reading, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
 
 
 def _only(sources: Sources, model: str) -> Sources:
-    """The same evaluations of one model alone."""
+    """The evaluations of one model."""
     narrowed = Sources(sources.root)
     narrowed.__dict__["evaluations"] = sources.evaluations[sources.evaluations["model"] == model]
     return narrowed
 
 
 def over_option(experiment: Experiment, option: str, says: str) -> Draw:
-    """Score, usage and seconds over the values of an option."""
+    """Score, usage and seconds by the values of an option."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = experiment.rows(sources)
@@ -184,19 +184,19 @@ def over_option(experiment: Experiment, option: str, says: str) -> Draw:
 def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str, settle: Measurement | None) -> Claim:
     """Whether score and usage rise from the smallest to the largest value, prompt by prompt, means over tasks.
 
-    `means` has a row a value of the option, in order, with its arm.
+    `means` has one row per value of the option, in order, with its arm.
     """
     if len(means) < 2:
         return Claim(says, "not enough to say", f"Only one value of {option} was evaluated.")
     best = means.loc[means["score"].idxmax()]
     if best["score"] < ABLE:
-        shown = figures.line_words(best)
+        shown = figures.line_text(best)
         return unable(says, f"No value of {option} scores above {shown} on these tasks.")
     first, last = means.iloc[0], means.iloc[-1]
     score, kept = (gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept"))
     finding = (
-        f"From {option} {first[option]} to {last[option]} the mean score changes by {gap_words(score)} and the tokens "
-        f"kept by {gap_words(kept, _points)}."
+        f"From {option} {first[option]} to {last[option]} the mean score changes by {gap_text(score)} and the tokens "
+        f"kept by {gap_text(kept, _points)}."
     )
     return contest(says, {"score": score, "kept": kept}, finding, settle)
 
@@ -206,8 +206,8 @@ def _points(share: float) -> str:
 
 
 DRAWINGS = {
-    "fig-1": against_usage(BY_LENGTH, by_length, False, "Score by tokens kept, a panel a length", "length"),
-    "fig-4": against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, task by task"),
+    "fig-1": against_usage(BY_LENGTH, by_length, False, "Score by tokens kept, by length", "length"),
+    "fig-4": against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, by task"),
     "fig-5": draw_models,
     "fig-6": over_option(SAMPLES, "samples", "More samples give better accuracy with moderately higher usage."),
     "fig-7": over_option(NUCLEUS, "p_nuc", "A higher threshold gives higher accuracy and higher usage."),

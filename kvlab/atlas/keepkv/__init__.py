@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.atlas.exhibit_texts import exhibits_of
+from kvlab.atlas.exhibit import load_exhibits
 from kvlab.atlas.keepkv import attention, merging, scored, speed
 
-EXHIBITS = exhibits_of("keepkv", attention.DRAWINGS | merging.DRAWINGS | scored.DRAWINGS | speed.DRAWINGS)
+EXHIBITS = load_exhibits("keepkv", attention.DRAWINGS | merging.DRAWINGS | scored.DRAWINGS | speed.DRAWINGS)

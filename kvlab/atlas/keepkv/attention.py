@@ -1,4 +1,4 @@
-"""Figure 2: how concentrated attention is, which evicted tokens return, how it varies, how well it is predicted."""
+"""Figure 2: concentration of attention, return of evicted tokens, variance, and predictability."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[
 
 
 def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 2b: to-be-evicted prompt tokens that later enter the most attended."""
+    """Figure 2b: evictable prompt tokens that later enter the most attended."""
     run = attention_run(sources)
     if isinstance(run, Needs):
         return run
@@ -77,7 +77,7 @@ def _evicting(sources: Sources) -> Run | None:
 
 
 def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 2c: variance of each token's attention over all steps and inside windows."""
+    """Figure 2c: variance of each token's attention over all steps and within windows."""
     run = attention_run(sources)
     if isinstance(run, Needs):
         return run

@@ -1,4 +1,4 @@
-"""Figures 1 and 3: what eviction, convex merging and KeepKV do to attention, and one merge step by step."""
+"""Figures 1 and 3: effect of eviction, convex merging and KeepKV on attention, and one merge step by step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kvlab.trace.reader import Run
 
 
 def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 1 on real runs: where attention goes, one slot before and after, and all merges of every rule."""
+    """Figure 1 on recorded runs: where attention goes, one slot before and after, and all merges per rule."""
     runs = merging_runs(sources)
     if not runs:
         return Needs("This comparison has no run that merged and was recorded in full.", comparison(sources, RULES))
@@ -68,7 +68,7 @@ def _all_merges(runs: list[Run], frame: pd.DataFrame, claim: Claim, theme: Theme
 
 
 def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 3 on one real merge: candidates, averages and votes, and what the slot gets from then on."""
+    """Figure 3 on a recorded merge: candidates, averages and votes, and the slot's later attention."""
     runs = [run for run in merging_runs(sources) if run.record.method == "keepkv"]
     if not runs:
         return Needs(
@@ -82,7 +82,7 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     model = sources.run_of("full") or run
     texts, threshold = token_texts(run.tokens, run.record.prompt_tokens + run.record.max_new_tokens), _threshold(run)
     near = one_merge.candidates(run, merge)
-    parts, later = one_merge.parts(run, model, merge), one_merge.influence_over_steps(run, merge)
+    parts, later = one_merge.merge_parts(run, model, merge), one_merge.influence_over_steps(run, merge)
     where = of_run(run).at(f"layer {merge.layer}, head {merge.head}, step {merge.step}")
     first = figures.candidate_similarity(near, merge.source, texts, threshold, theme)
     return (

@@ -1,4 +1,4 @@
-"""Which recorded runs KeepKV's exhibits are drawn from."""
+"""Select the recorded runs for KeepKV's exhibits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RULES = ("cam", "d2o", "kvmerger", "keepkv:rule=votes", "keepkv", "keepkv:predic
 
 
 def attention_run(sources: Sources) -> Run | Needs:
-    """The full cache's run of the comparison where it recorded attention, else the one in view, else any that did.
+    """The comparison's full-cache run if it recorded attention, else the current one, else any that did.
 
     The full cache's attention is the model's own; under another method later layers already see its errors.
     """
@@ -21,12 +21,12 @@ def attention_run(sources: Sources) -> Run | Needs:
     found = next((run for run in seen if heads_with_attention(run)), None)
     if found is not None:
         return found
-    why = "No run of this comparison recorded its attention." if seen else "No run was recorded yet."
+    why = "No run of this comparison recorded its attention." if seen else "There are no recorded runs yet."
     return Needs(why, comparison(sources, RULES))
 
 
 def merging_runs(sources: Sources) -> list[Run]:
-    """The runs of the comparison that recorded merges: KeepKV's first, of these the one in view, then the paper's."""
+    """The comparison's runs with merges: KeepKV's first (the current one, then the one with the paper's settings)."""
     seen = list(dict.fromkeys([*sources.runs, *([sources.run] if sources.run else [])]))
     merged = [run for run in seen if run.record.level == "full" and run.steps["merged"].sum() > 0]
     return sorted(merged, key=lambda run: _rank(run, sources))
@@ -37,6 +37,6 @@ def _rank(run: Run, sources: Sources) -> tuple[bool, ...]:
 
 
 def chosen_head(run: Run, layer: int, head: int) -> tuple[int, int]:
-    """The reader's head where it has recorded attention, else the first that has."""
+    """The user's head if its attention was recorded, else the first that has."""
     heads = heads_with_attention(run)
     return (layer, head) if (layer, head) in heads else heads[0]

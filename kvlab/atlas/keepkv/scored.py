@@ -1,4 +1,4 @@
-"""Figures 4 and 5, tables 2 to 4: scores of tasks under budgets, compositions and options of KeepKV."""
+"""Figures 4 and 5, tables 2 to 4: task scores by budget, composition and KeepKV's options."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kvlab.atlas.claims.contests import contest, unable
+from kvlab.atlas.claims.contests import ABLE, contest, unable
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_words, read_by_budget, read_by_option, read_table
+from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_text, read_by_budget, read_by_option, read_table
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.results.score_tables import FULL, option_column
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
-ABLE = 0.1
 OURS = Arm("keepkv")
-# Its paper gives PyramidInfer no budget, and a recent region that fills all of 20 %; here rivals have one budget.
+# As published PyramidInfer has no budget, and a recent region that fills all of 20 %; here all rivals share a budget.
 PYRAMID = Arm("pyramidinfer", {"lengths": "budget", "region": "budget"})
 RIVALS = (*(Arm(name) for name in ("streaming-llm", "h2o")), PYRAMID, *(Arm(name) for name in ("cam", "d2o")))
-# The paper adds its merging to others' eviction: merging under its own settings, the rest as composed.
+# The paper adds its merging, with its own settings, to other methods' eviction.
 WITH_H2O = Arm("compose", {"score": "h2o", "select": "h2o", "settle": "keepkv", "settle_preset": "paper"})
 WITH_PYRAMID = Arm(
     "compose",
@@ -53,7 +52,7 @@ THRESHOLDS = Experiment("keepkv-tab-4", arms("keepkv", "threshold", 0.7, 0.8, 0.
 
 
 def compared(experiment: Experiment, sources: Sources) -> pd.DataFrame:
-    """The experiment's scores on the tasks that any of its arms was evaluated on; empty where there are none."""
+    """The experiment's scores on tasks with at least one compressed arm; empty if there are none."""
     table = experiment.scores(sources)
     if table.empty:
         return table
@@ -63,24 +62,24 @@ def compared(experiment: Experiment, sources: Sources) -> pd.DataFrame:
 def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[tuple[Arm, Arm]]) -> Claim:
     """Whether the first of each pair scores above the second on the same prompts and budgets.
 
-    Where nothing that was compressed reaches a tenth of the full cache's score, differences say nothing.
+    If no compressed arm reaches a tenth of the full cache's score, differences are meaningless.
     """
     rows = experiment.rows(sources)
     tops = [experiment.scores(sources).query(f"method {sign} 'full'").nlargest(1, "score") for sign in ("!=", "==")]
     if all(map(len, tops)) and tops[0]["score"].iloc[0] < ABLE * tops[1]["score"].iloc[0]:
-        best, full = figures.line_words(tops[0].iloc[0]), float(tops[1]["score"].iloc[0])
+        best, full = figures.line_text(tops[0].iloc[0]), float(tops[1]["score"].iloc[0])
         return unable(says, f"No arm scores above {best} on any task, where the full cache reaches {full:.3g}.")
     gaps = {
-        f"{figures.arm_words(one.label)} minus {figures.arm_words(other.label)}": gap(rows, one.label, other.label)
+        f"{figures.arm_text(one.label)} minus {figures.arm_text(other.label)}": gap(rows, one.label, other.label)
         for one, other in pairs
     }
-    shown = "; ".join(f"{name} {gap_words(found)}" for name, found in gaps.items())
+    shown = "; ".join(f"{name} {gap_text(found)}" for name, found in gaps.items())
     finding = f"Mean over the tasks, same prompts and budgets, 95 % interval: {shown}."
     return contest(says, gaps, finding, experiment.more_prompts(sources))
 
 
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 4: score against the tokens really kept."""
+    """Figure 4: score against the tokens kept."""
     table = compared(RATIOS, sources)
     if table.empty:
         return RATIOS.needs(sources)

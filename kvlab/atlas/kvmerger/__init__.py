@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvlab.atlas.exhibit_texts import exhibits_of
+from kvlab.atlas.exhibit import load_exhibits
 from kvlab.atlas.kvmerger import benchmarks, explainers, memory, needle, similarity, sparsity, weights
 
-EXHIBITS = exhibits_of(
+EXHIBITS = load_exhibits(
     "kvmerger",
     benchmarks.DRAWINGS
     | explainers.DRAWINGS

@@ -1,4 +1,4 @@
-"""Figure 3c and Tables 1, 3, 4, 5 and 6: scores of tasks, with the paper's benchmark values beside them."""
+"""Figure 3c and Tables 1, 3, 4, 5 and 6: task scores with the paper's benchmark values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.claims.contests import contest, unable
+from kvlab.atlas.claims.contests import ABLE, contest, unable
 from kvlab.atlas.exhibit import Choice, Drawn, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
@@ -15,11 +15,11 @@ from kvlab.atlas.scores import (
     Experiment,
     arms,
     gap,
-    gap_words,
+    gap_text,
     origin_of,
     read_by_option,
     read_table,
-    score_words,
+    score_text,
 )
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
@@ -31,8 +31,6 @@ from kvlab.results.verdict import Claim
 
 PAPER: Paper = "kvmerger"
 BUDGETS, HALF = (0.5, 0.35), (0.5,)
-# Below this the full cache itself fails, and its compressions cannot differ.
-ABLE = 0.1
 FURTHER_TASKS = ("needle_multivalue", "needle_multiquery", "variable_tracking", "copy")
 H2O, CAM, OURS = Arm("h2o"), Arm("cam"), Arm("kvmerger")
 Pairs = tuple[tuple[Arm, Arm], ...]
@@ -40,20 +38,20 @@ Pairs = tuple[tuple[Arm, Arm], ...]
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its arms, what the paper reads from it, and which of the arms should beat the others."""
+    """One table: its arms, the paper's claim, and the arm that should beat the others."""
 
     slug: str
     arms: tuple[Arm, ...]
     says: str
     option: str = ""
-    default: str = ""  # the option's value where it was not given
+    default: str = ""  # the option's value if not given
     best: Arm = OURS
     budgets: tuple[float, ...] = BUDGETS
     tasks: tuple[str, ...] = OWN_TASKS
 
     @property
     def experiment(self) -> Experiment:
-        """The evaluation it is made of."""
+        """The evaluation behind it."""
         further = self.tasks != OWN_TASKS
         return Experiment(
             f"kvmerger-{self.slug}", self.arms, self.budgets, self.tasks, only_budgets=True, only_tasks=further
@@ -65,7 +63,7 @@ class Table:
         return tuple((self.best, arm) for arm in self.arms if arm != self.best)
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        """Scores of every task, arm and budget; with an option, also over its values."""
+        """Scores by task, arm and budget; with an option, also by its values."""
         rows = self.experiment.rows(sources)
         if rows.empty:
             return self.experiment.needs(sources)
@@ -85,7 +83,7 @@ class Table:
 
 
 def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of prompts that every arm there is was asked at one budget; all rows where there is no such prompt."""
+    """The rows of prompts that all arms have at one budget; all rows if there is no such prompt."""
     arm = rows["method"] + rows["hyper_parameters"]
     compressed = rows.assign(arm=arm)[rows["method"] != FULL]
     asked = compressed.groupby([*PROMPT, "budget"], dropna=False)["arm"].nunique()
@@ -100,22 +98,22 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
 def contested(says: str, rows: pd.DataFrame, pairs: Pairs, settle: Measurement | None) -> Claim:
     """Whether the first arm of each pair beats the second on the same prompts at every budget, by paired intervals.
 
-    A full cache that cannot do the tasks leaves nothing to judge.
+    Not judged if the full cache fails the tasks.
     """
     full = full_score(rows)
     if full is None or full.mean < ABLE:
-        return unable(says, f"The full cache itself scores {score_words(full)} on these tasks.", full.n if full else 0)
+        return unable(says, f"The full cache itself scores {score_text(full)} on these tasks.", full.n if full else 0)
     budgets = sorted(rows.loc[rows["method"] != FULL, "budget"].unique(), reverse=True)
     gaps = {
         f"{first.label} minus {second.label} at {percent(budget)}": gap(rows, first.label, second.label, budget)
         for first, second in pairs
         for budget in budgets
     }
-    parts = [f"{name} {gap_words(found)}" for name, found in gaps.items()]
-    return contest(says, gaps, f"{'; '.join(parts)}; the full cache has {score_words(full)}.", settle)
+    parts = [f"{name} {gap_text(found)}" for name, found in gaps.items()]
+    return contest(says, gaps, f"{'; '.join(parts)}; the full cache has {score_text(full)}.", settle)
 
 
-# Each ablation's other side is the method as it stands, so that one evaluation feeds all tables.
+# Ablations are compared with the default method, so that one evaluation feeds all tables.
 _RANDOM, _AVERAGE = Arm("kvmerger", {"pivot": "random"}), Arm("kvmerger", {"weights": "average"})
 _SIGMAS = arms("kvmerger", "sigma_mode", 1, 3, 6)
 _PIVOT = "The most attended token is a better pivot than a random one."

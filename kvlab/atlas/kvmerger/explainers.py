@@ -10,7 +10,7 @@ from kvlab.atlas.claims.merging_sets import EVIDENCE, keeps_more, pivot_leads
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import merging_steps as figures
-from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, run_with_keys
+from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, eviction_sentence, run_with_keys
 from kvlab.atlas.measurements import comparison
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
@@ -42,13 +42,13 @@ def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
 
 
 def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 4: similarity, sets, pivots, weights, merged slots, as frames."""
+    """Figure 4: similarity, sets, pivots, weights and merged slots, as frames."""
     found = _window(sources, choice)
     if isinstance(found, Needs):
         return found
     run, walk = found
     figure = figures.merging_pipeline(walk, _texts(run), theme)
-    reading = f"{figures.read_merging_pipeline(walk)} {evicted_as_well(run)}".strip()
+    reading = f"{figures.read_merging_pipeline(walk)} {eviction_sentence(run)}".strip()
     return (Drawn("pipeline", figure, _named(run, walk), reading, of_run(run), pivot_leads(gather(sources, EVIDENCE))),)
 
 

@@ -1,4 +1,4 @@
-"""Table 2: what the cache takes at 100, 50 and 35 %."""
+"""Table 2: cache size at 100, 50 and 35 %."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": 
 
 
 def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Bytes over the full cache's, ours beside the paper's."""
+    """Bytes relative to the full cache, measured and published."""
     rows = by_method(sources.benchmarks) if len(sources.benchmarks) else sources.benchmarks
     rows = rows[(rows["preset"] == PRESET) & (rows["status"] == "ok")] if len(rows) else rows
     frame = shares(rows) if len(rows) else pd.DataFrame()
@@ -46,7 +46,7 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a model and budget, from the latest benchmark of each model.
+    """One row per model and budget, from the latest benchmark of each model.
 
     Columns: row, model, budget, full, allocated, peak (bytes; NaN without an allocator), tokens, ours (allocated over
     full), paper.
@@ -77,7 +77,7 @@ def _of_model(model: str, rows: pd.DataFrame, full: float) -> list[dict[str, obj
 
 
 def paper_share(model: str, budget: float) -> float:
-    """The paper's cache at a budget over its full one; NaN for a model or budget it does not have."""
+    """The paper's cache at a budget relative to its full one; NaN if not printed."""
     values = paper_values("kvmerger", "tab-2")
     cache = values[(values["model"] == model) & (values["metric"] == "KV cache (GB)")].set_index("budget")["value"]
     named = percent(budget)

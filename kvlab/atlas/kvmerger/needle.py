@@ -1,20 +1,22 @@
-"""Figure 5: the needle in a haystack by length and depth, and whether its tokens survived."""
+"""Figure 5: needle retrieval by length and depth, and the fate of the needle's tokens."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.claims.needle import fate
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contested
+from kvlab.atlas.prompt_means import interval_of, mean_text
 from kvlab.atlas.scores import Experiment, origin_of
 from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import number, percent, plural
 from kvlab.requests.compare import MethodChoice
 from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import FULL, PROMPT
 from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 
 EXPERIMENT = Experiment(
     "kvmerger-fig-5",
@@ -32,7 +34,7 @@ HIDDEN = ["hidden_own", "hidden_merged"]
 
 
 def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """The heat maps, and the fate of the needle's tokens where the results hold it."""
+    """The heat maps, and the fates of the needle's tokens if recorded."""
     rows = EXPERIMENT.rows(sources)
     rows = rows.dropna(subset="depth") if len(rows) else rows
     if rows.empty or (rows["method"] == FULL).all():
@@ -51,7 +53,7 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
 
 
 def _scores(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
-    """A row a group: mean score with its 95 % interval, and prompts."""
+    """One row per group: mean score with its 95 % interval, and prompts."""
     found = over_tasks(rows, by, ("score",))
     return found.drop(columns="tasks")
 
@@ -66,7 +68,7 @@ def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
 
 
 def answers(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a prompt, method and budget: prompt, score, and the share of the needle's tokens that is held."""
+    """One row per prompt, method and budget: prompt, score, and the share of the needle's tokens still held."""
     compressed = rows[rows["method"] != FULL]
     prompts = compressed.groupby(PROMPT, dropna=False, sort=False).ngroup()
     return compressed.assign(prompt=prompts, held=compressed[HIDDEN].sum(axis=1))[["prompt", "score", "held"]]
@@ -80,3 +82,32 @@ def _names(rows: pd.DataFrame) -> list[str]:
 
 
 DRAWINGS = {"fig-5": draw_needle}
+
+
+FATE = "What is evicted is lost for good: a needle whose tokens are gone is not found (section 1)."
+CLEARLY = Threshold(0.1, "one needle in ten; less could be words that are guessed from the rest")
+HALF = 0.5
+
+
+def fate(answers: pd.DataFrame) -> Claim:
+    """Scores with at least half of the needle kept minus those with less, on the same prompts.
+
+    `answers` has one row per prompt, method and budget: prompt, score, held (share of the needle's tokens in any slot).
+    """
+    alive = answers["held"] >= HALF
+    if alive.all() or not alive.any():
+        finding = (
+            f"All {plural(len(answers), 'answer')} are on one side: {percent(alive.mean())} kept half of the needle."
+        )
+        return Claim(FATE, OPEN, finding, Basis(answers["prompt"].nunique()))
+    sides = answers.assign(alive=alive).groupby(["prompt", "alive"], sort=False)["score"].mean().unstack("alive")
+    both = sides.dropna()
+    alive = alive[answers["prompt"].isin(both.index)]
+    gap = interval_of((both[True] - both[False]).tolist())
+    held, lost = (interval_of(both[side].tolist()) for side in (True, False))
+    finding = (
+        f"On the prompts with answers of both kinds: mean score {mean_text(held, number)} where half of the needle's "
+        f"tokens or more were kept ({plural(int(alive.sum()), 'answer')}), {mean_text(lost, number)} where less was "
+        f"({int((~alive).sum()):,}); on the same prompt {mean_text(gap, number)} apart."
+    )
+    return judge(FATE, gap, CLEARLY, Basis(len(both)), finding)

@@ -1,4 +1,4 @@
-"""Which recorded runs KVMerger's exhibits are drawn from."""
+"""Select the recorded runs for KVMerger's exhibits."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ MOST_PROMPTS = 12
 
 
 def run_with_keys(sources: Sources) -> Run | Needs:
-    """The run in view, or else one of its comparison, that recorded its keys."""
+    """The current run, or else one of its comparison, that recorded its keys."""
     seen = [run for run in (sources.run, *sources.runs) if run is not None]
     keyed = [run for run in seen if run.record.level == "full" and run.has_arrays]
     if keyed:
         return keyed[0]
-    why = "No run of this comparison recorded its keys." if seen else "No run was recorded yet."
+    why = "No run of this comparison recorded its keys." if seen else "There are no recorded runs yet."
     return Needs(why, comparison(sources, METHODS, BUDGETS))
 
 
 def merging_run(sources: Sources) -> Run | Needs:
-    """The comparison's KVMerger run with its events."""
+    """The comparison's KVMerger run with events."""
     run = sources.run_of("kvmerger")
     if run is not None and run.record.level == "full" and run.has_arrays:
         return run
     return Needs("This comparison has no KVMerger run with events and keys.", comparison(sources, METHODS, BUDGETS))
 
 
-def evicted_as_well(run: Run) -> str:
-    """How many tokens this KVMerger run evicted after its prompt, in a sentence; empty for another method's run."""
+def eviction_sentence(run: Run) -> str:
+    """A sentence on how many tokens this KVMerger run evicted after its prompt; "" for other methods."""
     first = run.steps[run.steps["step"] == 0]
     heads = len(first)
     if run.record.method != "kvmerger" or not heads:
@@ -45,14 +45,14 @@ def evicted_as_well(run: Run) -> str:
     evicted, merged = (float(first[column].sum()) / heads for column in ("evicted", "merged"))
     return (
         f"Of the {evicted + merged:,.0f} tokens that left a head after the prompt (mean over heads) {evicted:,.0f} "
-        "were evicted, not merged: the paper evicts none, because its budget is what the threshold gives."
+        "were evicted, not merged; the paper evicts none, because its budget follows from the threshold."
     )
 
 
 def prompts_of(sources: Sources, model: str | None = None) -> list[Run]:
-    """One run with keys for each prompt in the folder of runs, newest first, of one model where it is named.
+    """One run with keys per prompt in the runs folder, newest first, optionally of one model.
 
-    What a prompt's keys are does not hang on the method that ran: prefill attends to everything.
+    Prompt keys do not depend on the method, because the prefill attends to everything.
     """
     entries = [*_of_comparison(sources), *_in_folder(sources)]
     found: dict[tuple[str, str], Run] = {}
@@ -64,12 +64,12 @@ def prompts_of(sources: Sources, model: str | None = None) -> list[Run]:
 
 
 def models_of(runs: list[Run]) -> list[str]:
-    """The names of their models, each once, in order."""
+    """The runs' model names, each once."""
     return list(dict.fromkeys(run.record.model.name for run in runs))
 
 
 def prompt_name(run: Run) -> str:
-    """A prompt's title, or its first words, with its length."""
+    """A prompt's title or first words, with its length."""
     words = " ".join((run.record.title or run.record.prompt[:200]).split())
     short = words if len(words) <= 40 else f"{words[:39]}…"
     return f"{short} ({run.record.prompt_tokens:,} tokens)"
@@ -80,7 +80,7 @@ def _of_comparison(sources: Sources) -> list[Run]:
 
 
 def _in_folder(sources: Sources) -> list[Run]:
-    """One run a comparison, newest first; comparisons beyond the most that are drawn are not opened."""
+    """One run per comparison, newest first, up to a limit."""
     opened: dict[str, Run] = {}
     for entry in list_runs(sources.root, status="complete"):
         if entry.level == "full" and entry.comparison_id not in opened and len(opened) < 2 * MOST_PROMPTS:
@@ -91,11 +91,11 @@ def _in_folder(sources: Sources) -> list[Run]:
     return list(opened.values())
 
 
-def looked_at(run: Run, heads: Sequence[tuple[int, int]], tokens: int = 0) -> str:
-    """A sentence on the heads of a run that were looked at, and of how many `tokens`; empty where it was all."""
+def sample_sentence(run: Run, heads: Sequence[tuple[int, int]], tokens: int = 0) -> str:
+    """A sentence on the heads and `tokens` that were sampled; "" if all were used."""
     parts = []
     if len(heads) < (every := heads_with_states(run)):
         parts.append(f"{len(heads)} of {plural(every, 'head')}, evenly chosen")
     if 0 < tokens < run.record.prompt_tokens:
         parts.append(f"the first {tokens:,} of {plural(run.record.prompt_tokens, 'token')}")
-    return f" Looked at: {', '.join(parts)}." if parts else ""
+    return f" Sampled: {', '.join(parts)}." if parts else ""

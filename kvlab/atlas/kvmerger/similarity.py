@@ -1,4 +1,4 @@
-"""Figures 2, 3a, 6, 7 and 8: how alike the keys of a text are, beside keys before rotation and values."""
+"""Figures 2, 3a, 6, 7 and 8: similarity of keys, keys before rotation and values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvlab.atlas.claims import locality
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import similarity_panels as panels
-from kvlab.atlas.kvmerger.recorded import looked_at, run_with_keys
+from kvlab.atlas.kvmerger.recorded import run_with_keys, sample_sentence
 from kvlab.figures import similarity as walls
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number
@@ -39,7 +39,7 @@ PAPER_TOKENS = (2000, 3000, 4000)
 
 
 def draw_maps(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 2: the map of the head in view for each kind of vector, and similarity by distance over all heads."""
+    """Figure 2: similarity maps of the current head by kind of vector, and similarity by distance over all heads."""
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
@@ -64,12 +64,12 @@ def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
     frame = groups[["cosine", "any_pair"]].mean()
     frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
     figure = panels.cosine_by_distance(frame, theme)
-    reading = panels.read_cosine_by_distance(frame) + looked_at(run, heads, MOST_TOKENS)
+    reading = panels.read_cosine_by_distance(frame) + sample_sentence(run, heads, MOST_TOKENS)
     return Drawn("by distance", figure, frame, reading, of_run(run), claim)
 
 
 def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
-    """Figures 6, 7 and 8 on the model in view: every layer and head, keys, keys before rotation and values."""
+    """Figures 6, 7 and 8 on the current model: every layer and head, keys, keys before rotation and values."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         run = run_with_keys(sources)
@@ -97,7 +97,7 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
     drawn = []
     for kind, small in thumbnails.items():
         frame = _wall_frame(near[near["kind"] == kind], small)
-        layers = walls.wall_layers(frame["layer"].unique().tolist(), layer, *walls.layers_of_note(frame))
+        layers = walls.layers_to_show(frame["layer"].unique().tolist(), layer, *walls.extreme_layers(frame))
         figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
         reading = paper + walls.read_similarity_wall(frame, layers, every)
         drawn.append(Drawn(kind, figure, frame, reading, of_run(run), claim if kind == KEYS else None))
@@ -105,14 +105,14 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
 
 
 def _wall_frame(near: pd.DataFrame, small: dict[tuple[int, int], np.ndarray]) -> pd.DataFrame:
-    """A row a map: columns layer, head, near, far, mean."""
+    """One row per map: columns layer, head, near, far, mean."""
     frame = near.groupby(["layer", "head"]).agg(near=("cosine", "mean"), far=("any_pair", "first")).reset_index()
     means = [float(small[layer, head].mean()) for layer, head in frame[["layer", "head"]].itertuples(index=False)]
     return frame.assign(mean=means)
 
 
 def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 3a: chosen tokens against their neighbours in the head in view and in a few others."""
+    """Figure 3a: chosen tokens against their neighbours in the current head and a few others."""
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
@@ -127,7 +127,7 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
 
 
 def chosen_tokens(length: int, token: int | None) -> list[int]:
-    """The token in view; else the paper's where the prompt is long enough, else three spread over it."""
+    """The current token; else the paper's if the prompt is long enough, else three spread over it."""
     if token is not None:
         return [min(max(token, 0), length - 1)]
     if length > PAPER_TOKENS[-1]:
@@ -149,7 +149,7 @@ def _profiles(run: Run, place: tuple[int, int], tokens: Sequence[int]) -> pd.Dat
 
 def _near_words(found: pd.DataFrame) -> str:
     parts = [f"{kind} {number(row.near, 2)} against {number(row.any_pair, 2)}" for kind, row in found.iterrows()]
-    return f"Mean cosine of tokens at most {NEAR} apart against that of any two: {'; '.join(parts)}."
+    return f"Mean cosine of tokens at most {NEAR} apart and of any two: {'; '.join(parts)}."
 
 
 def _long(tiles: dict[str, pd.DataFrame]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Figures 3b and 9: what merging sets leave of each layer, prompt by prompt."""
+"""Figures 3b and 9: layer compression by merge sets, prompt by prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.atlas.claims.layer_order import EVIDENCE, same
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import compression_ratio as figures
-from kvlab.atlas.kvmerger.recorded import looked_at, models_of, prompt_name, prompts_of, run_with_keys
+from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys, sample_sentence
 from kvlab.common.intervals import mean_interval
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural
@@ -26,7 +26,7 @@ THRESHOLDS = (0.4, 0.5, 0.6, 0.7, PAPER_THRESHOLD, 0.8, 0.9)
 
 
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 3b: all recorded prompts of the model in view, and what other thresholds would leave."""
+    """Figure 3b: all recorded prompts of the current model, and the effect of other thresholds."""
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
@@ -34,23 +34,25 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     heads = readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS))
     table = ratios(run, heads, THRESHOLDS)
     figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
-    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD) + looked_at(run, heads, MOST_TOKENS)
+    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD) + sample_sentence(run, heads, MOST_TOKENS)
     return drawn, Drawn("by threshold", figure, table, reading, of_run(run))
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 9: the same for every model that prompts were recorded with."""
+    """Figure 9: the same for every model with recorded prompts."""
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
     runs, here = prompts_of(sources), run.record.model.name
     names = list(dict.fromkeys([here, *models_of(runs)]))
     drawn = [_of_model(sources, prompts_of(sources, name), theme) for name in names]
-    return tuple(replace(one, claim=_told_of(one.claim, name, here)) for one, name in zip(drawn, names, strict=True))
+    return tuple(
+        replace(one, claim=_claim_of_model(one.claim, name, here)) for one, name in zip(drawn, names, strict=True)
+    )
 
 
-def _told_of(claim: Claim | None, model: str, here: str) -> Claim | None:
-    """The claim on the model in view, which figure 3b is made for, or as one on another model."""
+def _claim_of_model(claim: Claim | None, model: str, here: str) -> Claim | None:
+    """The claim on the current model, judged at figure 3b, or marked as one on another model."""
     if claim is None:
         return None
     if model == here:
@@ -67,7 +69,7 @@ def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
     figure.update_layout(title_text=f"{figure.layout.title.text} ({runs[0].record.model.name})")
     means = over_prompts(by_layer)
     fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
-    reading = figures.read_ratio_by_layer(means) + looked_at(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
+    reading = figures.read_ratio_by_layer(means) + sample_sentence(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
     more = f"and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
     return Drawn(
         runs[0].record.model.name,
@@ -80,7 +82,7 @@ def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
 
 
 def over_prompts(by_layer: pd.DataFrame) -> pd.DataFrame:
-    """A row a layer: the mean ratio over the prompts with its 95 % interval, and how many prompts."""
+    """One row per layer: mean ratio over the prompts with its 95 % interval, and number of prompts."""
     found = [(layer, mean_interval(group["ratio"].tolist())) for layer, group in by_layer.groupby("layer")]
     rows = [(layer, one.mean, one.low, one.high, one.n) for layer, one in found]
     return pd.DataFrame(rows, columns=["layer", "ratio", "ratio_low", "ratio_high", "prompts"])

@@ -1,4 +1,4 @@
-"""Figure 3d: the Gaussian kernel, with the weights a run really gave."""
+"""Figure 3d: the Gaussian kernel and the weights of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvlab.atlas.claims.kernel import EVIDENCE, nearer
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import gaussian_kernel as figures
-from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, looked_at, merging_run
+from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, eviction_sentence, merging_run, sample_sentence
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number
@@ -22,16 +22,16 @@ PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
 
 
 def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """The kernel for the paper's sigmas and this run's, and every merged token on the curve of its own set."""
+    """The kernel for the paper's sigmas and this run's, with every merged token on its set's curve."""
     run = merging_run(sources)
     if isinstance(run, Needs):
         return run
     heads = readable_heads(run, spread_heads(run))
-    points, some = merged_pairs(run, heads), looked_at(run, heads)
+    points, some = merged_pairs(run, heads), sample_sentence(run, heads)
     if points.empty:
         return Needs("Nothing was merged in this run's prefill.", comparison(sources, METHODS, BUDGETS))
     curves = kernel_curves(points)
-    reading = f"{figures.read_kernel_curves(points)}{some} {evicted_as_well(run)}".strip()
+    reading = f"{figures.read_kernel_curves(points)}{some} {eviction_sentence(run)}".strip()
     shown = figures.kernel_curves(points, curves, theme), reading
     on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points) + some
     return (
@@ -41,7 +41,7 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
 
 
 def kernel_curves(points: pd.DataFrame) -> pd.DataFrame:
-    """The kernel over the distances there are, for the paper's sigmas and the run's median: columns as the figure's."""
+    """The kernel over the observed distances, for the paper's sigmas and the run's median; columns as in the figure."""
     distance = np.linspace(0, 1.05 * float(points["distance"].max()), 160)
     median = float(points["sigma"].median())
     sigmas = {f"sigma {sigma:g}": sigma for sigma in PAPER_SIGMAS}

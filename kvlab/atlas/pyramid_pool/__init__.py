@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kvlab.atlas.exhibit_texts import exhibits_of
+from kvlab.atlas.exhibit import load_exhibits
 from kvlab.atlas.pyramid_pool import budgets, calculator, looking, scored
 
-EXHIBITS = exhibits_of(
+EXHIBITS = load_exhibits(
     "pyramid-pool",
     budgets.DRAWINGS | calculator.DRAWINGS | looking.DRAWINGS | scored.DRAWINGS,
     {"fig-1": calculator.ENTRIES},

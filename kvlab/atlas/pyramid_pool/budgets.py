@@ -1,4 +1,4 @@
-"""PyramidPool's figures 2 and 3: along which axes the cache shrinks, and the budget of each layer."""
+"""PyramidPool's figures 2 and 3: the axes of compression, and each layer's budget."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PYRAMIDS = ("pyramid-pool", "pool")
 
 
 def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 2: slots by layer and KV head of the run in view, or of PyramidPool where none is."""
+    """Figure 2: slots by layer and KV head of the PyramidPool run, else the current one."""
     run = sources.run_of(*PYRAMIDS) or sources.run
     if run is None or run.steps.empty:
         return Needs("No run recorded its slots by layer and head.", comparison(sources, PYRAMIDS[:1]))
@@ -43,7 +43,7 @@ def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
 
 
 def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 3: budget asked for and slots used of each layer, with the sinks."""
+    """Figure 3: requested budget and live slots of each layer, with the sinks."""
     run = recorded(sources, *PYRAMIDS)
     if isinstance(run, Needs):
         return run

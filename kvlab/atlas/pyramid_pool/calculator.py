@@ -1,4 +1,4 @@
-"""PyramidPool's figure 1: context windows and the bytes of their caches, with the reader's own numbers."""
+"""PyramidPool's figure 1: context windows and cache sizes, with user input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlab.results.verdict import Claim
 
 TOKENS = Entry("kv_tokens", "Tokens", 0, 0, 10_000_000, "0: each model's own context window.")
 BATCH = Entry("kv_batch", "Batch", 1, 1, 4096, "Rows decoded together.")
-NUMBER = Entry("kv_bytes", "Bytes a number", 2, 1, 8, "2 for 16-bit storage, 4 for 32-bit, 1 for 8-bit.")
+NUMBER = Entry("kv_bytes", "Bytes per number", 2, 1, 8, "2 for 16-bit storage, 4 for 32-bit, 1 for 8-bit.")
 LAYERS = Entry("kv_layers", "Own layers", 0, 0, 1000, "Layers of a model of your own; 0 leaves it out.")
 HEADS = Entry("kv_kv_heads", "Own KV heads", 8, 1, 1024)
 HEAD_DIM = Entry("kv_head_dim", "Own head size", 128, 1, 1024)
@@ -23,10 +23,10 @@ CLOSE = 0.05
 
 
 def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
-    """Figure 1 for models whose shapes are published, and for one of the reader's own."""
+    """Figure 1 for models with published shapes, and for a user-defined one."""
     tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
     frame = kv_sizes(PUBLISHED + _own(choice), tokens, batch, size)
-    origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes a number"))
+    origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes per number"))
     figure, reading = figures.kv_sizes(frame, theme), figures.read_kv_sizes(frame)
     return (Drawn("sizes", figure, frame, reading, origin, _gpt_3()),)
 

@@ -1,4 +1,4 @@
-"""PyramidPool's figures 4 and 5: how windows are pooled again and again, and how far back layers look."""
+"""PyramidPool's figures 4 and 5: repeated pooling of windows, and attended distance by layer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MERGING = ("pyramid-pool:pooling=mean",)
 
 
 def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 4: the span of the text each slot of one head stands for, as the steps go on."""
+    """Figure 4: the text span of each slot of one head over the steps."""
     run = _pooled(sources) or recorded(sources, *PYRAMIDS)
     if isinstance(run, Needs):
         return Needs(run.sentence, comparison(sources, MERGING))
@@ -52,14 +52,14 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
 
 
 def _pooled(sources: Sources) -> Run | None:
-    """A run that merges its windows where the one that `recorded` would take keeps one token of each."""
+    """A run that merges its windows, if `recorded` would choose one that keeps single tokens."""
     seen = [run for run in (sources.run, *sources.runs) if run is not None and run.record.method in PYRAMIDS]
     merging = [run for run in seen if run.record.hyper_parameters.get("pooling") not in claims.KEEPS_ONE]
     return next((run for run in merging if run.record.level == "full" and not run.steps.empty), None)
 
 
 def _steps(lineage: Lineage) -> list[int]:
-    """The first and last step and those at which anything left, at most `MOST_FRAMES`, evenly chosen."""
+    """The first and last step and those with departures, evenly thinned to `MOST_FRAMES`."""
     steps = _every_step(lineage)
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(MOST_FRAMES, len(steps))).round().astype(int))
     return steps[chosen].tolist()
@@ -81,7 +81,7 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
         return Needs("No run recorded its attention rows.", comparison(sources, PYRAMIDS[:1]))
     rows, layers = attention_map(run, choice.layer, choice.head), layer_means(by_layer(run))
     flat = rows.rename(columns=str).reset_index()
-    where = replace(of_run(run), note="the full cache's attention, kept beside")
+    where = replace(of_run(run), note="the full cache's attention, kept alongside")
     return (
         Drawn("map", attended.attention_map(rows, theme), flat, attended.read_attention_map(rows), where),
         Drawn(

@@ -1,4 +1,4 @@
-"""PyramidPool's figures 6 to 8 and tables 1 and 2: scores by pooling, by slope, by budget, and against others."""
+"""PyramidPool's figures 6 to 8 and tables 1 and 2: scores by pooling, slope and budget, and against other methods."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kvlab.atlas.claims.contests import NOT_BEHIND, contest
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs, Paper
 from kvlab.atlas.figures import tasks as task_figures
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_words, read_by_budget, read_by_option, read_table
+from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_text, read_by_budget, read_by_option, read_table
 from kvlab.common.intervals import Interval, mean_interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import plural, spoken
+from kvlab.figures.base.words import plural, spaced
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import FULL, PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets
@@ -41,7 +41,8 @@ RIVALS = Experiment(
 def draw_option(
     experiment: Experiment, option: str, title: str, judge: Callable[[pd.DataFrame, list[float], Evaluation], Claim]
 ) -> Draw:
-    """Score by the values of an option, a panel a budget; `judge` takes the rows, these budgets and what settles it."""
+    """Score by an option's values, one panel per budget; `judge` takes the rows, these budgets and the settling
+    command."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         table = experiment.scores(sources)
@@ -73,7 +74,7 @@ def _pooling(kind: str) -> str:
 
 
 def _listed(gaps: dict[str, Interval | None]) -> str:
-    return ", ".join(f"{name} {gap_words(one)}" for name, one in gaps.items())
+    return ", ".join(f"{name} {gap_text(one)}" for name, one in gaps.items())
 
 
 def _steeper_is_worse(rows: pd.DataFrame, budgets: list[float], settle: Measurement | None) -> Claim:
@@ -114,7 +115,7 @@ def _between_budgets(rows: pd.DataFrame, small: float, large: float) -> Interval
 
 
 def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Table 1: the tasks that were evaluated, their metrics and lengths; in grey the paper's."""
+    """Table 1: the evaluated tasks with metrics and lengths, and the paper's."""
     rows = sources.evaluations
     if rows.empty:
         everything = Evaluation(("all",), (OURS,), (0.2,), 4, sources.root / EVAL_FOLDER / "tasks")
@@ -126,7 +127,7 @@ def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
 
 
 def _with_intervals(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """The tasks with the 95 % interval of their prompts' mean length: columns mean_low, mean_high."""
+    """Add the 95 % interval of the prompts' mean length: columns mean_low, mean_high."""
     prompts = rows.drop_duplicates(PROMPT).groupby("task", sort=False)["prompt_tokens"]
     found = [mean_interval(prompts.get_group(task).tolist()) for task in frame["task"]]
     return frame.assign(mean_low=[one.low for one in found], mean_high=[one.high for one in found])
@@ -136,7 +137,7 @@ def _like_the_papers(frame: pd.DataFrame) -> Claim:
     shared = sorted(task for task in frame["task"] if task.rpartition("/")[2].lower() in PAPER_TASKS)
     finding = (
         f"{plural(len(frame), 'task')}, {len(shared)} of them the paper's ({', '.join(shared) or 'none'}), scored by "
-        f"{', '.join(sorted(frame['metric'].map(spoken).unique()))}; the longest prompt has "
+        f"{', '.join(sorted(frame['metric'].map(spaced).unique()))}; the longest prompt has "
         f"{frame['longest'].max():,} tokens."
     )
     holds = len(shared) == len(PAPER_TASKS)
@@ -164,10 +165,10 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure = figures.benchmark_table(table, theme, "Scores at 64 slots on average")
     rows = RIVALS.rows(sources)
     used = means_over_tasks(rows, table[table["method"] != FULL], ["arm"])
-    really = ", ".join(
-        f"{line['arm']} {figures.line_words(line, 'slots', '{:.1f}'.format)}" for _, line in used.iterrows()
+    held = ", ".join(
+        f"{line['arm']} {figures.line_text(line, 'slots', '{:.1f}'.format)}" for _, line in used.iterrows()
     )
-    reading = f"{read_table(rows, table)} Slots really held at the end: {really}."
+    reading = f"{read_table(rows, table)} Slots held at the end: {held}."
     grey = grey_table(paper_values(OURS, "tab-2"))
     claim, where = _competes(rows, RIVALS.more_prompts(sources)), RIVALS.origin(sources)
     further = RIVALS.on_paper_data(sources, PAPER_MODEL, *(f"longbench={name}.jsonl" for name in PAPER_TASKS))
@@ -194,7 +195,7 @@ DRAWINGS = {
 
 
 def evaluated_tasks(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a task of evaluation rows: metric, prompts, and shortest, mean and longest prompt in tokens."""
+    """One row per evaluated task: metric, prompts, and shortest, mean and longest prompt in tokens."""
     prompts = rows.drop_duplicates(["task", "difficulty", "content", "length", "depth", "index", "seed"])
     groups = prompts.groupby("task", sort=False)
     table = groups["prompt_tokens"].agg(prompts="size", shortest="min", mean="mean", longest="max")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.atlas.exhibit_texts import exhibits_of
+from kvlab.atlas.exhibit import load_exhibits
 from kvlab.atlas.zsmerge import contents, measured
 
-EXHIBITS = exhibits_of("zsmerge", contents.DRAWINGS | measured.DRAWINGS)
+EXHIBITS = load_exhibits("zsmerge", contents.DRAWINGS | measured.DRAWINGS)

@@ -1,4 +1,4 @@
-"""ZSMerge's figures 1 and 2: three ways to shrink a cache, and what its slots hold as the text grows."""
+"""ZSMerge's figures 1 and 2: three compression strategies, and the cache contents over time."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kvlab.trace.reader import Run
 
 TOKEN_BLOCKS = 192
 PANELS = (
-    "These are the paper's panels A (eviction), B (trained residuals: what LESS evicts lives on in a state beside the "
-    "slots) and C (ZSMerge)."
+    "These are the paper's panels A (eviction), B (trained residuals: LESS keeps evicted tokens in an extra state) "
+    "and C (ZSMerge)."
 )
 WITHOUT_B = (
     "These are the paper's panels A (eviction) and C (ZSMerge); for B, trained residuals, add less to the comparison."
@@ -29,7 +29,7 @@ WITHOUT_B = (
 
 
 def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 1: the same tokens under an evicting method, under LESS where it is there, and under ZSMerge."""
+    """Figure 1: the same tokens under an evicting method, under LESS if present, and under ZSMerge."""
     evicting, trained, merging = (recorded(sources, *names) for names in (claims.EVICTING, ("less",), ("zsmerge",)))
     if isinstance(evicting, Needs) or isinstance(merging, Needs):
         why = "A comparison of an evicting method with ZSMerge is needed."

@@ -1,4 +1,4 @@
-"""ZSMerge's figure 3 and tables 1 and 2: memory, speed and summaries, beside the paper's own numbers."""
+"""ZSMerge's figure 3 and tables 1 and 2: memory, speed and summaries, measured and published."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvlab.atlas.claims import speed as claims
 from kvlab.atlas.claims.contests import contest
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_text, read_table
 from kvlab.figures import scores, throughput
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.measurement import Measurement
@@ -28,7 +28,7 @@ SUMMARIES = Experiment(
 
 
 def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 3: bytes and decode rate over the length of the text."""
+    """Figure 3: bytes and decode rate by context length."""
     rows = benchmarks.newest(sources, FIGURE_3)
     if rows.empty:
         return benchmarks.needs(sources, FIGURE_3)
@@ -47,7 +47,7 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
 
 
 def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
-    """The full cache (the one that is best at each length) and ZSMerge: what is shown of the benchmark's rows."""
+    """The rows of the best full cache per length and of ZSMerge."""
     chosen = rows[rows["figure"].isin(MEASURES) & (rows["is_full"] | (rows["method"] == "zsmerge"))]
     full = chosen["is_full"]
     return pd.DataFrame(
@@ -64,7 +64,7 @@ def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
-    """The rates of the compressed caches with the size of their request in words."""
+    """The rates of the compressed caches with a description of the request size."""
     rates = numbers[(numbers["figure"] == "request rate") & (numbers["method"] != "full")]
     setting = [
         f"{row.model.removeprefix('shape:')}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}"
@@ -75,7 +75,7 @@ def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Table 2: scores at 20, 10 and 5 %; ROUGE-L where summaries were evaluated."""
+    """Table 2: scores at 20, 10 and 5 %; ROUGE-L if summaries were evaluated."""
     table = SUMMARIES.scores(sources)
     if table.empty:
         return SUMMARIES.needs(sources)
@@ -99,14 +99,14 @@ def _above(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
     paper = "ZSMerge scores above H2O at every budget, most so at the smallest (5 %)."
     budgets = sorted(rows.loc[rows["method"] == "zsmerge", "budget"].unique())
     gaps = {budget: gap(rows, "zsmerge", "h2o", budget) for budget in budgets}
-    words = ", ".join(f"{100 * budget:g} % {gap_words(one)}" for budget, one in gaps.items())
+    words = ", ".join(f"{100 * budget:g} % {gap_text(one)}" for budget, one in gaps.items())
     finding = f"Mean score of ZSMerge minus H2O on the same prompts, with its 95 % interval: {words or 'none'}."
     return contest(paper, {str(budget): one for budget, one in gaps.items()}, finding, settle)
 
 
 DRAWINGS = {
     "fig-3": draw_lengths,
-    # Tokens a second of whole requests, as ratios to the full cache of equal batch.
+    # Tokens per second of whole requests, relative to the full cache at the same batch.
     "tab-1": benchmarks.draw_rates(
         "zsmerge-table1", "throughput", "Throughput against the full cache", _ratios, claims.faster
     ),

@@ -66,7 +66,7 @@ def show_batch(out: Path, batch: str, as_json: bool) -> None:
     """The cells of a batch: right of how many, with intervals, and what the full cache made of the prompts."""
     from kvlab.analysis.comparison.repeats import build_batch, ranked, repeat_table
     from kvlab.cli.options.tables import print_batch
-    from kvlab.figures.repeats import rank_line, read_apart, read_references
+    from kvlab.figures.repeats import rank_line, read_references, read_significance
     from kvlab.trace import open_run
     from kvlab.trace.catalogue import list_repeats
 
@@ -81,7 +81,7 @@ def show_batch(out: Path, batch: str, as_json: bool) -> None:
     if found.is_asked:
         typer.echo(read_references(found))
     for group in groups:
-        typer.echo(f"At {rank_line(group)}. {read_apart(found, group)}".rstrip())
+        typer.echo(f"At {rank_line(group)}. {read_significance(found, group)}".rstrip())
     for label, reason in left_out:
         typer.echo(f"Not ranked: {label}, {reason}.")
     typer.echo(f"Look at it: kvlab app --runs {out} --open {batch}")

@@ -102,7 +102,7 @@ def table(
     if known is None:
         tables = paper_table_text.score_tables(rows)
     else:
-        tables = [paper_table_text.beside_table(known, paper_tables.beside(known, rows), rows)]
+        tables = [paper_table_text.comparison_table(known, paper_tables.compare_scores(known, rows), rows)]
     if path is None:
         typer.echo("\n".join(map(paper_table_text.markdown, tables)), nl=False)
     else:

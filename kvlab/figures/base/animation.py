@@ -1,4 +1,4 @@
-"""A slider and a play button under a figure whose frames are steps."""
+"""Slider and play button for figures with frames."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MILLISECONDS = 350
 
 
 def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = "light", below: int = 74) -> go.Figure:
-    """The same figure with a slider over its frames, which must be named, and a button that plays them.
+    """Add a slider over the figure's named frames and play/pause buttons.
 
-    `active` is the frame whose traces the figure starts with; `below` leaves room for the axis in pixels. The figure
-    grows by what stands below it.
+    `active` is the frame the figure starts with; `below` reserves room for the axis in pixels. The figure grows by the
+    height of the controls.
     """
     names = [frame.name for frame in figure.frames]
     button = {"label": "play", "method": "animate", "args": [None, _jump(MILLISECONDS, fromcurrent=True)]}
@@ -38,7 +38,7 @@ def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = 
 
 
 def frames_of(names: Sequence[Any], traces: Sequence[Sequence[Any]]) -> list[go.Frame]:
-    """Frames that replace the first traces of a figure, one for each name."""
+    """Frames that replace the first traces of a figure, one per name."""
     return [
         go.Frame(data=list(data), traces=list(range(len(data))), name=str(name))
         for name, data in zip(names, traces, strict=True)

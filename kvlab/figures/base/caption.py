@@ -1,4 +1,4 @@
-"""What stands under an exported picture: its one-line reading, and in small the run and versions it was drawn from."""
+"""Caption under an exported image: the reading, and in small print the run and versions."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kvlab.figures.base.template import FONT, INK, QUIET
 
 EDGE, LEADING = 24, 1.45
 READING_SIZE, SOURCE_SIZE = 13, 11
-# Characters are counted and not measured, so that a caption fits whichever of the fonts the machine has.
+# Mean character widths per font size, so that wrapping does not depend on the installed fonts.
 NARROW, WIDE = 0.6, 1.05
 SIZE_OF_SVG = re.compile(rb'<svg[^>]*?\swidth="([\d.]+)"[^>]*?\sheight="([\d.]+)"')
 
 
 def caption(reading: str, source: str, theme: Theme = "light", width: int = 1100) -> go.Figure:
-    """A figure of nothing but the two texts, each wrapped to `width` pixels and as high as its lines."""
+    """A figure that holds only the two texts, wrapped to `width` pixels."""
     figure, down = go.Figure(), 6.0
     for text, size, ink in ((reading, READING_SIZE, INK[theme]), (source, SOURCE_SIZE, QUIET[theme])):
         lines = wrapped(text, size, width - 2 * EDGE)
@@ -43,14 +43,14 @@ def caption(reading: str, source: str, theme: Theme = "light", width: int = 1100
 
 
 def wrapped(text: str, size: float, width: float) -> list[str]:
-    """The text in lines that fit `width` pixels at this font size; scripts of square characters get fewer a line."""
-    square = any(unicodedata.east_asian_width(sign) in "WF" for sign in text)
+    """Wrap the text to `width` pixels at this font size; East Asian text gets fewer characters per line."""
+    square = any(unicodedata.east_asian_width(character) in "WF" for character in text)
     return textwrap.wrap(" ".join(text.split()), max(1, int(width / (size * (WIDE if square else NARROW)))))
 
 
 def below_svg(picture: bytes, text: bytes) -> bytes:
-    """One SVG with `text` under `picture`; both are SVG and keep their size."""
-    (width, height), (_, more) = size_of_svg(picture), size_of_svg(text)
+    """One SVG with `text` (SVG) under `picture` (SVG)."""
+    (width, height), (_, more) = svg_size(picture), svg_size(text)
     size = f'width="{width:g}" height="{height + more:g}" viewBox="0 0 {width:g} {height + more:g}"'
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size}>'
     return opening.encode() + picture + f'<g transform="translate(0,{height:g})">'.encode() + text + b"</g></svg>"
@@ -67,7 +67,7 @@ def below_png(picture: bytes, text: bytes) -> bytes:
     return file.getvalue()
 
 
-def size_of_svg(picture: bytes) -> tuple[float, float]:
+def svg_size(picture: bytes) -> tuple[float, float]:
     """Width and height in pixels."""
     found = SIZE_OF_SVG.match(picture.lstrip())
     if found is None:
@@ -76,5 +76,5 @@ def size_of_svg(picture: bytes) -> tuple[float, float]:
 
 
 def _literal(text: str) -> str:
-    """Text that plotly reads neither as tags nor as a formula."""
+    """Escape text for plotly (tags and formulas)."""
     return html.escape(text, quote=False).replace("$", "&#36;")

@@ -1,4 +1,4 @@
-"""Words on the cells of a heat map, each in the ink that reads best on its cell's colour."""
+"""Text on heat map cells in a contrasting colour."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 DARK_INK, LIGHT_INK = "#12151C", "#FFFFFF"
 
 
-def words_on_cells(heat: go.Heatmap, words: Sequence[Sequence[str]] | np.ndarray, size: int = 11) -> go.Scatter:
-    """A trace of the words over `heat`, whose `zmin`, `zmax`, `x` and `y` must be set; empty words are left out.
+def cell_text(heat: go.Heatmap, words: Sequence[Sequence[str]] | np.ndarray, size: int = 11) -> go.Scatter:
+    """A trace of the texts over `heat`, whose `zmin`, `zmax`, `x` and `y` must be set; empty texts are skipped.
 
-    Plotly's own words in cells choose between grey and white, which are hard to read on middle tones.
+    Plotly's own cell text uses only grey and white, which are hard to read on middle tones.
     """
     values, table = np.asarray(heat.z, float), np.asarray(words, object)
     rows, columns = np.nonzero(table != "")
@@ -30,7 +30,7 @@ def words_on_cells(heat: go.Heatmap, words: Sequence[Sequence[str]] | np.ndarray
 
 
 def colours_at(scale: Iterable[tuple[float, str]], shares: np.ndarray) -> np.ndarray:
-    """(..., 3) red, green, blue from 0 to 255 at `shares` (0 to 1) of a scale of (share, #RRGGBB) stops."""
+    """(..., 3) RGB from 0 to 255 at `shares` (0 to 1) of a scale of (share, #RRGGBB) stops."""
     places, colours = zip(*scale, strict=True)
     stops = np.array([channels(colour) for colour in colours])
     known = np.nan_to_num(shares)
@@ -38,19 +38,19 @@ def colours_at(scale: Iterable[tuple[float, str]], shares: np.ndarray) -> np.nda
 
 
 def ink_on(ground: np.ndarray) -> str:
-    """Dark or light ink, whichever has the higher contrast (WCAG) on a ground of red, green, blue from 0 to 255."""
+    """The dark or light text colour with the higher WCAG contrast on a background (RGB, 0 to 255)."""
     light = luminance(ground)
     on_dark, on_light = 1.05 / (light + 0.05), (light + 0.05) / (luminance(channels(DARK_INK)) + 0.05)
     return LIGHT_INK if on_dark >= on_light else DARK_INK
 
 
 def luminance(colour: np.ndarray) -> float:
-    """Relative luminance (WCAG 2) of red, green, blue from 0 to 255: 0 is black, 1 white."""
+    """Relative luminance (WCAG 2) of RGB values from 0 to 255: 0 is black, 1 white."""
     channels = colour / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
 def channels(colour: str) -> np.ndarray:
-    """Red, green, blue from 0 to 255 of #RRGGBB."""
+    """RGB from 0 to 255 of #RRGGBB."""
     return np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])

@@ -1,4 +1,4 @@
-"""Figures as files: PNG and SVG through a Chromium that stays open, CSV of the frame, and one self-contained page."""
+"""Export figures: PNG and SVG through a Chromium that stays open, CSV of the frame, self-contained HTML."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.errors import UserError
-from kvlab.figures.base.caption import below_png, below_svg, caption, size_of_svg
+from kvlab.figures.base.caption import below_png, below_svg, caption, svg_size
 from kvlab.figures.base.palette import SURFACES, Theme
 from kvlab.figures.base.template import FONT, INK, for_export
 
 ImageFormat = Literal["png", "svg"]
 NO_BROWSER = (
-    "PNG and SVG are drawn by Chromium, which was not found: install it (Debian: apt install chromium) or Chrome, "
-    "or take the HTML file."
+    "PNG and SVG need Chromium, which was not found: install it (Debian: apt install chromium) or Chrome, "
+    "or export HTML instead."
 )
 SECONDS = 60
 
 
 def find_browser() -> str | None:
-    """The Chromium or Chrome that kaleido would use; None where there is none."""
+    """The Chromium or Chrome that kaleido would use; None if there is none."""
     from choreographer.browsers.chromium import Chromium
 
     return Chromium.find_browser(skip_local=False)
 
 
 class ImageWriter:
-    """Draws figures in one Chromium that is started at the first image and kept, which makes each ten times faster."""
+    """Renders figures in one Chromium, started at the first image and kept open (ten times faster per image)."""
 
     def __init__(self) -> None:
-        # One thread: the browser draws one figure at a time, and a browser that hangs must not hang the caller.
+        # One thread: the browser renders one figure at a time, and a hanging browser must not block the caller.
         self._worker = ThreadPoolExecutor(1, "kvlab-images")
         self._started = False
 
     def image(
         self, figure: go.Figure, kind: ImageFormat, reading: str = "", source: str = "", theme: Theme = "light"
     ) -> bytes:
-        """The figure as PNG (twice the pixels) or SVG on an opaque ground, with its reading and origin under it.
+        """The figure as PNG (at scale 2) or SVG on an opaque background, with its reading and source below.
 
         Raises:
-            UserError: there is no Chromium, or it does not answer.
+            UserError: there is no Chromium, or it does not respond.
         """
         if find_browser() is None:
             raise UserError(NO_BROWSER)
@@ -56,12 +56,12 @@ class ImageWriter:
     def picture(
         self, svg: bytes, kind: ImageFormat, reading: str = "", source: str = "", theme: Theme = "light", scale: int = 2
     ) -> bytes:
-        """An SVG of kvlab's own as PNG (`scale` times the pixels) or SVG, with the same words under it; as `image`."""
+        """Convert an SVG to PNG (at `scale`) or SVG with the same caption; raises as `image` does."""
         if kind == "svg" and not (reading or source):
             return svg
         if find_browser() is None:
             raise UserError(NO_BROWSER)
-        # The words are drawn at twice the pixels too, so only a picture without them may be smaller.
+        # The caption is rendered at scale 2, so only a picture without one may use another scale.
         scale = 2 if reading or source else scale
         return self._answer(self._pictured, svg, kind, reading, source, theme, scale)
 
@@ -73,14 +73,14 @@ class ImageWriter:
             kaleido.stop_sync_server(silence_warnings=True)
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _answer(self, draw: Callable[..., bytes], *given: Any) -> bytes:
+    def _answer(self, draw: Callable[..., bytes], *args: Any) -> bytes:
         try:
-            return self._worker.submit(draw, *given).result(SECONDS)
+            return self._worker.submit(draw, *args).result(SECONDS)
         except TooSlow as error:
-            raise UserError("Chromium did not draw the figure within a minute: take the HTML file instead.") from error
+            raise UserError("Chromium did not render the figure within a minute: export HTML instead.") from error
 
     def _pictured(self, svg: bytes, kind: ImageFormat, reading: str, source: str, theme: Theme, scale: int) -> bytes:
-        figure = of_svg(svg)
+        figure = figure_from_svg(svg)
         picture = svg if kind == "svg" else self._draw(figure, kind, scale)
         if not (reading or source):
             return picture
@@ -106,9 +106,9 @@ class ImageWriter:
         )
 
 
-def of_svg(svg: bytes) -> go.Figure:
-    """A figure of nothing but an SVG, as large as it, by which the browser that draws figures draws it too."""
-    width, height = size_of_svg(svg)
+def figure_from_svg(svg: bytes) -> go.Figure:
+    """Wrap an SVG in a figure of its size, so that the same browser renders it."""
+    width, height = svg_size(svg)
     figure = go.Figure().update_xaxes(visible=False).update_yaxes(visible=False)
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     everywhere = {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "sizex": 1, "sizey": 1, "sizing": "stretch"}
@@ -118,14 +118,14 @@ def of_svg(svg: bytes) -> go.Figure:
 
 
 def csv(frame: pd.DataFrame) -> bytes:
-    """The frame as CSV (UTF-8); a meaningful index is kept."""
+    """The frame as CSV (UTF-8), with the index if it is meaningful."""
     plain = isinstance(frame.index, pd.RangeIndex) and frame.index.name is None
     return frame.to_csv(index=not plain).encode("utf-8")
 
 
 @dataclass(frozen=True)
 class Section:
-    """One figure of a page with its one-line reading, where it came from, and further lines of text below it."""
+    """A figure of an HTML document with its reading, source, and further lines of text."""
 
     figure: go.Figure
     reading: str
@@ -134,12 +134,12 @@ class Section:
 
 
 def page(figure: go.Figure, reading: str, source: str, theme: Theme = "light") -> bytes:
-    """One HTML file that needs nothing else: the figure, its reading, and the run and versions it was drawn from."""
+    """One self-contained HTML file: the figure, its reading, and its source."""
     return document(str(figure.layout.title.text or "kvlab"), "", [Section(figure, reading, source)], theme)
 
 
 def document(title: str, introduction: str, sections: Sequence[Section], theme: Theme = "light") -> bytes:
-    """One HTML file of several figures that needs nothing else; plotly.js is in it once."""
+    """One self-contained HTML file of several figures, with plotly.js included once."""
     style = (
         f"body{{font-family:{FONT};background:{SURFACES[theme]};color:{INK[theme]};max-width:1120px;margin:24px auto;"
         "padding:0 12px;line-height:1.5}section{margin-bottom:36px;overflow-x:auto}"

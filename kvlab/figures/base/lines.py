@@ -1,4 +1,4 @@
-"""Lines of a figure, told from one another by their colours, their dashes and, where they have some, their markers."""
+"""Lines of a figure, distinguished by colour, dash and (optionally) marker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.figures.base.palette import HUES, Theme, pick
 
 
 class Line(NamedTuple):
-    """A column of a frame, the name of its line, and what tells that line from the others."""
+    """A column of a frame with its line's name and style."""
 
     column: str
     name: str
@@ -30,10 +30,10 @@ def add_lines(
     hover: str,
     **options: Any,
 ) -> go.Figure:
-    """The same figure with a line for each of `lines`; `{name}` in `hover` is its name, `options` as of `add_line`."""
+    """Add a line for each of `lines`; `{name}` in `hover` is its name, `options` are those of `add_line`."""
     for column, name, hue, dash, marker in lines:
-        said = hover.replace("{name}", name)
-        add_line(figure, x, frame[column], name, pick(HUES[hue], theme), dash, said, marker=marker, **options)
+        text = hover.replace("{name}", name)
+        add_line(figure, x, frame[column], name, pick(HUES[hue], theme), dash, text, marker=marker, **options)
     return figure
 
 
@@ -51,7 +51,7 @@ def add_line(
     width: float = 1.8,
     **options: object,
 ) -> None:
-    """Add the line to `figure`; `hover` is what a point says, `options` are further ones of `go.Scatter`."""
+    """Add a line; `hover` is the hover text of a point, `options` are passed to `go.Scatter`."""
     points = {"mode": "lines+markers", "marker": {"symbol": marker, "size": size, "color": colour}}
     figure.add_scatter(
         x=x,
@@ -63,6 +63,13 @@ def add_line(
     )
 
 
+def interval_bars(frame: pd.DataFrame, column: str = "score") -> dict[str, Any]:
+    """Error bars (`error_x` or `error_y`) from `column` to its `_low` and `_high`."""
+    mean = frame[column]
+    high, low = frame[f"{column}_high"] - mean, mean - frame[f"{column}_low"]
+    return {"type": "data", "array": high, "arrayminus": low, "thickness": 1.2, "width": 3}
+
+
 def add_area(
     figure: go.Figure,
     x: pd.Series,
@@ -72,7 +79,7 @@ def add_area(
     hover: str,
     pattern: dict[str, object] | None = None,
 ) -> None:
-    """Add an area above those there; `hover` is its hover template without the rest of the box."""
+    """Stack an area on those already added; `hover` is its hover text."""
     figure.add_scatter(
         x=x, y=y, name=name, stackgroup="all", mode="lines", line={"width": 0.5, "color": colour}, fillcolor=colour,
         fillpattern=pattern, hovertemplate=f"{hover}<extra></extra>",

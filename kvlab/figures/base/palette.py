@@ -1,4 +1,4 @@
-"""One colour, marker and dash for each method everywhere, and one colour for each state of a token: `palette.toml`."""
+"""Fixed colour, marker and dash per method, and colour per token state, from `palette.toml`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MASS_COLOURS: dict[str, tuple[str, str]] = {
     "sag": HUES["red"],
     "regret": HUES["grey"],
 }
-# What became of a token, as `analysis.autopsy.FATES`: its name in words, the state whose colour it has, and a pattern.
+# `analysis.attention.autopsy.FATES`: (name, state whose colour it has, pattern)
 FATES: dict[str, tuple[str, str, str]] = {
     "kept": ("kept whole", "kept", ""),
     "merged": ("merged with others", "pivot", "x"),
@@ -48,7 +48,7 @@ DIVERGING: dict[Theme, list[str]] = _DATA["diverging"]
 
 @dataclass(frozen=True)
 class Style:
-    """How one run is drawn wherever it appears."""
+    """Style of one run in every figure."""
 
     colour: str
     marker: str
@@ -61,19 +61,19 @@ def pick(pair: tuple[str, str], theme: Theme) -> str:
 
 
 def method_hue(method: str) -> str:
-    """The name of the hue that a method has everywhere, one of `HUES`."""
+    """Name of a method's hue, one of `HUES`."""
     return (METHODS.get(method) or _fallback(method))[0]
 
 
 def method_style(method: str, theme: Theme = "light", rank: int = 0) -> Style:
-    """The fixed style of a method; `rank` counts further budgets of it: same hue, another dash, fainter."""
+    """Style of a method; `rank` counts its further budgets: same hue, another dash, fainter."""
     hue, marker, dash = METHODS.get(method) or _fallback(method)
     colour = mix(pick(HUES[hue], theme), SURFACES[theme], min(0.6, 0.28 * rank))
     return Style(colour, marker, DASHES[(DASHES.index(dash) + rank) % len(DASHES)])
 
 
 def run_styles(runs: Iterable[tuple[str, str]], theme: Theme = "light") -> dict[str, Style]:
-    """The style of every run, by label, from (label, method) pairs in the order they are shown."""
+    """Style of every run, by label, from (label, method) pairs in display order."""
     styles: dict[str, Style] = {}
     ranks: dict[str, int] = {}
     for label, method in runs:
@@ -84,7 +84,7 @@ def run_styles(runs: Iterable[tuple[str, str]], theme: Theme = "light") -> dict[
 
 
 def _fallback(method: str) -> tuple[str, str, str]:
-    """The same style for the same unknown name in every process: from a checksum, not from Python's salted hash."""
+    """Style of an unknown method, from a checksum because Python's hash differs between processes."""
     number = zlib.crc32(method.encode())
     hues = [name for name in HUES if name not in ("ink", "grey")]
     return (
@@ -95,7 +95,7 @@ def _fallback(method: str) -> tuple[str, str, str]:
 
 
 def fate_scale(fate: str, theme: Theme) -> list[tuple[float, str]]:
-    """A colour scale for a share of tokens with this fate: from the ground to its own colour, darker at the end."""
+    """Colour scale for a share of tokens with this fate, from the background to its colour, darker at the end."""
     colour = pick(STATE_COLOURS[FATES[fate][1]], theme)
     end = mix(colour, pick(HUES["ink"], theme), 0.55)
     return [(0.0, mix(colour, SURFACES[theme], 0.92)), (0.5, colour), (1.0, end)]
@@ -108,7 +108,7 @@ def mix(colour: str, other: str, share: float) -> str:
 
 
 def state_scale(theme: Theme) -> list[tuple[float, str]]:
-    """A stepped colour scale for heat maps of states: code k of n states takes [k/n, (k+1)/n)."""
+    """Stepped colour scale for heat maps of states: code k of n states takes [k/n, (k+1)/n)."""
     colours = [pick(pair, theme) for pair in STATE_COLOURS.values()]
     count = len(colours)
     return [(edge / count, colour) for index, colour in enumerate(colours) for edge in (index, index + 1)]

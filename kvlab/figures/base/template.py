@@ -1,4 +1,4 @@
-"""The one look all figures share."""
+"""Shared layout of all figures."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
 QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
-MANY_LINES, PALE = 4, 0.28  # of more lines one is in focus, the others have this opacity
-# What a place on an axis of this title is in the dashboard's address: a click on a mark goes there.
-PLACES = {
+MANY_LINES, PALE = 4, 0.28  # with more lines, all but the one in focus have this opacity
+# Axis title to URL parameter of the dashboard: a click on a mark navigates there.
+URL_PARAMETERS = {
     "KV head": "head",
     "layer": "layer",
     "step": "step",
@@ -32,18 +32,18 @@ PLACES = {
 def finish(
     figure: go.Figure, *, title: str, x: str, y: str, theme: Theme = "light", height: int = HEIGHT, legend: bool = True
 ) -> go.Figure:
-    """The same figure with title, axis titles, fonts, grid and legend as everywhere in kvlab.
+    """Apply title, axis titles, fonts, grid and legend.
 
-    The paper stays clear so that a figure takes the colour of the page; an export fills it in.
+    The background stays transparent to match the page; exports fill it in.
     """
     figure.layout.template = "none"
     layout = _merged(figure.layout.to_plotly_json(), _look(title, theme, height, legend))
     for name in {"xaxis", "yaxis", *layout}:
         if name.startswith(("xaxis", "yaxis")):
             layout[name] = _merged(layout.get(name, {}), _axis(x if name[0] == "x" else y, theme))
-    go_to = {axis: PLACES[words] for axis, words in (("x", x), ("y", y)) if words in PLACES}
+    go_to = {axis: URL_PARAMETERS[title] for axis, title in (("x", x), ("y", y)) if title in URL_PARAMETERS}
     layout["meta"] = {**(layout.get("meta") or {}), **({"go": go_to} if go_to else {})}
-    # Set at once: update_layout and update_xaxes ask after every field, which takes eight times as long.
+    # Assigned at once: update_layout and update_xaxes validate each field, which takes eight times as long.
     figure.layout = layout
     return figure
 
@@ -78,7 +78,7 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
             "traceorder": "normal",
         },
         "showlegend": legend,
-        # The same picture after a change of data keeps the reader's zoom.
+        # keeps the zoom when the data change
         "uirevision": title,
     }
 
@@ -98,13 +98,13 @@ def _axis(title: str, theme: Theme) -> dict[str, Any]:
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """`old` with all of `new` put into it, dictionaries within dictionaries too."""
+    """Deep merge of `new` into `old`."""
     both = {key: _merged(old[key], value) for key, value in new.items() if isinstance(value, dict) and key in old}
     return old | new | both
 
 
 def colour_bar(title: str, theme: Theme, **options: object) -> dict[str, object]:
-    """A slim colour bar with its unit above it."""
+    """A slim colour bar with a title."""
     return {
         "title": {"text": title, "side": "right", "font": {"size": 12}},
         "thickness": 12,
@@ -115,13 +115,13 @@ def colour_bar(title: str, theme: Theme, **options: object) -> dict[str, object]
 
 
 def for_export(figure: go.Figure, theme: Theme, width: int = 1100) -> go.Figure:
-    """A copy on an opaque ground, as wide as a figure in a paper, for PNG, SVG and HTML."""
+    """A copy on an opaque background with a fixed width, for PNG, SVG and HTML."""
     copy = go.Figure(figure)
     return copy.update_layout(paper_bgcolor=SURFACES[theme], plot_bgcolor=SURFACES[theme], width=width)
 
 
 def log_axis(values: pd.Series | np.ndarray) -> dict[str, object]:
-    """Axis settings for a log scale over the positive `values`: powers of ten, or 1, 2, 5 where they span little."""
+    """Axis settings for a log scale over the positive `values`: powers of ten, or finer ticks for small ranges."""
     positive = values[values > 0]
     settings: dict[str, object] = {"type": "log", "exponentformat": "power", "tickfont": {"size": 11}}
     low, high = (float(positive.min()), float(positive.max())) if len(positive) else (1.0, 10.0)
@@ -134,6 +134,36 @@ def log_axis(values: pd.Series | np.ndarray) -> dict[str, object]:
 
 
 def token_ticks(labels: list[str], limit: int = 12) -> dict[str, object]:
-    """Axis settings that show at most `limit` of many labels, evenly spaced."""
+    """Axis settings that show at most `limit` labels, evenly spaced."""
     chosen = labels[:: max(1, -(-len(labels) // limit))]
     return {"type": "category", "tickmode": "array", "tickvals": chosen, "ticktext": chosen}
+
+
+SAME_LINE = 1e-3  # relative difference that is not visible
+
+
+def has_colour_bar(figure: go.Figure) -> bool:
+    """Whether the figure has a colour bar."""
+    maps = any(trace.type in ("heatmap", "histogram2d") and trace.showscale is not False for trace in figure.data)
+    marks = any(trace.type == "scatter" and bool(trace.marker.showscale) for trace in figure.data)
+    return maps or marks or figure.layout.coloraxis.colorscale is not None
+
+
+def same_lines(figure: go.Figure) -> int:
+    """Number of lines if there is more than one and all coincide; else 0."""
+    lines = [trace for trace in figure.data if trace.type == "scatter" and "lines" in (trace.mode or "")]
+    if len(lines) < 2 or len(lines) < len(figure.data):
+        return 0
+    first = lines[0]
+    return len(lines) if all(_same(first.x, line.x) and _same(first.y, line.y) for line in lines[1:]) else 0
+
+
+def _same(one: object, other: object) -> bool:
+    if one is None or other is None:
+        return False
+    first, second = np.asarray(one), np.asarray(other)
+    if first.shape != second.shape:
+        return False
+    if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
+        return bool(np.allclose(first, second, rtol=SAME_LINE, atol=0, equal_nan=True))
+    return bool(np.array_equal(first, second))

@@ -1,4 +1,4 @@
-"""A figure as a small SVG for lists: its lines, bars, points and heat maps without any text, in a few kilobytes."""
+"""Render a figure as a small SVG for lists: lines, bars, points and heat maps without text, a few kilobytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_BARS = 120
 
 
 def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
-    """The figure as SVG of 240 x 120 with nothing but its marks; what it cannot draw is left out."""
+    """The figure as a 240 x 120 SVG of its marks; unsupported traces are skipped."""
     panels: dict[tuple[str, str], Panel] = {}
     placed = [(trace, _panel(panels, figure, trace)) for trace in figure.data if hasattr(trace, "xaxis")]
     points = [(trace, panel, *_points(trace, panel)) for trace, panel in placed]
@@ -37,15 +37,15 @@ def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(body)}</svg>'
 
 
-def blank(words_inside: str, theme: Theme = "light") -> str:
-    """What stands in for a figure that is not there (yet), with a word or two on why."""
+def blank(reason: str, theme: Theme = "light") -> str:
+    """Placeholder for a missing figure, with a short reason."""
     ink = QUIET[theme]
     box = f'<rect x="4" y="4" width="{WIDTH - 8}" height="{HEIGHT - 8}" rx="6" fill="none" stroke="{ink}"'
     words = f'<text x="{WIDTH / 2}" y="{HEIGHT / 2 + 4}" fill="{ink}" text-anchor="middle" font-size="12"'
     font = 'font-family="Inter, system-ui, sans-serif"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'
-        f'{box} stroke-dasharray="4 4" stroke-width="1"/>{words} {font}>{words_inside}</text></svg>'
+        f'{box} stroke-dasharray="4 4" stroke-width="1"/>{words} {font}>{reason}</text></svg>'
     )
 
 
@@ -71,7 +71,7 @@ def _order(axis: Any) -> enumerate[Any]:
 
 
 def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
-    """The trace's x and y as numbers on its axes; missing ones are counted up."""
+    """The trace's x and y as numbers on its axes; missing ones are enumerated."""
     x, y = getattr(trace, "x", None), getattr(trace, "y", None)
     if trace.type == "heatmap" and trace.z is not None:
         rows, columns = np.shape(trace.z)
@@ -145,7 +145,7 @@ def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, seen: np.ndarr
 def _heat(trace: Any, panel: Panel, theme: Theme) -> str:
     values = np.asarray(trace.z, float)
     for axis in (0, 1):
-        # The largest of each block: a thin bright line must not fall between the cells.
+        # Maximum per block, so that thin bright lines stay visible.
         edges = block_edges(0, values.shape[axis], MOST_CELLS)[:-1]
         values = np.fmax.reduceat(values, edges, axis=axis)
     if not panel.y.reverse:
@@ -167,7 +167,7 @@ def _heat(trace: Any, panel: Panel, theme: Theme) -> str:
 
 
 def _coloured(shares: np.ndarray, scale: Any, theme: Theme) -> np.ndarray:
-    """(rows, columns, 4) uint8 of shares between 0 and 1; clear where there is no value."""
+    """(rows, columns, 4) uint8 RGBA of shares between 0 and 1; transparent where there is no value."""
     stops = [(float(place), str(colour)) for place, colour in scale or ()]
     if not stops or not all(colour.startswith("#") for _, colour in stops):
         colours = SEQUENTIAL[theme]
@@ -180,7 +180,7 @@ def _coloured(shares: np.ndarray, scale: Any, theme: Theme) -> np.ndarray:
 
 
 def _colour(trace: Any, theme: Theme) -> str:
-    """The colour of a trace's line or marker where it is one colour."""
+    """The colour of a trace's line or marker if it is a single colour."""
     for part in ("line", "marker"):
         colour = getattr(getattr(trace, part, None), "color", None)
         if isinstance(colour, str):
@@ -196,7 +196,7 @@ def _frame(panel: Panel, theme: Theme) -> str:
 
 
 def _unknown(theme: Theme) -> str:
-    """A figure without axes, such as a river or a table: a sign that there is one."""
+    """Symbol for a figure without axes, such as a Sankey diagram or a table."""
     colour = pick(HUES["purple"], theme)
     paths = (f"M20 {y}C110 {y} 130 {60 + (y - 60) / 3:.0f} 220 {60 + (y - 60) / 3:.0f}" for y in (25, 48, 72, 95))
     return "".join(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="7" opacity="0.5"/>' for path in paths)
@@ -204,7 +204,7 @@ def _unknown(theme: Theme) -> str:
 
 @dataclass
 class Panel:
-    """One pair of axes: where it lies in the picture, and the values at its edges."""
+    """A pair of axes: its position in the picture, and its scales."""
 
     left: float
     top: float
@@ -222,7 +222,7 @@ class Panel:
 
 @dataclass
 class Scale:
-    """One axis: categories by their order, or numbers (their logarithm on a log axis) between the outermost ones."""
+    """One axis: categories in order, or numbers (log10 on a log axis) between the extremes."""
 
     log: bool
     reverse: bool
@@ -231,7 +231,7 @@ class Scale:
     high: float = -math.inf
 
     def numbers(self, values: Any) -> np.ndarray:
-        """Values as numbers; widens the axis to them."""
+        """Values as numbers; extends the axis to include them."""
         listed = [] if values is None else list(values)
         if any(isinstance(value, str) for value in listed):
             places = [self.categories.setdefault(str(value), len(self.categories)) for value in listed]

@@ -1,4 +1,4 @@
-"""Views from outside: a frame of a run and the figure drawn from it; the dashboard makes the page around them."""
+"""Views registered by plug-ins: a frame of a run and the figure drawn from it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kvlab.trace.reader import Run
 
 @dataclass(frozen=True)
 class View:
-    """A page of the dashboard about one run.
+    """A dashboard page about one run.
 
-    `frame` reads the run, `figure` draws the frame in a theme, `reading` says in one line what is seen. The page shows
-    `title` and `sentence`, the run in view, the figure with its reading, and the frame as CSV. A UserError from `frame`
-    is shown as it is. `name` is in the page's address: small letters, digits and underscores.
+    `frame` reads the run, `figure` draws the frame in a theme, `reading` describes it in one line. The page shows
+    `title` and `sentence`, the current run, the figure with its reading, and the frame as CSV. A UserError from `frame`
+    is shown as is. `name` is part of the page's URL: lower-case letters, digits and underscores.
     """
 
     name: str
@@ -30,11 +30,11 @@ class View:
     reading: Callable[[pd.DataFrame], str]
 
 
-# The dashboard imports only plug-ins that say so, since the others bring the model stack with them.
+# The dashboard imports only plug-ins that register views, because others import torch and transformers.
 VIEWS: Registry[View] = Registry("view", only_of_plugins_with="register_view")
 
 
 def register_view(view: View) -> View:
-    """Make a view known; raises UserError where the name is another view's."""
+    """Register a view; raises UserError if the name is taken."""
     VIEWS.add(view.name, view)
     return view

@@ -1,4 +1,4 @@
-"""Token text and numbers as they are shown in figures."""
+"""Format token text and numbers for figures."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Iterable
 
 MARKS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
-SMALLEST_SHARE = 1e-5  # a thousandth of a per cent: below it the digits say nothing
+SMALLEST_SHARE = 1e-5  # 0.001 %
 
 
 def visible(text: str, limit: int = 24) -> str:
-    """`token_text`, escaped for plotly, which reads tags in labels; never for sentences and tables."""
+    """`token_text` with HTML escaped, for plotly labels only."""
     return html.escape(token_text(text, limit), quote=False)
 
 
 def token_text(text: str, limit: int = 24) -> str:
-    """A token's text with its white space made visible, cut to `limit` characters."""
+    """A token's text with visible white space, truncated to `limit` characters."""
     shown = text.translate(MARKS) or "∅"
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def token_label(position: int, text: str, limit: int = 24) -> str:
-    """A token's position, and its text in quotation marks, so that no digit of the one is taken for the other's."""
+    """Position and quoted text, so that digits of the text are not read as part of the position."""
     return f"{position} “{visible(text, limit)}”"
 
 
 def token_labels(positions: Iterable[int], texts: list[str]) -> list[str]:
-    """A unique label for each position: `token_label`, or the number alone where there is no text."""
+    """A unique label per position: `token_label`, or the position alone if there is no text."""
     return [token_label(place, texts[place]) if place < len(texts) else f"{place}" for place in positions]
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, as a power of ten (2×10⁻⁷) only where a person would write one."""
+    """A number with this many significant digits, as a power of ten (2×10⁻⁷) only if very large or small."""
     if value is None or not math.isfinite(value):
         return "not recorded"
     if value and not 1e-4 <= abs(value) < 1e6:
@@ -43,8 +43,13 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{float(shown):,.0f}" if "e" in shown else shown
 
 
+def two_digits(value: float) -> str:
+    """A number with two significant digits."""
+    return number(value, 2)
+
+
 def percent(share: float | None) -> str:
-    """A share as a percentage; one too small to matter as `under 0.001 %`, whatever its sign."""
+    """A share as a percentage; tiny ones as `under 0.001 %`."""
     if share is None or not math.isfinite(share):
         return "not recorded"
     return "under 0.001 %" if 0 < abs(share) < SMALLEST_SHARE else f"{number(100 * share)} %"
@@ -56,7 +61,7 @@ def signed_percent(change: float | None) -> str:
 
 
 def lost(share: float | None) -> str:
-    """A share of attention that was lost, as `3 % lost`; a negative one as `3 % gained`: sag is positive where lost."""
+    """A lost share of attention as `3 % lost`, or `3 % gained` if negative."""
     if share is None or not math.isfinite(share):
         return "not recorded"
     return f"{percent(abs(share))} {'gained' if share < 0 else 'lost'}"
@@ -74,21 +79,21 @@ def byte_size(count: float | None) -> str:
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
-    """What to divide by, and the unit's name, so that an axis up to `largest` bytes reads well."""
+    """(divisor, unit name) for an axis up to `largest` bytes."""
     for factor, unit in ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB")):
         if largest >= factor:
             return factor, unit
     return 1, "bytes"
 
 
-def spoken(name: str) -> str:
-    """A name as it stands on a command line, in words: `key_value` as `key value`."""
+def spaced(name: str) -> str:
+    """An identifier with spaces instead of underscores."""
     return name.replace("_", " ")
 
 
-def drawn_of(drawn: int, every: int, noun: str, which: str = "") -> str:
-    """A sentence that says how many of how many a picture shows, and `which`; empty where it shows all."""
-    return "" if drawn >= every else f" Drawn are {drawn:,} of {every:,} {noun}s{which and ', '}{which}."
+def shown_of(drawn: int, every: int, noun: str, which: str = "") -> str:
+    """`Showing 60 of 211 tokens, the widest.`; empty if all are shown."""
+    return "" if drawn >= every else f" Showing {drawn:,} of {every:,} {noun}s{which and ', '}{which}."
 
 
 def plural(count: float, noun: str) -> str:

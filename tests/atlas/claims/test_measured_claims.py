@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.atlas.claims import needle, speed, usage
+from kvlab.atlas.claims import speed, usage
 from kvlab.atlas.claims.contests import NOT_BEHIND, contest
+from kvlab.atlas.kvmerger import needle
 from kvlab.common.intervals import Interval
 from kvlab.results.verdict import FAILS, HOLDS, OPEN
 

@@ -247,7 +247,7 @@ def test_the_influence_of_all_slots_and_later_steps_is_added_up():
     steps = pd.DataFrame({"step": [0, 1, 2], "layer": 0, "head": 0, "tokens_seen": [4, 5, 6], "live_slots": [3, 3, 4]})
     true = np.array([[0.1, 0.2, 0.3, 0.4, 0, 0], [0.1, 0.1, 0.3, 0.2, 0.3, 0], [0.1, 0.3, 0.2, 0.1, 0.2, 0.1]])
     slot = np.array([[0.3, 0, 0.3, 0.4, 0, 0], [0.4, 0, 0.3, 0.0, 0.3, 0], [0.2, 0, 0.5, 0, 0.2, 0.1]])
-    found = claims.slot_influence.of_head(fold(events, steps), events, true, slot, 1)
+    found = claims.slot_influence.slot_sums(fold(events, steps), events, true, slot, 1)
     # Step 1: slot 0 gets 0.4 for tokens 0 and 1 (0.2). Step 2: slot 0 gets 0.2 for 0.4, slot 2 gets 0.5 for 0.3.
     assert found["mass"] == pytest.approx(0.4 + 0.2 + 0.5)
     assert found["true_mass"] == pytest.approx(0.2 + 0.4 + 0.3)

@@ -1,4 +1,4 @@
-"""A map of layers (down, the first on top) and KV heads (across): one colour a head."""
+"""Heat map of layers (rows, layer 0 on top) by KV heads (columns)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.figures.base.palette import SEQUENTIAL, Theme
 from kvlab.figures.base.template import colour_bar, finish
 
 
-def map_of_heads(
+def head_map(
     table: pd.DataFrame,
     title: str,
     theme: Theme,
@@ -25,10 +25,10 @@ def map_of_heads(
     tickformat: str = "",
     **cells: np.ndarray,
 ) -> go.Figure:
-    """The map of `table` (layers, heads), coloured from `low` to `high`.
+    """Draw `table` (layers, heads), coloured from `low` to `high`.
 
-    `bar` says what the colours mean, `hover` what a head says behind its place; `cells` are what it may say besides
-    (`customdata`, `text`). `colours` are a colour scale, none the sequential one.
+    `bar` is the colour bar's title, `hover` the hover text after layer and head; `cells` are further heat map fields
+    for it (`customdata`, `text`). `colours` defaults to the sequential scale.
     """
     heat = go.Heatmap(
         z=table.to_numpy(np.float32),
@@ -43,11 +43,11 @@ def map_of_heads(
         hovertemplate=f"layer %{{y}}, head %{{x}}{hover}<extra></extra>",
         **cells,
     )
-    return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
+    return integer_ticks(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
 
 
-def whole_numbers(figure: go.Figure, table: pd.DataFrame) -> go.Figure:
-    """Axis ticks at layers and heads only, layer 0 on top."""
+def integer_ticks(figure: go.Figure, table: pd.DataFrame) -> go.Figure:
+    """Ticks at integer layers and heads only, layer 0 on top."""
     figure.update_xaxes(tickvals=_spread(table.columns.tolist()), showgrid=False)
     return figure.update_yaxes(tickvals=_spread(table.index.tolist()), autorange="reversed", showgrid=False)
 
