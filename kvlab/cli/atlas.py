@@ -25,7 +25,7 @@ def fill(
     """Measure on mini what the exhibits draw from; what is in the folder already is not measured again."""
     from kvlab.atlas.fill import measurements_of
     from kvlab.forms.fill_atlas import FillSize, fill_jobs
-    from kvlab.jobs.run_inline import run_here
+    from kvlab.jobs.run_inline import run_inline
 
     measurements = measurements_of(out, [key for key in only.split(",") if key])
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
@@ -35,7 +35,7 @@ def fill(
             typer.echo(f"{len(jobs) - place + 1} of {len(jobs)} are left: run it again to continue.")
             raise typer.Exit(3)
         begun = time.monotonic()
-        title = run_here(job, out, stop)
+        title = run_inline(job, out, stop)
         typer.echo(f"{place} of {len(jobs)}  {title}  {time.monotonic() - begun:.0f} s")
 
 

@@ -17,7 +17,7 @@ from kvlab.catalogue.tasks import task_list
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
-from kvlab.jobs.size_check import Several, device_asked, longest_prompt, stand_ins, too_big
+from kvlab.jobs.size_check import BulkJob, longest_prompt, requested_device, too_big, worst_cases
 from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import Manner
 from kvlab.model_info.token_count import count_tokens
@@ -108,15 +108,15 @@ def check_work(work: Work, root: Path) -> None:
     if isinstance(work, CompareRequest):
         check_fits(work, root)
     elif not isinstance(work, RescueRequest):
-        machine = _machine(device_asked(work), root, int(time.monotonic() / MACHINE_SECONDS))
+        machine = _machine(requested_device(work), root, int(time.monotonic() / MACHINE_SECONDS))
         if machine.device_bytes and (why := _too_big(work, machine, root)):
             raise UserError(why)
 
 
-def _too_big(work: Several, machine: Machine, root: Path) -> str:
+def _too_big(work: BulkJob, machine: Machine, root: Path) -> str:
     try:
         longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
-        asked = [choice for one in stand_ins(work, longest, machine.device) for choice in one.request.choices]
+        asked = [choice for one in worst_cases(work, longest, machine.device) for choice in one.request.choices]
         return too_big(work, longest, holds_in(asked), machine, root)
     except UserError:
         return ""  # whoever loads the model says what is wrong, or fetches what is missing

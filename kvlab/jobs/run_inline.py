@@ -1,4 +1,4 @@
-"""Work done here and now, in this process, as the worker would do it."""
+"""Run a job in this process, as the worker would."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from kvlab.trace.catalogue import list_comparisons
 COMPARE = "kvlab.engine:compare"
 
 
-def run_here(work: Work, root: Path, stop: float = float("inf")) -> str:
-    """Do it, but for what the folder holds already; returns what it was. An evaluation ends at `stop`, with its rows.
+def run_inline(work: Work, root: Path, stop: float = float("inf")) -> str:
+    """Run the job, skipping what the folder has; returns its title. An evaluation ends at `stop`, with its rows.
 
     Raises:
-        UserError: as the work itself; or it is of a kind that only the queue does.
+        UserError: as the job itself, or only the queue can run a job of this kind.
     """
     root.mkdir(parents=True, exist_ok=True)
     if isinstance(work, CompareRequest):
         return _compare(work, root)
     if not isinstance(work, EvalJob | BenchJob):
-        raise UserError("This work is for the queue: ask for it on its page.")
+        raise UserError("Only the queue can run this: start it on its page.")
     run = _function(EVALUATE if isinstance(work, EvalJob) else BENCH)
     run(work, root, progress=lambda progress: None, cancelled=lambda: time.monotonic() > stop)
     return work.title

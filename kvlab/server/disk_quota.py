@@ -34,7 +34,7 @@ class DiskRules(BaseModel):
     )
 
 
-class Room(BaseModel):
+class DiskUsage(BaseModel):
     """What the folder takes, and what it may."""
 
     model_config = ConfigDict(frozen=True)
@@ -80,7 +80,7 @@ def disk_rules() -> DiskRules:
         raise UserError(f"In the lab's file, [disk]: {in_one_sentence(error)}") from error
 
 
-def room_of(root: Path, used: int) -> Room:
+def disk_usage_of(root: Path, used: int) -> DiskUsage:
     """What is left of a folder that takes `used` bytes."""
     disk = shutil.disk_usage(root)
-    return Room(used=used, free=disk.free, total=disk.total, rules=disk_rules())
+    return DiskUsage(used=used, free=disk.free, total=disk.total, rules=disk_rules())

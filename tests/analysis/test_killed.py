@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.analysis.comparison import restore
-from kvlab.jobs.rerun_restored import given_back
+from kvlab.jobs.rerun_restored import rerun_with_restored
 from kvlab.requests.restore import Return
 from kvlab.trace import Run, open_run
 from kvlab.trace.record import choice_of
@@ -77,7 +77,7 @@ def test_nothing_found_is_said_with_how_much_was_tried(run: Run):
 
 def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
     back = Return(tokens=(738, 739, 740))
-    request = given_back(run.record, back)
+    request = rerun_with_restored(run.record, back)
     assert [choice.label for choice in request.choices] == [run.record.label, f"{run.record.label} + tokens 738-740"]
     again = run.record.model_copy(update={"returned": back, "label": request.choices[1].label})
     assert choice_of(again).label == again.label, "also when it is itself made again"

@@ -69,10 +69,10 @@ def test_one_click_goes_on_and_makes_the_missing_runs_only(killed: tuple[Path, s
     ask_who(lambda: Person("ben", Role.RUN))
     try:
         with pytest.raises(UserError, match="This job is somebody's"):
-            jobs.go_on(root, job)
+            jobs.resume(root, job)
     finally:
         ask_who(lambda: ALONE)
-    jobs.go_on(root, job)
+    jobs.resume(root, job)
     work_off(root)
     assert jobs.status(root, job).state == "complete"
     assert {file: file.stat().st_mtime_ns for file in written} == written, "the finished run was not made again"

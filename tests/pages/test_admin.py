@@ -39,7 +39,7 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
     first, _ = submit(runs_root, "ann", "A one"), submit(runs_root, "ann", "A two")
     other = submit(runs_root, "ben", "B one")
     with queue_db.database(runs_root) as connection:
-        worker_slots.take_place(connection, os.getpid())
+        worker_slots.take_slot(connection, os.getpid())
         assert queue_db.claim(connection, os.getpid(), worker_slots.this_place())["job_id"] == first  # type: ignore[index]
     write_synthetic_run(runs_root, comparison_id=first, prompt_tokens=16, steps=2)
     page = open_page("admin")
@@ -69,7 +69,7 @@ def test_only_an_administrator_sees_it(runs_root: Path):
 
 def test_the_bar_warns_before_the_folder_is_full(synthetic_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("kvlab.jobs.disk_usage.SECONDS_KNOWN", 0.0)
-    size = admin_overview.folder_room(synthetic_runs, measured=True).used
+    size = admin_overview.folder_usage(synthetic_runs, measured=True).used
     file = tmp_path / "lab.toml"
     file.write_text(f'[people]\nway = "proxy"\n[disk]\nlimit = {int(size * 1.05)}\n')
     monkeypatch.setenv(VARIABLE, str(file))

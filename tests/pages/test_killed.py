@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.jobs.rerun_restored import given_back
+from kvlab.jobs.rerun_restored import rerun_with_restored
 from kvlab.requests.compare import RescueRequest
 from kvlab.requests.restore import Return
 from kvlab.trace import Run, open_run
@@ -101,7 +101,7 @@ def test_a_recorded_run_of_the_result_is_named_by_what_differs(run: Run, runs_ro
     request = jobs.request_of(runs_root, job.job_id)
     labels = [choice.label for choice in request.choices]
     assert labels == [run.record.label, f"{run.record.label} + tokens 30-31 in layer 0 head 1"]
-    assert request == given_back(run.record, Return(tokens=(30, 31), heads=((0, 1),)))
+    assert request == rerun_with_restored(run.record, Return(tokens=(30, 31), heads=((0, 1),)))
 
 
 def test_a_search_that_failed_says_why_and_the_queue_shows_where_its_result_is(
