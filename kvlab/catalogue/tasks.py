@@ -1,5 +1,4 @@
-"""Tasks and file formats of evaluations as data, read from a second process once (as `kvlab.catalogue.methods`
-does)."""
+"""Tasks and file formats of evaluations as data, read from a second process once."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from kvlab.common.errors import UserError
 
 
 class TaskEntry(BaseModel):
-    """One task that makes its prompts itself."""
+    """One task that generates its prompts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -26,7 +25,7 @@ class TaskEntry(BaseModel):
 
 
 class TaskList(BaseModel):
-    """Every task, and the formats in which files of prompts are read."""
+    """All tasks, and the supported formats of prompt files."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,7 +34,7 @@ class TaskList(BaseModel):
 
 
 def task_list() -> TaskList:
-    """The tasks; waits for the first read, which is kept for the life of this process.
+    """The tasks; waits for the first read, which is cached for the life of this process.
 
     Raises:
         UserError: the command that lists them failed.

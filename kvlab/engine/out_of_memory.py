@@ -14,7 +14,7 @@ import torch
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from kvlab.planning import Machine, find_model, make_plan, this_machine
-from kvlab.planning.footprint import Holds
+from kvlab.planning.footprint import Footprint
 from kvlab.planning.machine import SHARE
 from kvlab.requests.compare import CompareRequest, MethodChoice
 
@@ -82,6 +82,6 @@ def machine_of(device: torch.device, root: Path) -> Machine:
     return replace(machine, device="cuda", name=name, device_bytes=int(SHARE * free), devices=torch.cuda.device_count())
 
 
-def holds_of(choice: MethodChoice) -> Holds:
+def holds_of(choice: MethodChoice) -> Footprint:
     """What a choice's method holds with these settings. Raises UserError for an unknown method or setting."""
-    return Holds.model_validate(make_method(choice.method, **choice.hyper_parameters).holds(choice.budget))
+    return Footprint.model_validate(make_method(choice.method, **choice.hyper_parameters).holds(choice.budget))

@@ -14,7 +14,7 @@ from kvlab.common.liveness import is_written
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.methods import Method, make_method
 from kvlab.methods.core.published_settings import PAPER
-from kvlab.models.chat import chat_of, reader_of
+from kvlab.models.chat import chat_of, tokenizer_info
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel
 from kvlab.requests.budget import Budget
@@ -76,7 +76,7 @@ def record_of(
                 request.prompt,
                 loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()),
                 chat is not None,
-                reader_of(loaded.tokenizer),
+                tokenizer_info(loaded.tokenizer),
             ),
         ),
         label=_label(choice, method),

@@ -1,4 +1,4 @@
-"""Files as people have them, as prompts: text, documents, and tables or conversations, one prompt a row."""
+"""Prompts from uploaded files: text, documents, and tables or conversations with one prompt per row."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MESSAGES = CHATS[0]  # the column of a conversation
 
 @dataclass(frozen=True)
 class Upload:
-    """What a file holds: one text, or rows of which each is a prompt; `left_out` says what of it is not there."""
+    """A file's content: one text, or rows that are a prompt each; `left_out` lists what was not read."""
 
     name: str
     text: str = ""
@@ -35,7 +35,7 @@ class Upload:
 
     @property
     def fields(self) -> list[str]:
-        """The columns that hold prompts: conversations, what rows are read from, then other texts, longest first."""
+        """Columns that can be prompts: conversations, default columns, then other texts, longest first."""
         named = [name for row in self.rows for name in ([row.chat] if row.chat else row.parts)]
         longest: dict[str, int] = {}
         for row in self.rows:
@@ -46,19 +46,19 @@ class Upload:
 
     @property
     def usual(self) -> str:
-        """What the prompt of a row is made of where no column is chosen: `context, question`."""
+        """The columns a row's prompt is made of by default: `context, question`."""
         made = Counter((row.chat,) if row.chat else row.parts for row in self.rows)
         return ", ".join(made.most_common(1)[0][0]) if made else ""
 
     def pick(self, row: int, name: str = "") -> str:
-        """One text of the table; raises UserError where it is empty."""
+        """One text of the table; raises UserError if it is empty."""
         return self.one(row, name).prompt
 
     def one(self, row: int, name: str = "") -> OnePrompt:
-        """The prompt of a row, its answers and facts with it; `name` is a column whose text alone it is.
+        """A row's prompt with its answers and facts; `name` is the only column to read.
 
         Raises:
-            UserError: it is empty, too large, or no conversation that can be answered, or it lacks its facts.
+            UserError: it is empty or too large, its conversation cannot be answered, or it lacks its facts.
         """
         if not self.rows:
             return OnePrompt(name=self.name[:200], prompt=self.text, notes=self.left_out)
@@ -81,13 +81,13 @@ class Upload:
 
 
 def notes_of(found: Sequence[OnePrompt]) -> list[str]:
-    """Each note of some prompts once, with how many it is of where not of all."""
+    """Each note of some prompts once, with the number of prompts if not all have it."""
     counts = Counter(note for one in found for note in one.notes)
     return [note if count == len(found) else f"{prompts(count).capitalize()}: {note}" for note, count in counts.items()]
 
 
 def prompts_of(uploads: Sequence[Upload], name: str = "", rows: slice = slice(None)) -> list[OnePrompt]:
-    """The prompts in all files: of a table those in the column `name`, or as its rows are read, of these rows.
+    """The prompts in all files; of a table the chosen rows, read from column `name` or by default.
 
     Raises:
         UserError: one of them cannot be read, a table has no such column, or there are too many.
@@ -111,10 +111,10 @@ def check_count(found: Sequence[object]) -> None:
 
 
 def read_upload(name: str, content: bytes) -> Upload:
-    """The content of an uploaded file, by its ending.
+    """The content of an uploaded file, by its suffix.
 
     Raises:
-        UserError: it is too large, empty, not text, or not what its ending says.
+        UserError: it is too large, empty, not text, or not what its suffix says.
     """
     if is_document(name):
         document = read_document(name, content)
@@ -127,15 +127,15 @@ def read_upload(name: str, content: bytes) -> Upload:
 
 
 def check_upload(name: str, size: int) -> None:
-    """Nothing, before a file's content is taken; raises UserError where it is too large."""
+    """Raises UserError if a file is too large, before its content is taken."""
     (check_size if is_document(name) else check_upload_size)(name, size)
 
 
 def read_messages(name: str, content: bytes) -> Upload:
-    """A conversation in OpenAI's form, or several, a line each.
+    """One conversation in OpenAI's format, or one per line.
 
     Raises:
-        UserError: there is none in it.
+        UserError: the file holds none.
     """
     known = name if files_of_rows.is_table(name) else f"{name}.json"
     upload = Upload(name, rows=_rows(known, content))
@@ -154,13 +154,13 @@ def _rows(name: str, content: bytes) -> list[PromptRow]:
     for row in found:
         what = f"{_unit(name)} {row.number} of {name}"
         if row.problem:
-            raise UserError(f"{what} is not JSON ({row.problem}): give one object a line.")
+            raise UserError(f"{what} is not JSON ({row.problem}): give one object per line.")
         made.append(as_row(row.value, what))
     return made
 
 
 def _unit(name: str) -> str:
-    """What a file's rows are counted in."""
+    """The unit a file's rows are counted in."""
     if name.lower().endswith((".jsonl", ".ndjson")):
         return "Line"
     return "Entry" if name.lower().endswith(".json") else "Row"

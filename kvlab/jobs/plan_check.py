@@ -39,11 +39,11 @@ def plan_of(
 
 def tokens_of(request: CompareRequest) -> tuple[int, bool]:
     """Tokens of a request's (longest) prompt, and whether they were counted rather than estimated."""
-    from kvlab.model_info.chat_template import Manner
+    from kvlab.model_info.chat_template import ChatFormat
     from kvlab.model_info.token_count import count_tokens
 
     one = longest(request)
-    return count_tokens(one.prompt, Manner.of(one))
+    return count_tokens(one.prompt, ChatFormat.of(one))
 
 
 def longest(request: CompareRequest) -> CompareRequest:

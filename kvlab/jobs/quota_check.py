@@ -11,7 +11,7 @@ from kvlab.common.formatting import in_words
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.disk_usage import bytes_by_owner, folder_usage
 from kvlab.jobs.work import Work
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest
 from kvlab.server.quotas import Limits, limits_of
@@ -85,7 +85,7 @@ def runs_of(work: Work) -> int:
 def tokens_of(work: Work) -> int | None:
     """Tokens of all prompts and all generated text, over all runs; None if unknown beforehand."""
     if isinstance(work, CompareRequest):
-        prompt = count_tokens(work.prompt, Manner.of(work))[0]
+        prompt = count_tokens(work.prompt, ChatFormat.of(work))[0]
         return runs_of(work) * (prompt + work.max_new_tokens)
     if isinstance(work, EvalJob) and work.request.lengths:
         request = work.request

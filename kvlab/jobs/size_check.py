@@ -18,7 +18,7 @@ from kvlab.model_info.size import find_model
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import STANDING
 from kvlab.planning.parts import Phase
-from kvlab.planning.plan import HoldsOf, Plan, can_plan, make_plan
+from kvlab.planning.plan import FootprintOf, Plan, can_plan, make_plan
 from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, LOADING, CompareRequest, MethodChoice, RecordLevel
 
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
@@ -45,7 +45,7 @@ class WorstCase:
     others_go_on: bool = False
 
 
-def too_big(work: BulkJob, longest: int, holds: HoldsOf, machine: Machine, root: Path) -> str:
+def too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine, root: Path) -> str:
     """Why the job is too big for this machine, in one sentence; empty if it fits or that is unknown.
 
     `longest` is the length of an evaluation's longest prompt in tokens. Raises UserError for an unknown model.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlab.common.limits import MOST_FUTURE
-from kvlab.planning.footprint import Holds
+from kvlab.planning.footprint import Footprint
 from kvlab.planning.memory import attention_row_bytes, event_rows, history_rows, step_rows
 from kvlab.planning.parts import Part
 from kvlab.planning.work import Work
@@ -16,7 +16,7 @@ HIDDEN_NUMBERS = 1650  # of one layer's hidden states: histograms and quantiles,
 SAMPLED_ROWS = 3  # of GVote's samples: (H, T) each
 
 
-def run_bytes(work: Work, holds: Holds, budget: Amount, runs: int) -> int:
+def run_bytes(work: Work, holds: Footprint, budget: Amount, runs: int) -> int:
     """The folder of one of a comparison's `runs`."""
     tables = FOLDER + TOKEN_ROW * (work.tokens + 2 * work.new_tokens)
     if work.level == "off":
@@ -57,7 +57,7 @@ def probe_bytes(work: Work) -> int:
     return history + sampled + hidden
 
 
-def trace(work: Work, choices: list[tuple[str, Holds, Amount]], comparisons: int = 1) -> Part:
+def trace(work: Work, choices: list[tuple[str, Footprint, Amount]], comparisons: int = 1) -> Part:
     """All runs of so many comparisons."""
     runs = sum(run_bytes(work, holds, budget, len(choices)) for _, holds, budget in choices)
     why = f"{comparisons * len(choices):,} runs at level {work.level}"

@@ -12,7 +12,7 @@ SHORT_TEXT = (
 )  # tokens up to which whole numbers take 16 bits: `kvlab.methods.core.slot_columns`, held equal by a test
 
 
-class Packed(BaseModel):
+class PackedSlots(BaseModel):
     """What a store's slots take, in bytes of keys and values together; `width` is that of a key."""
 
     model_config = ConfigDict(frozen=True)
@@ -33,7 +33,7 @@ class Packed(BaseModel):
         return Sizes(token, slot, packed, self.native, round(self.lots * shared), heads)
 
 
-class Again(BaseModel):
+class SecondPass(BaseModel):
     """What a method reads once more before it decides: the prompt, in pieces over the full cache."""
 
     model_config = ConfigDict(frozen=True)
@@ -44,7 +44,7 @@ class Again(BaseModel):
     references: int  # of its queries, how many a query head keeps for the decision
 
 
-class Holds(BaseModel):
+class Footprint(BaseModel):
     """A method's settings as far as memory and time depend on them. The defaults are a plain eviction method's."""
 
     model_config = ConfigDict(frozen=True)
@@ -71,8 +71,8 @@ class Holds(BaseModel):
     rows: int = ROW_BLOCK  # last queries of a prompt it looks at together
     all_rows: bool = True  # it adds up the attention of all queries, block by block
     block: int = 0  # tokens of a prompt that a layer takes in before it decides; 0: all of them
-    again: Again | None = None
-    packed: Packed | None = None  # slots are held in a store's code; None: natively
+    again: SecondPass | None = None
+    packed: PackedSlots | None = None  # slots are held in a store's code; None: natively
 
     def metadata_bytes(self, group: int, tokens: int) -> int:
         """Bytes of one slot of one KV head beside its key and value, in a text of `tokens` tokens."""
@@ -89,4 +89,4 @@ class Holds(BaseModel):
         return not self.needs_hidden_states and not self.saves_prefill and self.rows <= chunk
 
 
-FULL = Holds(compresses=False, needs_budget=False, decode=False, rows=1, all_rows=False, slot_bytes=2)
+FULL = Footprint(compresses=False, needs_budget=False, decode=False, rows=1, all_rows=False, slot_bytes=2)

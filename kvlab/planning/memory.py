@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
-from kvlab.planning.footprint import FULL, Holds
+from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.parts import Part, Phase, Place
 from kvlab.planning.work import FLOAT, Work
 from kvlab.requests.budget import Amount
@@ -29,7 +29,7 @@ INDEX = 8  # bytes of an int64
 SORTED_ROWS, SAMPLES = 4096, 8  # of the probe: hidden states that are sorted, and queries that GVote draws
 
 
-def phases(work: Work, choices: list[tuple[str, Holds, Amount]], device: str) -> list[Phase]:
+def phases(work: Work, choices: list[tuple[str, Footprint, Amount]], device: str) -> list[Phase]:
     """Every phase, in order; each `choices` is a label, what the method holds and its budget."""
     deciding = any(holds.compresses and holds.decode for _, holds, _ in choices)
     common = standing(work, device, compiles=deciding and find_spec("numba") is not None)
@@ -86,7 +86,7 @@ def _reference(work: Work, common: tuple[Part, ...]) -> list[Phase]:
     return [*moments, _decoding(work, common, name, FULL, WHOLE, watched=False)]
 
 
-def _of_method(work: Work, label: str, holds: Holds, budget: Amount, common: tuple[Part, ...]) -> list[Phase]:
+def _of_method(work: Work, label: str, holds: Footprint, budget: Amount, common: tuple[Part, ...]) -> list[Phase]:
     watched = work.level == "full"
     moments = [_moment(work, common, f"{label}: {at}", holds, budget, at, watched) for at in MOMENTS]
     again = _again(work, common, label, holds, watched)
@@ -99,7 +99,7 @@ MOMENTS = (ATTENTION, FEED_FORWARD, LOGITS)
 
 
 def _moment(
-    work: Work, common: tuple[Part, ...], name: str, holds: Holds, budget: Amount, at: str, watched: bool
+    work: Work, common: tuple[Part, ...], name: str, holds: Footprint, budget: Amount, at: str, watched: bool
 ) -> Phase:
     """One moment of the prompt's pass, in the last layer, when all before it are as the method leaves them."""
     layers, whole = work.model.full_layers, work.slot_bytes(holds) * work.tokens
@@ -119,7 +119,7 @@ def _moment(
     return Phase(name, (*common, *parts))
 
 
-def _again(work: Work, common: tuple[Part, ...], label: str, holds: Holds, watched: bool) -> list[Phase]:
+def _again(work: Work, common: tuple[Part, ...], label: str, holds: Footprint, watched: bool) -> list[Phase]:
     """The prompt, still whole in every layer, read once more; then a decision that refers to queries of that."""
     if holds.again is None:
         return []
@@ -138,7 +138,7 @@ def _again(work: Work, common: tuple[Part, ...], label: str, holds: Holds, watch
     return made
 
 
-def _working(work: Work, holds: Holds, budget: Amount, at: str, open_table: int) -> Part:
+def _working(work: Work, holds: Footprint, budget: Amount, at: str, open_table: int) -> Part:
     """What a layer works with; `open_table` are bytes counted elsewhere that are not there while a sliding one runs."""
     if at == LOGITS:
         rows = "each prompt token" if work.logits_bytes() > 2 * work.model.vocabulary * FLOAT else "the last token"
@@ -150,7 +150,9 @@ def _working(work: Work, holds: Holds, budget: Amount, at: str, open_table: int)
     return Part("prefill's attention", "device", largest, why)
 
 
-def _decoding(work: Work, common: tuple[Part, ...], label: str, holds: Holds, budget: Amount, watched: bool) -> Phase:
+def _decoding(
+    work: Work, common: tuple[Part, ...], label: str, holds: Footprint, budget: Amount, watched: bool
+) -> Phase:
     slot, layers = work.slot_bytes(holds), work.model.full_layers
     first, last = work.first_slots(holds, budget), work.last_slots(holds, budget)
     copies = (last > first) + watched
@@ -192,7 +194,7 @@ def _attention_rows(work: Work) -> list[Part]:
     return [Part("attention rows", "host", attention_row_bytes(work), why)]
 
 
-def event_rows(work: Work, holds: Holds, budget: Amount) -> int:
+def event_rows(work: Work, holds: Footprint, budget: Amount) -> int:
     """Slots that leave in the whole run."""
     if not work.drops(holds, budget):
         return 0
@@ -206,7 +208,7 @@ def step_rows(work: Work) -> int:
     return work.model.full_layers * work.model.key_value_heads * work.new_tokens
 
 
-def _waiting(work: Work, holds: Holds, budget: Amount) -> list[Part]:
+def _waiting(work: Work, holds: Footprint, budget: Amount) -> list[Part]:
     events = min(event_rows(work, holds, budget), MOST_WAITING) * EVENT_BYTES
     steps = min(step_rows(work), MOST_WAITING) * STEP_BYTES
     return [Part("rows that wait to be written", "host", events + steps, "of the tables events and steps")]
@@ -251,7 +253,7 @@ def _sampled(work: Work, future: int) -> int:
     return work.model.heads * work.tokens * (3 * future * FLOAT + SAMPLES * 2 * (2 * FLOAT + INDEX))
 
 
-def _cache_name(holds: Holds) -> str:
+def _cache_name(holds: Footprint) -> str:
     return "compressed cache" if holds.compresses else "full cache"
 
 

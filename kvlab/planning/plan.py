@@ -11,7 +11,7 @@ from typing import Any
 from kvlab.common.errors import UserError
 from kvlab.model_info.size import Model
 from kvlab.planning import disk
-from kvlab.planning.footprint import FULL, Holds
+from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import on, phases
 from kvlab.planning.parts import Part, Phase, in_words, largest_of_each
@@ -22,7 +22,7 @@ from kvlab.requests.compare import CompareRequest, MethodChoice
 
 CHUNKS = (4096, 1024, 256)
 MOST_WAYS = 3
-HoldsOf = Callable[[MethodChoice], Holds]
+FootprintOf = Callable[[MethodChoice], Footprint]
 Change = tuple[str, dict[str, Any]]
 
 
@@ -141,7 +141,7 @@ def make_plan(
     request: CompareRequest,
     tokens: int,
     model: Model,
-    holds: HoldsOf,
+    holds: FootprintOf,
     machine: Machine,
     root: Path = Path("runs"),
     *,
@@ -178,7 +178,7 @@ def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) 
     return Work(model, tokens, request.max_new_tokens, number, weights, *settings, packs=packs)
 
 
-def _planned(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine) -> Plan:
+def _planned(request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine) -> Plan:
     work = _work(request, tokens, model, machine)
     choices = [
         ("full cache, recorded", FULL, 1.0) if choice.method == "full" else (choice.label, holds(choice), choice.budget)
@@ -195,7 +195,7 @@ def can_plan(request: CompareRequest, machine: Machine) -> bool:
     return request.placement == "single" or machine.devices > 1
 
 
-def _ways(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine) -> list[str]:
+def _ways(request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine) -> list[str]:
     """Changes that make the request fit, found by trying: as few settings as do, without a method, a shorter prompt."""
 
     def fits(changes: dict[str, Any], length: int = tokens) -> bool:
@@ -234,7 +234,7 @@ def _without_some(
     return []
 
 
-def _changes(request: CompareRequest, model: Model, machine: Machine, held: Sequence[Holds]) -> list[list[Change]]:
+def _changes(request: CompareRequest, model: Model, machine: Machine, held: Sequence[Footprint]) -> list[list[Change]]:
     """What may be changed, the mildest first: of each kind of change its steps, in words and as fields."""
     chunks = [chunk for chunk in CHUNKS if chunk < (request.prefill_chunk or 2**62)]
     kinds: list[list[Change]] = [

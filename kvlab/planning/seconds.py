@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, BaseModel, ValidationError
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
-from kvlab.planning.footprint import Again, Holds
+from kvlab.planning.footprint import Footprint, SecondPass
 from kvlab.planning.machine import Machine
 from kvlab.planning.work import Work
 from kvlab.trace.catalogue import list_runs
@@ -79,7 +79,9 @@ class Duration:
         return f"{_spoken(self.low)} to {_spoken(self.high)} ({self.basis})"
 
 
-def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, comparisons: int = 1) -> Duration | None:
+def duration(
+    work: Work, runs: Sequence[Footprint], machine: Machine, root: Path, comparisons: int = 1
+) -> Duration | None:
     """The time of so many comparisons, each of a run of every method; None where nothing is known of the device."""
     earlier = _earlier(work.model.name, machine, root)
     if earlier:
@@ -189,7 +191,7 @@ def _earlier(model: str, machine: Machine, root: Path) -> list[RunRecord]:
     return found
 
 
-def _from_runs(work: Work, runs: Sequence[Holds], earlier: Sequence[RunRecord]) -> float:
+def _from_runs(work: Work, runs: Sequence[Footprint], earlier: Sequence[RunRecord]) -> float:
     pace = [_operations_at(work, record.prompt_tokens) / _read_once(record) for record in earlier]
     free = [1 / r.decode_tokens_per_second for r in earlier if r.decode_tokens_per_second]
     step = statistics.median(free) if free else LAYER_SECONDS * work.model.layers
@@ -205,7 +207,7 @@ def _read_once(record: RunRecord) -> float:
     return max((record.seconds_prefill or 1) - (record.seconds_rehearse or 0), 1e-6)
 
 
-def _total(work: Work, runs: Sequence[Holds], prefill: float, step: float, recorded: float) -> float:
+def _total(work: Work, runs: Sequence[Footprint], prefill: float, step: float, recorded: float) -> float:
     """The reference, then every run twice: recorded, and on its own; then readings of speed in turns."""
     reference = prefill + work.new_tokens * step
     prompts = sum(prefill + _again(work, holds.again, prefill, step) for holds in runs)
@@ -215,7 +217,7 @@ def _total(work: Work, runs: Sequence[Holds], prefill: float, step: float, recor
     return total + turn * turns_within(TURNS_SHARE * total, turn)
 
 
-def _again(work: Work, again: Again | None, prefill: float, step: float) -> float:
+def _again(work: Work, again: SecondPass | None, prefill: float, step: float) -> float:
     """Reading the prompt again, each token over all of it and half its piece; and writing what is read with it."""
     if again is None:
         return 0.0

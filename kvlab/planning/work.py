@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kvlab.common.limits import MOST_PROMPT_LOGITS, ROW_BLOCK, room_to_grow
 from kvlab.model_info.size import Model
-from kvlab.planning.footprint import Again, Holds
+from kvlab.planning.footprint import Footprint, SecondPass
 from kvlab.requests.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.requests.compare import RecordLevel
 from kvlab.requests.recording import Recording
@@ -57,15 +57,15 @@ class Work:
 
     # one layer
 
-    def slot_bytes(self, holds: Holds) -> int:
+    def slot_bytes(self, holds: Footprint) -> int:
         """A slot in all KV heads of a layer: key, value and metadata."""
         return self.model.key_value_heads * (self.sizes(holds).slot + (holds.packed.lighter if holds.packed else 0))
 
-    def kept_bytes(self, holds: Holds, slots: int) -> int:
+    def kept_bytes(self, holds: Footprint, slots: int) -> int:
         """A table of so many slots in all KV heads of a layer, as the method's store holds it."""
         return self.model.key_value_heads * math.ceil(self.sizes(holds).bytes_of(slots))
 
-    def sizes(self, holds: Holds) -> Sizes:
+    def sizes(self, holds: Footprint) -> Sizes:
         """Bytes of the slots of one KV head."""
         model = self.model
         token, heads = 2 * model.head_dim * self.number, model.full_layers * model.key_value_heads
@@ -75,7 +75,7 @@ class Work:
             return Sizes(token, slot, slot, heads=heads)
         return holds.packed.sizes(token, slot, model.head_dim, heads)
 
-    def first_slots(self, holds: Holds, budget: Amount) -> int:
+    def first_slots(self, holds: Footprint, budget: Amount) -> int:
         """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""
         kept = self._kept(holds, budget)
         if kept >= self.tokens:
@@ -83,7 +83,7 @@ class Work:
         room = room_to_grow(kept)
         return min(kept, self.tokens) + (min(self._period(holds), room) if holds.decode else room)
 
-    def last_slots(self, holds: Holds, budget: Amount) -> int:
+    def last_slots(self, holds: Footprint, budget: Amount) -> int:
         """The same after the last decode step, with the room a growing table takes."""
         kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
         held = min(kept, self.tokens) + self.new_tokens - 1
@@ -93,22 +93,22 @@ class Work:
             room += 1 + room_to_grow(room)
         return room
 
-    def drops(self, holds: Holds, budget: Amount) -> bool:
+    def drops(self, holds: Footprint, budget: Amount) -> bool:
         """Whether something of the prompt is dropped."""
         return self._kept(holds, budget) < self.tokens
 
-    def recalled_bytes(self, holds: Holds) -> int:
+    def recalled_bytes(self, holds: Footprint) -> int:
         """What all layers keep beside slots for the next decision: queries, and state of heads."""
         model = self.model
         queries = holds.recalled * model.heads * model.head_dim * self.number
         of_width = holds.head_value_bytes + holds.head_keys * self.number
         return model.full_layers * (queries + model.key_value_heads * (holds.head_bytes + model.head_dim * of_width))
 
-    def _period(self, holds: Holds) -> int:
+    def _period(self, holds: Footprint) -> int:
         """Decode steps from one decision to the next (`kvlab.cache.settings.LayerSettings.period`)."""
         return self.compress_every - 1 + max(holds.buffer, 1)
 
-    def _kept(self, holds: Holds, budget: Amount) -> int:
+    def _kept(self, holds: Footprint, budget: Amount) -> int:
         if not holds.compresses or not holds.needs_budget:
             return UNLIMITED  # without a budget nobody knows beforehand: the most is everything
         slots = Budget(budget).slots(self.tokens, self.sizes(holds))
@@ -123,7 +123,7 @@ class Work:
         held = min(model.window, self.seen)
         return model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * self.number
 
-    def attention_bytes(self, holds: Holds | None = None, budget: Amount = 1.0) -> int:
+    def attention_bytes(self, holds: Footprint | None = None, budget: Amount = 1.0) -> int:
         """Working memory of one layer's attention over the prompt, and of scoring it for a method that does."""
         model, rows, number = self.model, self.queries, self.number
         query, hidden = model.heads * model.head_dim * number, model.hidden * number
@@ -144,27 +144,27 @@ class Work:
             return plain
         return max(plain, self.states_bytes() + self._decided(holds, budget)._scoring(holds))
 
-    def _decided(self, holds: Holds, budget: Amount) -> Work:
+    def _decided(self, holds: Footprint, budget: Amount) -> Work:
         """The prompt as far as one decision sees it: all, or what is kept and a block."""
         if not holds.block:
             return self
         return replace(self, tokens=min(self.tokens, self._kept(holds, budget) + holds.block), chunk=holds.block)
 
-    def reference_bytes(self, again: Again) -> int:
+    def reference_bytes(self, again: SecondPass) -> int:
         """Queries that all layers keep of what was read again."""
         model = self.model
         return model.full_layers * again.references * model.heads * model.head_dim * self.number
 
-    def referred_bytes(self, again: Again) -> int:
+    def referred_bytes(self, again: SecondPass) -> int:
         """The attention of these queries in one layer, and what is fitted to it."""
         return int(REFERRED_COPIES * self.model.heads * again.references * self.tokens * FLOAT)
 
-    def read_again(self, again: Again) -> Work:
+    def read_again(self, again: SecondPass) -> Work:
         """The longest piece of the prompt, read once more behind all of it."""
         piece = min(again.piece, self.tokens)
         return replace(self, tokens=self.tokens + piece, chunk=piece)
 
-    def reading_bytes(self, holds: Holds) -> int:
+    def reading_bytes(self, holds: Footprint) -> int:
         """Of one layer where a piece is read over slots that are there: in row blocks, under a mask, then joined."""
         output = self.queries * self.model.heads * self.model.head_dim * self.number
         scored = self.attention_bytes(holds.model_copy(update={"all_rows": True}))
@@ -176,7 +176,7 @@ class Work:
         states = 2 * model.hidden + 2 * model.head_dim + 2 * model.heads * model.head_dim
         return self.queries * states * self.number
 
-    def _scoring(self, holds: Holds) -> int:
+    def _scoring(self, holds: Footprint) -> int:
         model = self.model
         block = min(holds.scored_rows, self.queries)
         logits = AVERAGED_COPIES * model.heads * block * self.tokens * FLOAT

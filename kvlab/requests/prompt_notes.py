@@ -18,7 +18,7 @@ IN_WORDS = re.compile(r"^### Instruction:.*^### Response:|\bUSER: .*\bASSISTANT:
 
 
 @dataclass(frozen=True)
-class Reader:
+class TokenizerInfo:
     """What is known of a tokenizer: its beginning and end of text, all its special tokens, and its chat template."""
 
     bos: str | None
@@ -27,12 +27,12 @@ class Reader:
     template: str = ""
 
 
-def prompt_notes(prompt: str, tokens: Sequence[str], templated: bool, reader: Reader) -> list[str]:
+def prompt_notes(prompt: str, tokens: Sequence[str], templated: bool, reader: TokenizerInfo) -> list[str]:
     """A sentence for each thing that is likely a mistake; `tokens` are the names of what the model is given."""
     return [note for note in (_second_bos(prompt, tokens, reader), _rendered(prompt, templated, reader)) if note]
 
 
-def _second_bos(prompt: str, tokens: Sequence[str], reader: Reader) -> str:
+def _second_bos(prompt: str, tokens: Sequence[str], reader: TokenizerInfo) -> str:
     bos = reader.bos
     if not bos or tokens.count(bos) < 2:
         return ""
@@ -48,7 +48,7 @@ def _second_bos(prompt: str, tokens: Sequence[str], reader: Reader) -> str:
     )
 
 
-def _rendered(prompt: str, templated: bool, reader: Reader) -> str:
+def _rendered(prompt: str, templated: bool, reader: TokenizerInfo) -> str:
     own = [token for token in reader.special if token in reader.template and token not in (reader.bos, reader.eos)]
     marker = next((marker for marker in (*MARKERS, *own) if marker in prompt), "")
     if templated and not marker and (found := IN_WORDS.search(prompt)):

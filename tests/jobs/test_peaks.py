@@ -20,7 +20,7 @@ from kvlab.jobs import queue_db, worker, worker_slots
 from kvlab.jobs.size_check import BulkJob, longest_prompt, too_big
 from kvlab.model_info.names import context_length
 from kvlab.planning import Machine, find_model
-from kvlab.planning.footprint import Holds
+from kvlab.planning.footprint import Footprint
 from kvlab.requests.compare import MethodChoice
 from tests import benchmark_files
 
@@ -48,7 +48,7 @@ def bench(**fields: object) -> BenchJob:
 
 
 def said(work: BulkJob, machine: Machine, longest: int = 4096) -> str:
-    return too_big(work, longest, lambda choice: Holds(compresses=choice.method != "full"), machine, Path("runs"))
+    return too_big(work, longest, lambda choice: Footprint(compresses=choice.method != "full"), machine, Path("runs"))
 
 
 def least_memory(work: BulkJob, longest: int, kind=cpu) -> float:  # type: ignore[no-untyped-def]

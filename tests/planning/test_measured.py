@@ -26,7 +26,7 @@ from kvlab.methods.core import slot_columns
 from kvlab.model_info.size import model_from
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, memory
-from kvlab.planning.footprint import FULL, SHORT_TEXT, Holds
+from kvlab.planning.footprint import FULL, SHORT_TEXT, Footprint
 from kvlab.planning.machine import has_tiles
 from kvlab.planning.work import LENGTHS_FROM, Work
 from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
@@ -82,7 +82,7 @@ def work_for(loaded: LoadedModel, tokens: int, level: RecordLevel = "light", new
     return Work(model, tokens, new_tokens, number, model.weight_bytes(number), level, packs=packs)
 
 
-def held_by(method: str) -> Holds:
+def held_by(method: str) -> Footprint:
     return holds_of(MethodChoice(method=method, hyper_parameters=ON_ANY_MODEL.get(method, {})))
 
 
@@ -128,7 +128,7 @@ def test_stores_take_what_was_planned(method: str, store: str, budget: float | s
     tokens, made = 600, make_method(method, store=store)
     cache = make_cache(loaded.model, made, budget)
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens), generator=torch.Generator().manual_seed(1)))
-    work, holds = work_for(loaded, tokens), Holds.model_validate(made.holds())
+    work, holds = work_for(loaded, tokens), Footprint.model_validate(made.holds())
     kept = min(work._kept(holds, budget), tokens)
     planned = work.model.full_layers * work.kept_bytes(holds, kept)
     told = cache.memory()
@@ -201,7 +201,7 @@ def counted(stage: Callable[..., Any], seen: list[int]) -> Callable[..., Any]:
     return run
 
 
-def stage_peak(work: Work, planned: list[tuple[str, Holds, float | int]], stage: str) -> int:
+def stage_peak(work: Work, planned: list[tuple[str, Footprint, float | int]], stage: str) -> int:
     """The most tensor bytes of a stage beyond weights and what earlier stages left."""
     aside = (*NOT_TENSORS, *(("log-probabilities to compare with",)))
     phases = [phase for phase in memory.phases(work, planned, "cpu") if phase.name.partition(":")[0] == stage]

@@ -21,7 +21,7 @@ from kvlab.model_info.architectures import SHAPES
 from kvlab.model_info.size import kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import Machine, find_model, make_plan, seconds
-from kvlab.planning.footprint import Again, Holds
+from kvlab.planning.footprint import Footprint, SecondPass
 from kvlab.planning.plan import can_plan
 from kvlab.planning.seconds import duration
 from kvlab.planning.work import Work
@@ -33,10 +33,14 @@ from tests.models.test_hybrids import HYBRIDS
 from tests.synthetic.runs import write_synthetic_run
 
 GB = 10**9
-HOLDS = {"h2o": Holds(), "snapkv": Holds(all_rows=False, rows=32, decode=False), "pyramid": Holds(saves_prefill=True)}
+HOLDS = {
+    "h2o": Footprint(),
+    "snapkv": Footprint(all_rows=False, rows=32, decode=False),
+    "pyramid": Footprint(saves_prefill=True),
+}
 
 
-def held_by(choice: MethodChoice) -> Holds:
+def held_by(choice: MethodChoice) -> Footprint:
     return HOLDS[choice.method]
 
 
@@ -168,7 +172,7 @@ def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: py
                 "recorded_tokens_per_second": None}
     )  # fmt: skip
     monkeypatch.setattr(seconds, "read_record", lambda _: fast)
-    found = duration(work, [Holds()] * 3, here, tmp_path)
+    found = duration(work, [Footprint()] * 3, here, tmp_path)
     assert found is not None
     # The reference: 2 s and 10 tokens; three runs: two prefills and twice 10 tokens each; one turn of readings, each
     # of a prefill and 16 tokens, as it takes less than 20 s.
@@ -199,10 +203,10 @@ def test_what_is_read_again_takes_its_time(piece: int) -> None:
     weights, a_key = 2 * (4 * 64 * 64 + 3 * 64 * 96), 2 * 4 * 16
     first = sum(2 * (weights + 100 * 64) + 2 * a_key * (token + 1) * 2 for token in range(500))
     again = sum(2 * weights + 2 * a_key * (500 + token % piece + 1) * 2 for token in range(500))
-    plain = seconds._again(work, Again(piece=piece, on_policy=False, written=0, references=0), 3.0, 0.2)
+    plain = seconds._again(work, SecondPass(piece=piece, on_policy=False, written=0, references=0), 3.0, 0.2)
     assert plain == pytest.approx(3.0 * again / first, rel=0.01)
     assert seconds._again(work, None, 3.0, 0.2) == 0
-    every = seconds._again(work, Again(piece=piece, on_policy=True, written=48, references=9), 3.0, 0.2)
+    every = seconds._again(work, SecondPass(piece=piece, on_policy=True, written=48, references=9), 3.0, 0.2)
     assert every == pytest.approx(2 * plain + 48 * 0.2)
 
 
