@@ -14,7 +14,7 @@ from kvlab.catalogue.methods import MethodEntry, MethodFootprint
 from kvlab.common.errors import UserError
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.plan import FootprintOf
-from kvlab.requests.budget import Budget, meant_store, window_note
+from kvlab.requests.budget import Budget, resolve_store, window_note
 from kvlab.requests.compare import MethodChoice
 
 STORE = "store"
@@ -60,7 +60,7 @@ def _held(choice: MethodChoice) -> MethodFootprint:
 
 def _holds(choice: MethodChoice) -> Footprint:
     held = _held(choice)
-    store = meant_store(_store(choice), Budget(choice.budget)).partition("/")[0]
+    store = resolve_store(_store(choice), Budget(choice.budget)).partition("/")[0]
     return held.holds.model_copy(update={"packed": held.stores[store]}) if store in held.stores else held.holds
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvlab.model_info.files import EMBEDDED, HUB_NAME, model_file
 from kvlab.model_info.names import PREFIX
-from kvlab.server.offered_models import offered, shelf
+from kvlab.server.offered_models import offered, server_models
 from kvlab.trace.catalogue import list_runs
 
 
@@ -23,7 +23,7 @@ def local_models(root: Path) -> list[str]:
     if (on_offer := offered()) is not None:
         return list(on_offer)
     ran = [entry.model for entry in list_runs(root)]
-    known = dict.fromkeys([*ran, EMBEDDED, *shelf(), *_cached()])
+    known = dict.fromkeys([*ran, EMBEDDED, *server_models(), *_cached()])
     return [name for name in known if model_file(name, "config.json")]
 
 

@@ -68,10 +68,7 @@ def fold(text: str) -> Folded:
 
 
 def find_answer(text: str, answer: str) -> tuple[int, int] | None:
-    """Return (start, stop) of the first place in `text` that holds the answer; None where no place does.
-
-    The place is given in characters of `text`. An empty answer is found nowhere.
-    """
+    """(start, stop) of the answer's first match in characters of `text`; None without one or for an empty answer."""
     wanted = fold(answer).text.split()
     if not wanted:
         return None
@@ -124,7 +121,7 @@ def _is_inside(folded: Folded, index: int) -> bool:
 
 
 def _base(text: str, index: int) -> str:
-    """The letter that the character at `index` is a mark of, or that character itself."""
+    """The letter that the character at `index` is a mark of, or that character."""
     while index and _continues_letter(text[index]):
         index -= 1
     return text[index]

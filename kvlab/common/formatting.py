@@ -1,4 +1,4 @@
-"""Numbers with what they rest on, in words: a range or a 95 % interval, how many prompts, parts left out; and bytes."""
+"""Format numbers with their uncertainty (range, 95 % interval, number of prompts), byte sizes, lists and paths."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def in_range(point: float, low: float, high: float, show: Show = short) -> tuple
 
 
 def range_words(point: float, low: float, high: float, show: Show = short, more: str = "") -> str:
-    """A point with its range as `0.25 (0.1 to 0.4)`; `more` follows inside the parentheses."""
+    """A point with its range as `0.25 (0.1 to 0.4)`; `more` is added inside the parentheses."""
     middle, least, most = in_range(point, low, high, show)
     return f"{middle} ({least} to {most}{f', {more}' if more else ''})"
 
 
 def telling_digits(values: Sequence[float], least: int = 3, most: int = 6) -> int:
-    """The fewest significant digits, from `least` to `most`, in which values that differ are not printed alike."""
+    """The fewest significant digits, from `least` to `most`, that print different values differently."""
     apart = [
         (one, other)
         for one, other in zip(sorted(values), sorted(values)[1:], strict=False)
@@ -56,8 +56,8 @@ def mean_words(mean: float, low: float, high: float, n: int, show: Show = short)
     return range_words(mean, low, high, show, f"n = {n:,}")
 
 
-def in_words(size: float) -> str:
-    """Bytes as people say them: `812 MB`, `3.1 GB`."""
+def format_bytes(size: float) -> str:
+    """Bytes as `812 MB` or `3.1 GB`."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= 0.9995 * unit:
             return f"{size / unit:.{0 if size >= 99.5 * unit else 1}f} {name}"
@@ -65,7 +65,7 @@ def in_words(size: float) -> str:
 
 
 def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """`3 images and 1 footnote were left out.`; nothing where all counts are 0."""
+    """`3 images and 1 footnote were left out.`; empty if all counts are 0."""
     named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count]
     if not named:
         return ()
@@ -78,10 +78,10 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
 
 
-# A whole path of at least two parts, that is no part of an address or of a longer word.
+# An absolute path of at least two parts that is not inside a URL or a longer word.
 PATH = re.compile(r"(?<![\w:/.])~?(?:/[\w.@+~=-]*[\w@+~=-]){2,}/?")
 
 
 def hide_paths(text: str) -> str:
-    """The text with every whole path cut down to its last part."""
+    """The text with every absolute path reduced to its last part."""
     return PATH.sub(lambda found: "…/" + found[0].rstrip("/").rsplit("/", 1)[-1], text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
 from kvlab.models.downloads import Report
-from kvlab.planning.parts import in_words
 from kvlab.requests.compare import Progress
 
 
@@ -50,7 +50,7 @@ def before_steps(
         return None
 
     def told(name: str, done: float, total: float) -> None:
-        far = f"{in_words(done)} of {in_words(total)}" if total else ""
+        far = f"{format_bytes(done)} of {format_bytes(total)}" if total else ""
         if cancelled is not None and cancelled():
             raise UserError(
                 f"The download of {name} was stopped{f' at {far}' if far else ''}: files that were complete stay on "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import is_written
+from kvlab.common.liveness import is_being_written
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.methods import Method, make_method
 from kvlab.methods.core.published_settings import PAPER
@@ -141,7 +141,7 @@ def finished(request: CompareRequest, root: Path, comparison_id: str) -> dict[in
         record = _record(path)
         if record is None:
             continue
-        if record.status == "running" and is_written(path, record.worker_pid, record.created):
+        if record.status == "running" and is_being_written(path, record.worker_pid, record.created):
             raise UserError(f"{path.name} is still being written: wait until it ends, or stop it.")
         same = record.prompt == request.prompt and record.budget == choice.budget and record.level == request.level
         if not same:

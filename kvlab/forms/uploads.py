@@ -15,7 +15,7 @@ from kvlab.common.validation import check_text, in_one_sentence
 from kvlab.documents.read import check_size, is_document, read_document
 from kvlab.model_info.token_count import check_prompt, check_upload_size, decode_upload
 from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
-from kvlab.requests.conversation import as_text, read_turns
+from kvlab.requests.conversation import as_text, parse_messages
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks import rows as files_of_rows
 from kvlab.tasks.prompt_table import CHATS, NOT_PROMPTS, PromptRow, as_row
@@ -140,7 +140,7 @@ def read_messages(name: str, content: bytes) -> Upload:
     known = name if files_of_rows.is_table(name) else f"{name}.json"
     upload = Upload(name, rows=_rows(known, content))
     if not any(row.chat for row in upload.rows):
-        read_turns(None, name)
+        parse_messages(None, name)
     return upload
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import this_place
+from kvlab.common.liveness import host_id
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.client import JobStatus, list_jobs
 from kvlab.jobs.disk_usage import bytes_by_owner, folder_usage
@@ -100,13 +100,13 @@ def stop_worker(root: Path, place: int) -> None:
     require(Role.ADMINISTER, WHAT)
     with queue_db.database(root) as connection:
         row = next((row for row in worker_slots.live_workers(connection) if row["place"] == place), None)
-    if row is None or row["host"] != this_place():
+    if row is None or row["host"] != host_id():
         raise UserError(f"Worker {place} does not run on this machine: reload the page.")
     os.kill(row["pid"], signal.SIGTERM)
 
 
 def _worker(row: sqlite3.Row, found: list[JobStatus]) -> WorkerState:
-    here = row["host"] == this_place()
+    here = row["host"] == host_id()
     size = None
     if here:
         try:

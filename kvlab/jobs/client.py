@@ -17,7 +17,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import this_place
+from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.access_check import check_access
@@ -170,9 +170,7 @@ def release_workers(root: Path) -> list[int]:
     with queue_db.database(Path(root).absolute()) as connection, transaction(connection):
         worker_slots.remove_keeper(connection, os.getpid())
         kept = worker_slots.has_keeper(connection)
-        return (
-            [] if kept else [row["pid"] for row in worker_slots.live_workers(connection) if row["host"] == this_place()]
-        )
+        return [] if kept else [row["pid"] for row in worker_slots.live_workers(connection) if row["host"] == host_id()]
 
 
 def tail(path: Path, count: int) -> tuple[str, ...]:

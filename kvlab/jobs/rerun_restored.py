@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 from kvlab.trace.record import choice_of, request_again
 from kvlab.trace.schema import RunRecord
 
 
-def rerun_with_restored(record: RunRecord, returned: Return) -> CompareRequest:
+def rerun_with_restored(record: RunRecord, returned: Restore) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and with `returned` on top of its budget."""
     with_it = choice_of(record).model_copy(update={"returned": returned})
     return request_again(record, with_it, f"{record.label} {returned.words}")

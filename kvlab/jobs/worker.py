@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
-from kvlab.common.errors import UserError, said_with
-from kvlab.common.formatting import hide_paths, in_words
-from kvlab.common.liveness import this_place
+from kvlab.common.errors import UserError, rewrite_messages
+from kvlab.common.formatting import format_bytes, hide_paths
+from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
@@ -41,7 +41,7 @@ from kvlab.requests.compare import Progress, RescueRequest
 from kvlab.server.disk_quota import disk_rules
 from kvlab.server.offered_models import FITS
 from kvlab.server.settings import lab
-from kvlab.server.users import Person, Role, acting_for
+from kvlab.server.users import Role, User, acting_for
 from kvlab.trace.thinning import enough, thin, thinnable
 
 Compare = Callable[..., Any]
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     os.environ[FITS] = str(options.runs.absolute() / "fit")
     if lab() is not None:
-        said_with(hide_paths)
+        rewrite_messages(hide_paths)
     if not visible_gpus():
         _give_way()
     stop = threading.Event()
@@ -105,7 +105,7 @@ def serve(
                 return
         threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
         while not stop.is_set():
-            job = queue_db.claim(connection, os.getpid(), this_place(), slot.number, slot.others)
+            job = queue_db.claim(connection, os.getpid(), host_id(), slot.number, slot.others)
             if job is None:
                 stop.wait(IDLE_SECONDS)
             else:
@@ -118,7 +118,7 @@ def run_job(
 ) -> None:
     """Run one claimed job and record how it ended; its output goes to the job's log."""
     reporter = JobReporter(connection, job["job_id"], stop, root)
-    with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(Person(job["owner"], Role.ADMINISTER)):
+    with _output_to(queue_db.log_path(root, job["job_id"])), acting_for(User(job["owner"], Role.ADMINISTER)):
         try:
             request = with_local_device(read_request(job["request"]), devices)
             check_used(connection, root, job["owner"])
@@ -236,7 +236,7 @@ def _make_room(root: Path) -> None:
         if rules.limit is not None:
             found = enough(found, folder_usage(root).used - rules.warn * rules.limit)
         if freed := thin(root, found):
-            _log(f"{len(found)} old recordings were thinned, which freed {in_words(freed)}")
+            _log(f"{len(found)} old recordings were thinned, which freed {format_bytes(freed)}")
     except UserError as error:
         _log(str(error))
 

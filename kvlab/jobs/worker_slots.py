@@ -7,7 +7,7 @@ import sqlite3
 import time
 from datetime import UTC, datetime
 
-from kvlab.common.liveness import is_alive, this_place
+from kvlab.common.liveness import host_id, is_alive
 from kvlab.jobs.queue_db import finish
 
 HEARTBEAT_SECONDS = 1.0
@@ -24,20 +24,20 @@ def take_slot(connection: sqlite3.Connection, pid: int, place: int = 1, devices:
         return False
     connection.execute(
         "INSERT OR REPLACE INTO workers (place, pid, host, since, heartbeat, devices) VALUES (?, ?, ?, ?, ?, ?)",
-        (place, pid, this_place(), datetime.now(UTC).isoformat(), time.time(), devices),
+        (place, pid, host_id(), datetime.now(UTC).isoformat(), time.time(), devices),
     )
     return True
 
 
 def leave_slot(connection: sqlite3.Connection, pid: int) -> None:
     """Give up this worker's slot."""
-    connection.execute("DELETE FROM workers WHERE pid = ? AND host = ?", (pid, this_place()))
+    connection.execute("DELETE FROM workers WHERE pid = ? AND host = ?", (pid, host_id()))
 
 
 def heartbeat(connection: sqlite3.Connection, pid: int) -> bool:
     """Record this worker's heartbeat; False if its slot was given to another."""
     done = connection.execute(
-        "UPDATE workers SET heartbeat = ? WHERE pid = ? AND host = ?", (time.time(), pid, this_place())
+        "UPDATE workers SET heartbeat = ? WHERE pid = ? AND host = ?", (time.time(), pid, host_id())
     )
     return done.rowcount > 0
 
@@ -56,7 +56,7 @@ def live_worker(connection: sqlite3.Connection, place: int | None = None) -> int
 def _is_alive(row: sqlite3.Row) -> bool:
     # Process ids of another machine or container are meaningless here, so the heartbeat decides. Queues of version 1
     # store the machine alone.
-    if row["host"] in (this_place(), platform.node()):
+    if row["host"] in (host_id(), platform.node()):
         return is_alive(row["pid"], row["since"])
     return time.time() - row["heartbeat"] < SILENT_SECONDS
 
@@ -67,13 +67,13 @@ def add_keeper(connection: sqlite3.Connection, pid: int) -> None:
     connection.execute(
         "INSERT INTO keepers (pid, host, since, heartbeat) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (pid, host) DO UPDATE SET heartbeat = excluded.heartbeat",
-        (pid, this_place(), *now),
+        (pid, host_id(), *now),
     )
 
 
 def remove_keeper(connection: sqlite3.Connection, pid: int) -> None:
     """Record that this process needs no worker any more."""
-    connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (pid, this_place()))
+    connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (pid, host_id()))
 
 
 def has_keeper(connection: sqlite3.Connection) -> bool:

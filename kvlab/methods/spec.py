@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
-from kvlab.requests.budget import Amount, Budget, not_bound
+from kvlab.requests.budget import Amount, Budget, unbounded_note
 from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.method_spec import parse_spec, split_list
 
@@ -26,7 +26,7 @@ def own_bytes(methods: str, budgets: str) -> str:
     """A sentence where a budget of bytes was given beside methods that take none; else nothing."""
     made = [make_method(name, **values) for name, values in map(parse_spec, split_list(methods))]
     free = [one.title for one in made if not one.needs_budget and one.name != FULL.method]
-    return not_bound(free, [Budget.parse(text) for text in split_list(budgets)])
+    return unbounded_note(free, [Budget.parse(text) for text in split_list(budgets)])
 
 
 def _with_budgets(name: str, values: dict[str, JsonValue], amounts: list[Amount]) -> list[MethodChoice]:

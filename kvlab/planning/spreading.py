@@ -1,4 +1,4 @@
-"""Several devices: accelerate gives each some whole layers, so weights and caches are split and passes are not."""
+"""Split a plan over several devices: accelerate gives each whole layers, so weights and caches are split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BY_LAYER = ("weights", "full cache", "compressed cache", "tables held to be show
 
 
 def spread_over(phases: Sequence[Phase], devices: int, layers: int) -> list[Phase]:
-    """The same phases on the fullest of `devices`: its share of what lies by layer, a layer more at the most."""
+    """The phases on the fullest of `devices`: its share of per-layer parts, with at most one extra layer."""
     if devices < 2:
         return list(phases)
     return [Phase(phase.name, tuple(_on_one(part, devices, layers) for part in phase.parts)) for phase in phases]

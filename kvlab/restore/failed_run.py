@@ -14,7 +14,7 @@ from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
 from kvlab.engine.prompt import divergence
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 from kvlab.restore.reading_heads import Looks, first_look, held_slots, own_slots
 from kvlab.restore.shared_prompt import EVERYTHING, Prompt
 from kvlab.trace import Run
@@ -91,7 +91,7 @@ def gather(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
 
 
 def along(
-    prompt: Prompt, returned: Return | None, ids: list[int], full: list[Tensor], answer: tuple[int, int]
+    prompt: Prompt, returned: Restore | None, ids: list[int], full: list[Tensor], answer: tuple[int, int]
 ) -> Along:
     """Decode `ids` with `returned` given back; `full` are the rows of the full cache."""
     looks = Looks(prompt.tokens, *answer)

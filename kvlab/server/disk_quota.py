@@ -1,4 +1,4 @@
-"""How large the folder of runs may grow: the table `[disk]` of the lab's file, and what there is of the disk itself."""
+"""Disk rules of the runs folder (table `[disk]` of the lab's file), and the disk's free space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import in_words
+from kvlab.common.formatting import format_bytes
 from kvlab.common.validation import in_one_sentence
 from kvlab.server.quotas import Amount, seconds_of
 from kvlab.server.settings import lab
@@ -22,12 +22,14 @@ def _span(given: object) -> object:
 
 
 class DiskRules(BaseModel):
-    """What the folder may take, and when old recordings lose their arrays. Without a file: what the disk has."""
+    """Limits of the folder, and when old recordings lose their arrays. Without a file the disk is the limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     limit: Annotated[Amount, Field(ge=1)] | None = Field(None, description="bytes of the folder; none: the disk's")
-    warn: Annotated[float, Field(gt=0, le=1)] = Field(0.9, description="share of the limit from which on it is said")
+    warn: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.9, description="share of the limit from which a warning is shown"
+    )
     free: Annotated[Amount, Field(ge=0)] = Field(LEAST_FREE, description="bytes of the disk that stay free")
     thin_older_than: Annotated[int, BeforeValidator(_span)] | None = Field(
         None, description="such as 30d: older recordings lose their arrays once the folder is near its limit"
@@ -35,7 +37,7 @@ class DiskRules(BaseModel):
 
 
 class DiskUsage(BaseModel):
-    """What the folder takes, and what it may."""
+    """Disk usage of the folder and its limits."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,24 +48,25 @@ class DiskUsage(BaseModel):
 
     @property
     def full(self) -> str:
-        """What is used up, as a clause; empty where there is room."""
+        """What is used up, as a clause; empty if there is space."""
         limit = self.rules.limit
         if limit is not None and self.used >= limit:
-            return f"the folder of runs takes {in_words(self.used)}, and its limit is {in_words(limit)}"
+            return f"the folder of runs takes {format_bytes(self.used)}, and its limit is {format_bytes(limit)}"
         if self.free <= min(self.rules.free, self.total // 20):
-            return f"the disk has {in_words(self.free)} left of {in_words(self.total)}"
+            return f"the disk has {format_bytes(self.free)} left of {format_bytes(self.total)}"
         return ""
 
     @property
     def warning(self) -> str:
-        """A sentence once it is full or nearly; empty before."""
+        """A sentence if the folder is full or nearly full; else empty."""
         if self.full:
             return f"Nothing more is run here: {self.full}. Delete or thin recordings."
         limit, near = self.rules.limit, 2 * min(self.rules.free, self.total // 20)
         if limit is not None and self.used >= self.rules.warn * limit:
-            return f"The folder of runs takes {in_words(self.used)} of at most {in_words(limit)}: delete or thin soon."
+            used = f"{format_bytes(self.used)} of at most {format_bytes(limit)}"
+            return f"The folder of runs takes {used}: delete or thin soon."
         if self.free <= near:
-            return f"The disk has {in_words(self.free)} left of {in_words(self.total)}: delete or thin soon."
+            return f"The disk has {format_bytes(self.free)} left of {format_bytes(self.total)}: delete or thin soon."
         return ""
 
 
@@ -71,7 +74,7 @@ def disk_rules() -> DiskRules:
     """The rules of this lab.
 
     Raises:
-        UserError: the lab's file says what cannot be.
+        UserError: the lab's file is invalid.
     """
     found = lab()
     try:
@@ -81,6 +84,6 @@ def disk_rules() -> DiskRules:
 
 
 def disk_usage_of(root: Path, used: int) -> DiskUsage:
-    """What is left of a folder that takes `used` bytes."""
+    """Usage of a folder that takes `used` bytes."""
     disk = shutil.disk_usage(root)
     return DiskUsage(used=used, free=disk.free, total=disk.total, rules=disk_rules())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
-from kvlab.requests.budget import AUTO, NATIVE, Budget, meant_store
+from kvlab.requests.budget import AUTO, NATIVE, Budget, resolve_store
 from kvlab.stores.code import Code
 from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
@@ -106,7 +106,7 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
 
 def store_under(name: str, budget: Budget) -> Store:
     """The store of that name, `auto` decided by the budget (`kvlab.requests.budget`)."""
-    return store_of(meant_store(name, budget))
+    return store_of(resolve_store(name, budget))
 
 
 def as_held(store: Store, code: Code | None, states: Tensor, order: Tensor, live: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ def work_off(root: Path, compare: str = worker.COMPARE, count: int = 1) -> str:
         with queue_db.transaction(connection):
             assert worker_slots.take_slot(connection, os.getpid())
         for _ in range(count):
-            job = queue_db.claim(connection, os.getpid(), worker_slots.this_place())
+            job = queue_db.claim(connection, os.getpid(), worker_slots.host_id())
             assert job is not None
             worker.run_job(connection, root, job, compare, threading.Event())
             job_id = job["job_id"]

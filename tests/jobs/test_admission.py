@@ -20,7 +20,7 @@ from kvlab.server import disk_quota
 from kvlab.server.disk_quota import DiskUsage
 from kvlab.server.quotas import Limits, limits_of
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Person, Role, ask_who
+from kvlab.server.users import ALONE, Role, User, set_current_user
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import rebuild
 from kvlab.trace.record import read_record, write_record
@@ -43,9 +43,9 @@ def ann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file = tmp_path / "lab.toml"
     file.write_text('[people]\nway = "proxy"\n')
     monkeypatch.setenv(VARIABLE, str(file))
-    ask_who(lambda: Person("ann", Role.RUN))
+    set_current_user(lambda: User("ann", Role.RUN))
     yield file
-    ask_who(lambda: ALONE)
+    set_current_user(lambda: ALONE)
 
 
 def allow(file: Path, *lines: str) -> None:
@@ -67,12 +67,12 @@ def test_jobs_that_wait_and_run_are_counted_of_each_person(tmp_path: Path, ann: 
     held = [jobs.submit(tmp_path, ask()) for _ in range(2)]
     with pytest.raises(UserError, match="You have 2 jobs waiting or running, and 2 are allowed"):
         jobs.submit(tmp_path, ask())
-    ask_who(lambda: Person("ben", Role.RUN))
+    set_current_user(lambda: User("ben", Role.RUN))
     for _ in range(3):
         jobs.submit(tmp_path, ask())
     with pytest.raises(UserError, match="and 3 are allowed"):
         jobs.submit(tmp_path, ask())
-    ask_who(lambda: Person("ann", Role.RUN))
+    set_current_user(lambda: User("ann", Role.RUN))
     jobs.cancel(tmp_path, held[0])
     jobs.submit(tmp_path, ask())
 

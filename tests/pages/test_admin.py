@@ -15,7 +15,7 @@ from kvlab.common.errors import UserError
 from kvlab.jobs import admin_overview, queue_db, worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Person, Role, ask_who
+from kvlab.server.users import ALONE, Role, User, set_current_user
 from tests.synthetic.runs import write_synthetic_run
 
 ASKED = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="")
@@ -24,15 +24,15 @@ ASKED = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title=
 @pytest.fixture(autouse=True)
 def whoever_asks() -> Iterator[None]:
     yield
-    ask_who(current_person)
+    set_current_user(current_person)
 
 
 def submit(root: Path, owner: str, title: str) -> str:
-    ask_who(lambda: Person(owner, Role.RUN))
+    set_current_user(lambda: User(owner, Role.RUN))
     try:
         return jobs.submit(root, ASKED.model_copy(update={"title": title}), "tab")
     finally:
-        ask_who(current_person)
+        set_current_user(current_person)
 
 
 def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: Path, open_page: Callable):
@@ -40,7 +40,7 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
     other = submit(runs_root, "ben", "B one")
     with queue_db.database(runs_root) as connection:
         worker_slots.take_slot(connection, os.getpid())
-        assert queue_db.claim(connection, os.getpid(), worker_slots.this_place())["job_id"] == first  # type: ignore[index]
+        assert queue_db.claim(connection, os.getpid(), worker_slots.host_id())["job_id"] == first  # type: ignore[index]
     write_synthetic_run(runs_root, comparison_id=first, prompt_tokens=16, steps=2)
     page = open_page("admin")
     assert not page.exception
@@ -57,12 +57,12 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
 
 
 def test_only_an_administrator_sees_it(runs_root: Path):
-    ask_who(lambda: Person("ann", Role.RUN))
+    set_current_user(lambda: User("ann", Role.RUN))
     with pytest.raises(UserError, match="You may not administer the queue"):
         admin_overview.overview(runs_root)
     with pytest.raises(UserError, match="You may not administer the queue"):
         admin_overview.stop_worker(runs_root, 1)
-    ask_who(lambda: ALONE)
+    set_current_user(lambda: ALONE)
     with pytest.raises(UserError, match="Worker 1 does not run on this machine"):
         admin_overview.stop_worker(runs_root, 1)
 

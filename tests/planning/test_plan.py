@@ -24,7 +24,7 @@ from kvlab.planning import Machine, find_model, make_plan, seconds
 from kvlab.planning.footprint import Footprint, SecondPass
 from kvlab.planning.plan import can_plan
 from kvlab.planning.seconds import duration
-from kvlab.planning.work import Work
+from kvlab.planning.workload import Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.recording import Recording
 from tests.bench.test_shapes import PARAMETERS
@@ -166,7 +166,7 @@ def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: py
     here = Machine("cpu", "cpu", GB, GB, GB)
     shape = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "vocab_size": 99}
     model = model_from(known.model.name, shape)
-    work = Work(model, known.prompt_tokens, 10, 4, 1, "off")
+    work = Workload(model, known.prompt_tokens, 10, 4, 1, "off")
     fast = known.model_copy(
         update={"device": "cpu: here", "seconds_prefill": 2.0, "decode_tokens_per_second": 5.0, "level": "off",
                 "recorded_tokens_per_second": None}
@@ -190,7 +190,7 @@ def test_where_there_are_too_many_logits_the_last_alone_take_time() -> None:
     few, many = (model_from("m", config | {"vocab_size": vocabulary}) for vocabulary in (100, 2**20))
     layer = 4 * 64 * 64 + 3 * 64 * 96
     passed = 2 * (2 * layer * 500 + 2 * 4 * 16 * 500 * 500)
-    with_logits, without = (seconds._operations(Work(model, 500, 8, 4, 1, "light")) for model in (few, many))
+    with_logits, without = (seconds._operations(Workload(model, 500, 8, 4, 1, "light")) for model in (few, many))
     assert without == passed
     assert with_logits == passed + 2 * 100 * 64 * 500
 
@@ -199,7 +199,7 @@ def test_where_there_are_too_many_logits_the_last_alone_take_time() -> None:
 def test_what_is_read_again_takes_its_time(piece: int) -> None:
     """Counted token by token: every weight but the output's, all of the prompt, and what its piece has so far."""
     config = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 96}
-    work = Work(model_from("m", config | {"vocab_size": 100}), 500, 8, 4, 1, "light")
+    work = Workload(model_from("m", config | {"vocab_size": 100}), 500, 8, 4, 1, "light")
     weights, a_key = 2 * (4 * 64 * 64 + 3 * 64 * 96), 2 * 4 * 16
     first = sum(2 * (weights + 100 * 64) + 2 * a_key * (token + 1) * 2 for token in range(500))
     again = sum(2 * weights + 2 * a_key * (500 + token % piece + 1) * 2 for token in range(500))
@@ -212,7 +212,7 @@ def test_what_is_read_again_takes_its_time(piece: int) -> None:
 
 def test_self_study_is_planned_as_the_method_says_it() -> None:
     """A run reads its prompt twice, and each time writes so many tokens to each of three requests."""
-    work = Work(find_model("shape:llama3-8b"), 30_000, 8, 2, 1, "light")
+    work = Workload(find_model("shape:llama3-8b"), 30_000, 8, 2, 1, "light")
 
     def planned(**own: int) -> float:
         holds = holds_of(MethodChoice(method="attention-matching", budget=0.1, hyper_parameters=own))

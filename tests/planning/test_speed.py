@@ -14,7 +14,7 @@ import pytest
 from kvlab.planning import Machine, find_model, seconds
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.seconds import duration
-from kvlab.planning.work import Work
+from kvlab.planning.workload import Workload
 
 GB = 10**9
 
@@ -26,7 +26,7 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, work = Machine("cpu", "cpu", GB, GB, GB), Work(find_model("mini"), 500, 8, 4, 1, "light")
+    here, work = Machine("cpu", "cpu", GB, GB, GB), Workload(find_model("mini"), 500, 8, 4, 1, "light")
     first = duration(work, [Footprint()] * 2, here, tmp_path)
     monkeypatch.setattr(seconds, "_host_speed", lambda: pytest.fail("measured again"))
     assert duration(work, [Footprint()] * 2, here, tmp_path) == first
@@ -40,7 +40,7 @@ def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkey
 def test_a_measurement_says_when_it_was_and_is_made_again_when_it_no_longer_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, work, measured = Machine("cpu", "cpu", GB, GB, GB), Work(find_model("mini"), 500, 8, 4, 1, "light"), []
+    here, work, measured = Machine("cpu", "cpu", GB, GB, GB), Workload(find_model("mini"), 500, 8, 4, 1, "light"), []
 
     def measure() -> seconds.Speed:
         measured.append(1)

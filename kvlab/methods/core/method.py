@@ -25,8 +25,8 @@ from kvlab.common.validation import shown
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
+from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
-from kvlab.plugins.shelf import KVLAB, Origin
 from kvlab.requests.budget import Amount, Budget, window_note
 from kvlab.stores import AUTO, NATIVE, STORES, store_of, store_under
 
