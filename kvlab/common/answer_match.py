@@ -23,12 +23,7 @@ _UNSPACED = frozenset((
 ))  # fmt: skip
 _LATER_JAMO = range(0x1160, 0x1200)  # vowels and final consonants of a Hangul syllable
 _SAME = str.maketrans(
-    {
-        **dict.fromkeys("‘’‚‛ʼ′`´", "'"),
-        **dict.fromkeys("“”„‟″«»", '"'),
-        **dict.fromkeys("‐‑‒–—―−", "-"),
-        "İ": "i",
-    }
+    {**dict.fromkeys("‘’‚‛ʼ′`´", "'"), **dict.fromkeys("“”„‟″«»", '"'), **dict.fromkeys("‐‑‒–—―−", "-"), "İ": "i"}
 )
 # Default ignorable characters: soft hyphen, joiners, direction marks, byte order mark, variation selectors.
 _IGNORED = re.compile("[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")

@@ -161,11 +161,7 @@ def pairs_interval(table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES,
 
 
 def mean_interval(
-    values: Sequence[float],
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    kind: Kind = "any",
+    values: Sequence[float], seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL, kind: Kind = "any"
 ) -> Interval:
     """The mean of the values with its interval, as `mean_intervals`; raises ValueError without values."""
     return mean_over_groups(values, None, seed, resamples, level, kind)

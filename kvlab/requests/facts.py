@@ -22,9 +22,7 @@ def _is_span(span: tuple[int, int]) -> tuple[int, int]:
 
 Place = Annotated[int, Field(ge=0, lt=2**31)]
 Fact = Annotated[
-    tuple[Place, Place],
-    AfterValidator(_is_span),
-    Field(description="start and stop in the prompt's characters"),
+    tuple[Place, Place], AfterValidator(_is_span), Field(description="start and stop in the prompt's characters")
 ]
 
 
