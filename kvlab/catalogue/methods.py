@@ -79,8 +79,7 @@ def prefetch() -> None:
 def methods() -> list[MethodEntry]:
     """Every registered method; waits for the first read, which is cached for the life of this process.
 
-    Raises:
-        UserError: the command that lists the methods failed.
+    Raises UserError if the command that lists the methods failed.
     """
     try:
         return _reading(__version__).result(timeout=SECONDS_ALLOWED + 5)
@@ -108,8 +107,7 @@ def _read() -> list[MethodEntry]:
 def ask(what: str, *more: str, given: str | None = None) -> Any:
     """The JSON that `kvlab <what> --json` prints in a second process, with `more` options and stdin `given`.
 
-    Raises:
-        UserError: the command failed, took too long, or printed no JSON.
+    Raises UserError if the command failed, took too long, or printed no JSON.
     """
     advice = "run it in a terminal to see why."
     done = run_command(what, "--json", *more, given=given)

@@ -60,8 +60,7 @@ def parameters(entry: MethodEntry, preset: str = DEFAULT) -> list[Parameter]:
 def changed(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
     """The preset if `values` name one, and the values that differ from its, checked.
 
-    Raises:
-        UserError: there is no such preset, a value is out of range, or a structured value is not valid JSON.
+    Raises UserError if there is no such preset, a value is out of range, or a structured value is not valid JSON.
     """
     preset = values.get(PRESET, DEFAULT)
     if preset not in (DEFAULT, *entry.presets):

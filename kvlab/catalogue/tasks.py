@@ -36,8 +36,7 @@ class TaskList(BaseModel):
 def task_list() -> TaskList:
     """The tasks; waits for the first read, which is cached for the life of this process.
 
-    Raises:
-        UserError: the command that lists them failed.
+    Raises UserError if the command that lists them failed.
     """
     try:
         return _reading(__version__).result(timeout=SECONDS_ALLOWED + 5)

@@ -18,8 +18,7 @@ def project_root() -> Path:
 def asset_path(name: str) -> Path:
     """The path of `assets/<name>`, such as `mini` or `prompts/samples`.
 
-    Raises:
-        UserError: there is no such file or folder.
+    Raises UserError if there is no such file or folder.
     """
     path = project_root() / "assets" / name
     if not path.exists():

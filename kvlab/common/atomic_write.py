@@ -16,8 +16,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a hidden temporary file next to `path`, then move it into place in one step.
 
-    Raises:
-        UserError: the disk is full; `path` is unchanged and no temporary file is left.
+    Raises UserError if the disk is full; `path` is unchanged and no temporary file is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -35,8 +35,7 @@ def shown(value: object) -> str:
 def check_text(text: str, what: str = "The prompt") -> str:
     """The text, if it can be encoded and is not binary.
 
-    Raises:
-        UserError: it holds an unpaired surrogate or control characters that no text has.
+    Raises UserError if it holds an unpaired surrogate or control characters that no text has.
     """
     try:
         text.encode("utf-8")
@@ -56,10 +55,8 @@ def check_text(text: str, what: str = "The prompt") -> str:
 def decode_text(content: bytes, what: str) -> str:
     """The text of a file's bytes: UTF-8, or the encoding of its byte order mark, with line breaks as `plain_text`.
 
-    All uploaded and named files are decoded here, so that the same text has the same tokens.
-
-    Raises:
-        UserError: the bytes are no text.
+    All uploaded and named files are decoded here, so that the same text has the same tokens. Raises UserError if the
+    bytes are no text.
     """
     encoding = next((name for mark, name in BYTE_ORDER_MARKS if content.startswith(mark)), "utf-8")
     try:
@@ -109,8 +106,7 @@ def path_of(given: object, what: str) -> Path:
 def read_file(path: Path, what: str, most: int) -> bytes:
     """What the file holds. A pipe or a device is refused: one would wait, the other never end.
 
-    Raises:
-        UserError: it is no ordinary file, has more than `most` bytes, or cannot be read.
+    Raises UserError if it is no ordinary file, has more than `most` bytes, or cannot be read.
     """
     try:
         if path.exists() and not path.is_dir() and not path.is_file():

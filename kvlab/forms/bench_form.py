@@ -43,8 +43,7 @@ def make_job(
 ) -> BenchJob:
     """The form's job, one request per mode; `options` are further fields of `BenchRequest`.
 
-    Raises:
-        UserError: for the first invalid value.
+    Raises UserError for the first invalid value.
     """
     if not modes:
         raise UserError("There is nothing to measure: choose at least one figure.")

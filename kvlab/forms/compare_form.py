@@ -38,8 +38,7 @@ SAMPLE_METHODS = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv")
 def parse_budgets(text: str) -> list[Amount]:
     """The budgets in a comma- or space-separated list, without duplicates, in order.
 
-    Raises:
-        UserError: the list is empty or holds something that is no budget.
+    Raises UserError if the list is empty or holds something that is no budget.
     """
     words = text.replace(",", " ").replace(";", " ").replace(" %", "%").replace("% B", "%B").split()
     if not words:
@@ -95,10 +94,8 @@ def _takes_budget(entry: MethodEntry, changed: Mapping[str, Any]) -> bool:
 def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **options: Any) -> CompareRequest:
     """A validated request; `options` are further fields of `CompareRequest`, or the form's values for them.
 
-    Of several `prompts` among them the first is `prompt`.
-
-    Raises:
-        UserError: the prompt, the model or an option is invalid.
+    Of several `prompts` among them the first is `prompt`. Raises UserError if the prompt, the model or an option is
+    invalid.
     """
     try:
         known = request_fields(options)
@@ -122,11 +119,7 @@ def _prompts(request: CompareRequest) -> list[CompareRequest]:
 
 
 def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Request fields from the form's values.
-
-    Raises:
-        UserError: `record` cannot be parsed.
-    """
+    """Request fields from the form's values. Raises UserError if `record` cannot be parsed."""
     words = {name: options[name] for name in ("load_in", "thinking") if name in options}
     known = {name: FORM_WORDS.get(value, value) for name, value in words.items()}
     if isinstance(options.get("record"), str):
@@ -143,8 +136,7 @@ def record_text(layers: str, heads: str, every: int) -> str:
 def check_fits(prompt: str, how: ChatFormat, max_new_tokens: int, named: str = "") -> None:
     """Check, without loading the model, that the prompt fits its context window; `named` identifies the prompt.
 
-    Raises:
-        UserError: prompt and new tokens exceed the context window, or the chat template refuses the prompt.
+    Raises UserError if prompt and new tokens exceed the context window, or the chat template refuses the prompt.
     """
     count, exact = count_tokens(prompt, how)
     if exact and (why := beyond(how.model, count, max_new_tokens, f"The prompt {named}" if named else "The prompt")):
@@ -170,8 +162,7 @@ def _among(amount: Amount, others: Sequence[Amount]) -> bool:
 def sample_request() -> CompareRequest:
     """The comparison behind "try the sample prompt": the first sample that fits mini, under the best-known methods.
 
-    Raises:
-        UserError: the samples or the list of methods cannot be read.
+    Raises UserError if the samples or the list of methods cannot be read.
     """
     sample = next((sample for sample in shipped_samples() if _fits(sample)), shipped_samples()[0])
     registered = {entry.name: entry for entry in methods()}

@@ -68,8 +68,7 @@ def make_job(
 ) -> EvalJob:
     """The form's job; `options` are further fields of `EvalRequest`, or the form's values for them.
 
-    Raises:
-        UserError: for the first invalid value.
+    Raises UserError for the first invalid value.
     """
     found = [*read_files(files), *([uploaded] if uploaded else [])]
     if not tasks and not found:
@@ -200,10 +199,7 @@ def known_files(root: Path) -> dict[str, FileChoice]:
 def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private: bool = False) -> SampleJob:
     """The recorded comparison of a row's prompt under its method; `files` maps names to prompt files.
 
-    It is `private` if the evaluation is.
-
-    Raises:
-        UserError: the prompt is from a file that is not known here.
+    It is `private` if the evaluation is. Raises UserError if the prompt is from a file that is not known here.
     """
     if row["task"].startswith(HARNESS):
         raise UserError("Prompts of lm-eval are the harness's: save one as a file for `kvlab compare --file`.")

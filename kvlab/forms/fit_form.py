@@ -67,8 +67,7 @@ def make_fit(
 ) -> FitJob:
     """The job under a new name; `options` are further fields of `FitRequest`, or the form's values for them.
 
-    Raises:
-        UserError: there is no such model, or an option is out of range.
+    Raises UserError if there is no such model, or an option is out of range.
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(check_model(model)).name).strip(".-") or "model"
     try:

@@ -25,11 +25,7 @@ ALL_TASKS = "all"
 
 
 def job_of(measurement: Measurement) -> Work:
-    """The job that does what the measurement's command does.
-
-    Raises:
-        UserError: the measurement needs a terminal.
-    """
+    """The job that does what the measurement's command does. Raises UserError if the measurement needs a terminal."""
     match measurement:
         case RecordedComparison():
             return _compare(measurement)

@@ -63,8 +63,7 @@ class Checked(BaseModel):
 def save_prompts(root: Path, name: str, content: bytes, form: str = "") -> tuple[FileChoice, Checked]:
     """Store an uploaded file with the queue; `form` names its format if its fields do not tell.
 
-    Raises:
-        UserError: it is too large, not in the format it claims, or holds an invalid line.
+    Raises UserError if it is too large, not in the format it claims, or holds an invalid line.
     """
     if len(content) > LARGEST_UPLOAD:
         raise UserError(_too_large(name, len(content), LARGEST_UPLOAD))
@@ -87,8 +86,7 @@ def save_prompts(root: Path, name: str, content: bytes, form: str = "") -> tuple
 def check(file: Path, name: str, form: str = "") -> Checked:
     """Check the file's content; `name` is its owner's name for it.
 
-    Raises:
-        UserError: the format is unknown, or a line is invalid.
+    Raises UserError if the format is unknown, or a line is invalid.
     """
     done = run_command("data", "check", str(file), "--json", *(("--loader", form) if form else ()))
     try:
@@ -113,11 +111,7 @@ def known_files(root: Path) -> dict[str, FileChoice]:
 
 
 def as_text(name: str, content: bytes) -> str:
-    """The file as the loaders read it.
-
-    Raises:
-        UserError: it is damaged, not text, or too large unpacked.
-    """
+    """The file as the loaders read it. Raises UserError if it is damaged, not text, or too large unpacked."""
     if content.startswith(PARQUET) or name.lower().endswith(".parquet"):
         return _lines(name, read_rows(name, content, LARGEST_TEXT))
     text = decode_text(content, f"The file {name}")

@@ -57,8 +57,7 @@ class Upload:
     def one(self, row: int, name: str = "") -> OnePrompt:
         """A row's prompt with its answers and facts; `name` is the only column to read.
 
-        Raises:
-            UserError: it is empty or too large, its conversation cannot be answered, or it lacks its facts.
+        Raises UserError if it is empty or too large, its conversation cannot be answered, or it lacks its facts.
         """
         if not self.rows:
             return OnePrompt(name=self.name[:200], prompt=self.text, notes=self.left_out)
@@ -89,8 +88,7 @@ def notes_of(found: Sequence[OnePrompt]) -> list[str]:
 def prompts_of(uploads: Sequence[Upload], name: str = "", rows: slice = slice(None)) -> list[OnePrompt]:
     """The prompts in all files; of a table the chosen rows, read from column `name` or by default.
 
-    Raises:
-        UserError: one of them cannot be read, a table has no such column, or there are too many.
+    Raises UserError if one of them cannot be read, a table has no such column, or there are too many.
     """
     found: list[OnePrompt] = []
     for upload in uploads:
@@ -113,8 +111,7 @@ def check_count(found: Sequence[object]) -> None:
 def read_upload(name: str, content: bytes) -> Upload:
     """The content of an uploaded file, by its suffix.
 
-    Raises:
-        UserError: it is too large, empty, not text, or not what its suffix says.
+    Raises UserError if it is too large, empty, not text, or not what its suffix says.
     """
     if is_document(name):
         document = read_document(name, content)
@@ -132,11 +129,7 @@ def check_upload(name: str, size: int) -> None:
 
 
 def read_messages(name: str, content: bytes) -> Upload:
-    """One conversation in OpenAI's format, or one per line.
-
-    Raises:
-        UserError: the file holds none.
-    """
+    """One conversation in OpenAI's format, or one per line. Raises UserError if the file holds none."""
     known = name if files_of_rows.is_table(name) else f"{name}.json"
     upload = Upload(name, rows=_rows(known, content))
     if not any(row.chat for row in upload.rows):

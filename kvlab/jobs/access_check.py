@@ -30,9 +30,8 @@ CHANGES = {"scale", "shorten", "device", "repeats"}
 def check_access(root: Path, request: Work) -> None:
     """Check that the acting user may submit this request here.
 
-    Raises:
-        UserError: it names a run the user may not see, another user's result or, on a server with a lab file, a path or
-            a model that is not offered.
+    Raises UserError if it names a run the user may not see, another user's result or, on a server with a lab file, a
+    path or a model that is not offered.
     """
     if lab() is None:
         return
@@ -50,10 +49,7 @@ def under_own_name(root: Path, work: Work) -> Work:
     """Give a job with an automatic name, such as an atlas card's, a name that belongs to the acting user.
 
     On a server with a lab file: the first of NAME, NAME-2, NAME-3 ... that is theirs, or unowned and without results;
-    elsewhere NAME.
-
-    Raises:
-        UserError: the labels of a result of such a name are damaged.
+    elsewhere NAME. Raises UserError if the labels of a result of such a name are damaged.
     """
     if lab() is None or not isinstance(work, Named):
         return work

@@ -72,8 +72,7 @@ class Overview:
 def overview(root: Path) -> Overview:
     """Collect the current state.
 
-    Raises:
-        UserError: the acting user is no administrator, or the queue cannot be used.
+    Raises UserError if the acting user is no administrator, or the queue cannot be used.
     """
     require(Role.ADMINISTER, WHAT)
     found = sorted(list_jobs(root, open_only=True, limit=MOST_OPEN), key=lambda job: (job.position or 0, job.created))
@@ -94,8 +93,7 @@ def overview(root: Path) -> Overview:
 def stop_worker(root: Path, place: int) -> None:
     """Stop the worker of a slot: its job is marked cancelled and keeps what it saved, and a new worker starts.
 
-    Raises:
-        UserError: the acting user is no administrator, or the worker is gone or on another machine.
+    Raises UserError if the acting user is no administrator, or the worker is gone or on another machine.
     """
     require(Role.ADMINISTER, WHAT)
     with queue_db.database(root) as connection:

@@ -39,10 +39,8 @@ def run_batch(
 ) -> list[Path]:
     """Run every incomplete repeat of `request` with `compare`; returns the folders of the new runs.
 
-    The batch is `request.batch`, or a new one called `comparison_id`. A stop leaves finished repeats complete.
-
-    Raises:
-        UserError: as `compare`, with the number of the repeat; earlier repeats stay.
+    The batch is `request.batch`, or a new one called `comparison_id`. A stop leaves finished repeats complete. Raises
+    UserError as `compare`, with the number of the repeat; earlier repeats stay.
     """
     root = Path(root)
     batch = check_id(request.batch or comparison_id)
@@ -69,8 +67,7 @@ def run_batch(
 def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareRequest:
     """The comparison number `number` (from 1) of the request: its needle planted, or its own prompt.
 
-    Raises:
-        UserError: as `kvlab.tasks.plant.plant`.
+    Raises UserError as `kvlab.tasks.plant.plant`.
     """
     own = _prompt_of(request, number) if request.prompts else _planted(request, number)
     of, planting = request.comparisons, None if request.prompts else request.repeats[number - 1]
@@ -96,8 +93,7 @@ def _prompt_of(request: CompareRequest, number: int) -> OnePrompt:
 def save_batch(root: Path, batch: str, request: CompareRequest) -> Path:
     """Write the batch's request next to the runs, so that it can be resumed; returns the file.
 
-    Raises:
-        UserError: the disk is full or not writable.
+    Raises UserError if the disk is full or not writable.
     """
     file = root / FOLDER / f"{batch}.json"
     replace_text(file, request.model_copy(update={"batch": batch}).model_dump_json(indent=2))
@@ -105,11 +101,7 @@ def save_batch(root: Path, batch: str, request: CompareRequest) -> Path:
 
 
 def load_batch(root: Path, batch: str) -> CompareRequest:
-    """The request that resumes a batch.
-
-    Raises:
-        UserError: there is no such batch here, or its file is damaged.
-    """
+    """The request that resumes a batch. Raises UserError if there is no such batch here, or its file is damaged."""
     file = Path(root) / FOLDER / f"{check_id(batch)}.json"
     try:
         return CompareRequest.model_validate_json(file.read_bytes())

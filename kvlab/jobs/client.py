@@ -62,8 +62,7 @@ class JobStatus(BaseModel):
 def submit(root: Path, request: Work, session: str = "") -> str:
     """Queue a job of the acting user and return its id; users take turns, and so do sessions of unnamed users.
 
-    Raises:
-        UserError: the user may not run anything, or has reached a limit.
+    Raises UserError if the user may not run anything, or has reached a limit.
     """
     person = require(Role.RUN, "start runs")
     check_access(root, request)
@@ -84,11 +83,7 @@ def aside_root(root: Path) -> Path:
 
 
 def status(root: Path, job_id: str, log_lines: int = 0) -> JobStatus:
-    """Current state of the job, with the last `log_lines` of its log.
-
-    Raises:
-        UserError: there is no such job.
-    """
+    """Current state of the job, with the last `log_lines` of its log. Raises UserError if there is no such job."""
     with queue_db.database(root) as connection:
         worker_slots.fail_orphans(connection)
         row = connection.execute(f"SELECT {FIELDS} FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
@@ -110,8 +105,7 @@ def list_jobs(root: Path, *, open_only: bool = False, limit: int = 50) -> list[J
 def cancel(root: Path, job_id: str) -> None:
     """Remove a waiting job from the queue, or ask the worker to stop a running one; an ended job stays as it is.
 
-    Raises:
-        UserError: there is no such job, or it is another user's and the acting user is no administrator.
+    Raises UserError if there is no such job, or it is another user's and the acting user is no administrator.
     """
     owner, person = status(root, job_id).owner, acting()
     if person.role < Role.ADMINISTER and owner != person.name:
@@ -127,8 +121,7 @@ def cancel(root: Path, job_id: str) -> None:
 def resume(root: Path, job_id: str) -> None:
     """Put an interrupted job back into the queue: what it saved stays, and only the rest is done.
 
-    Raises:
-        UserError: there is no such job, it is another user's, or its owner has reached a limit.
+    Raises UserError if there is no such job, it is another user's, or its owner has reached a limit.
     """
     job, person = status(root, job_id), require(Role.RUN, "start runs")
     if person.role < Role.ADMINISTER and job.owner != person.name:

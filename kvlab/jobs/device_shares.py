@@ -49,8 +49,7 @@ class Share:
 def shares(workers: int, gpus: list[str]) -> list[Share]:
     """Divide the GPUs among the workers, in order and as evenly as possible.
 
-    Raises:
-        UserError: there are more workers than GPUs, which would load two models onto one.
+    Raises UserError if there are more workers than GPUs, which would load two models onto one.
     """
     if not 1 <= workers <= MOST_WORKERS:
         raise UserError(f"There cannot be {workers} workers: ask for 1 to {MOST_WORKERS}.")

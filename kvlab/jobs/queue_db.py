@@ -69,9 +69,8 @@ ADDED = {  # to `jobs` since version 1
 def database(root: Path) -> Iterator[sqlite3.Connection]:
     """A connection to the queue of this runs folder, created if missing; statements commit one by one.
 
-    Raises:
-        UserError: the file cannot be read or written, is locked by another process for too long, or is damaged. Other
-            errors of the statements inside pass unchanged.
+    Raises UserError if the file cannot be read or written, is locked by another process for too long, or is damaged.
+    Other errors of the statements inside pass unchanged.
     """
     folder = Path(root) / FOLDER
     try:

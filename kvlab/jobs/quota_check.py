@@ -22,8 +22,7 @@ DAY = 24 * 3600.0
 def admit(connection: sqlite3.Connection, root: Path, work: Work, owner: str) -> None:
     """Check that this user may queue this job now.
 
-    Raises:
-        UserError: it is larger than allowed, a quota is used up, or the disk is full.
+    Raises UserError if it is larger than allowed, a quota is used up, or the disk is full.
     """
     _check_size(work, limits_of(owner))
     admit_requeued(connection, root, owner)
@@ -46,8 +45,7 @@ def admit_requeued(connection: sqlite3.Connection, root: Path, owner: str) -> No
 def check_used(connection: sqlite3.Connection, root: Path, owner: str) -> None:
     """Check that the user's time and disk quotas and the folder allow one more job; repeated when it starts.
 
-    Raises:
-        UserError: they do not.
+    Raises UserError if they do not.
     """
     limits = limits_of(owner)
     if limits.minutes is not None and (used := minutes_used(connection, owner)) >= limits.minutes:

@@ -18,10 +18,8 @@ def rerun_with_restored(record: RunRecord, returned: Restore) -> CompareRequest:
 def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and with tokens `first` to `last` kept.
 
-    Tokens that the run was forced to keep stay kept in both.
-
-    Raises:
-        UserError: a token is outside the prompt, or there are more tokens than the run's budget has slots.
+    Tokens that the run was forced to keep stay kept in both. Raises UserError if a token is outside the prompt, or
+    there are more tokens than the run's budget has slots.
     """
     chosen = tuple(range(first, last + 1))
     if not chosen or chosen[0] < 0 or chosen[-1] >= record.prompt_tokens:

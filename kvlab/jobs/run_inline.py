@@ -20,8 +20,7 @@ COMPARE = "kvlab.engine:compare"
 def run_inline(work: Work, root: Path, stop: float = float("inf")) -> str:
     """Run the job, skipping what the folder has; returns its title. An evaluation ends at `stop`, with its rows.
 
-    Raises:
-        UserError: as the job itself, or only the queue can run a job of this kind.
+    Raises UserError as the job itself, or only the queue can run a job of this kind.
     """
     root.mkdir(parents=True, exist_ok=True)
     if isinstance(work, CompareRequest):

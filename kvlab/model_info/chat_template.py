@@ -53,8 +53,7 @@ class RenderedPrompt:
 def render_prompt(prompt: str, how: ChatFormat) -> RenderedPrompt:
     """The prompt as the model receives it, as far as the files on this machine tell.
 
-    Raises:
-        UserError: the template refuses the prompt, or the system prompt would be ignored.
+    Raises UserError if the template refuses the prompt, or the system prompt would be ignored.
     """
     asks = bool(how.system.strip()) or how.thinking is not None
     if not (asks or (how.chat == "auto" and has_template(how.model))):

@@ -18,10 +18,7 @@ PREFIX = "models--"  # of folders in the hub's cache, with -- for the slash
 def check_model(name: str) -> str:
     """The model's name if it is valid: `mini`, a folder that holds a model, or a hub name.
 
-    A hub name is not looked up; the worker reports an unknown one.
-
-    Raises:
-        UserError: it is none of these.
+    A hub name is not looked up; the worker reports an unknown one. Raises UserError if it is none of these.
     """
     name = name.strip()
     if offered() is not None:

@@ -17,11 +17,7 @@ CHARACTERS_PER_TOKEN = 4.0  # English prose under the usual vocabularies
 
 
 def decode_upload(name: str, content: bytes) -> str:
-    """The text of an uploaded file.
-
-    Raises:
-        UserError: it is too large, empty, or not text.
-    """
+    """The text of an uploaded file. Raises UserError if it is too large, empty, or not text."""
     check_upload_size(name, len(content))
     return check_prompt(decode_text(content, f"The file {name}"))
 
@@ -33,11 +29,7 @@ def check_upload_size(name: str, size: int) -> None:
 
 
 def check_prompt(text: str) -> str:
-    """The prompt, if it can be run.
-
-    Raises:
-        UserError: it is empty or too large.
-    """
+    """The prompt, if it can be run. Raises UserError if it is empty or too large."""
     if not text.strip():
         raise UserError("The prompt is empty: paste some text, upload a file or take a sample.")
     size = len(text.encode("utf-8", errors="surrogatepass"))
@@ -49,8 +41,7 @@ def check_prompt(text: str) -> str:
 def count_tokens(prompt: str, how: ChatFormat) -> tuple[int, bool]:
     """Tokens of the rendered prompt, and whether the count is exact; an estimate without the model's tokenizer.
 
-    Raises:
-        UserError: the chat template refuses the prompt, or the system prompt would be ignored.
+    Raises UserError if the chat template refuses the prompt, or the system prompt would be ignored.
     """
     file = tokenizer_file(how.model)
     if file is None or tokenizer_of(how.model) is None:
@@ -62,8 +53,7 @@ def count_tokens(prompt: str, how: ChatFormat) -> tuple[int, bool]:
 def notes(prompt: str, how: ChatFormat) -> list[str]:
     """Likely mistakes in the prompt's format, one sentence each; none without the model's tokenizer.
 
-    Raises:
-        UserError: as `count_tokens`.
+    Raises UserError as `count_tokens`.
     """
     tokenizer = tokenizer_of(how.model)
     if tokenizer is None or not prompt.strip():

@@ -67,8 +67,8 @@ class Turn(BaseModel):
 def check_turns(turns: Sequence[Turn]) -> tuple[Turn, ...]:
     """The turns, if a model can answer them.
 
-    Raises:
-        UserError: there are none or too many, the last is not the user's, or a system prompt is not the first turn.
+    Raises UserError if there are none or too many, the last is not the user's, or a system prompt is not the first
+    turn.
     """
     if not turns:
         raise UserError("The conversation is empty: give at least one turn of the user's.")
@@ -108,8 +108,7 @@ def turn_spans(text: str) -> list[tuple[int, int]]:
 def parse_messages(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
     """Turns from messages in OpenAI's format, and the number of non-text parts left out.
 
-    Raises:
-        UserError: `what` holds no such messages, or an unknown role.
+    Raises UserError if `what` holds no such messages, or an unknown role.
     """
     if not isinstance(messages, list) or not messages:
         raise UserError(f"{what} holds no messages: {SHAPE}.")

@@ -27,11 +27,7 @@ Fact = Annotated[
 
 
 def check_answer(answer: str) -> str:
-    """The answer without surrounding white space.
-
-    Raises:
-        UserError: it is empty or too long.
-    """
+    """The answer without surrounding white space. Raises UserError if it is empty or too long."""
     if not answer.strip():
         raise UserError("The expected answer is empty: write the words that a right continuation holds, or leave it.")
     if len(answer) > LONGEST_ANSWER:
@@ -42,10 +38,8 @@ def check_answer(answer: str) -> str:
 def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple[int, int], ...]:
     """Each fact as (start, stop) in the prompt; text stands for its first occurrence.
 
-    Text without an exact match is matched as answers are, ignoring case, quotes and letter forms.
-
-    Raises:
-        UserError: the prompt lacks one of them.
+    Text without an exact match is matched as answers are, ignoring case, quotes and letter forms. Raises UserError if
+    the prompt lacks one of them.
     """
     return tuple(_find(prompt, fact) for fact in facts)
 

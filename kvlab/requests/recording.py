@@ -47,8 +47,7 @@ class Recording(BaseModel):
     def parse(cls, text: str) -> Recording:
         """Parse text such as `layers=0-3,8,heads=0,every=4`; an empty text means everything.
 
-        Raises:
-            UserError: a part cannot be parsed.
+        Raises UserError if a part cannot be parsed.
         """
         found: dict[str, list[int]] = {}
         name = ""

@@ -56,10 +56,8 @@ class Repeat(BaseModel):
 def plantings(count: int, first: Planting, wordings: int, vary: tuple[str, ...] = VARIED) -> tuple[Planting, ...]:
     """`count` plantings; what `vary` does not name stays as in `first`, and the draw counts up.
 
-    Depths follow the golden ratio, so that any number of repeats is spread evenly; wordings take turns.
-
-    Raises:
-        UserError: the count is out of range, or `vary` has an unknown name.
+    Depths follow the golden ratio, so that any number of repeats is spread evenly; wordings take turns. Raises
+    UserError if the count is out of range, or `vary` has an unknown name.
     """
     if not 1 <= count <= MOST_REPEATS:
         raise UserError(f"There cannot be {count:,} repeats: ask for 1 to {MOST_REPEATS}.")

@@ -37,8 +37,7 @@ def is_loopback(host: str) -> bool:
 def check_serving(host: str, found: Lab | None, open_to_everyone: bool) -> str:
     """The warning for the terminal, or "".
 
-    Raises:
-        UserError: other machines can reach the address and nobody has to sign in, or the sign-in lacks something.
+    Raises UserError if other machines can reach the address and nobody has to sign in, or the sign-in lacks something.
     """
     local = is_loopback(host)
     if found is None:

@@ -71,11 +71,7 @@ class DiskUsage(BaseModel):
 
 
 def disk_rules() -> DiskRules:
-    """The rules of this lab.
-
-    Raises:
-        UserError: the lab's file is invalid.
-    """
+    """The rules of this lab. Raises UserError if the lab's file is invalid."""
     found = lab()
     try:
         return DiskRules() if found is None else DiskRules.model_validate(found.disk)

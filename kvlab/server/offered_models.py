@@ -52,8 +52,7 @@ def offered() -> dict[str, str] | None:
 def place_of(name: str, revision: str | None = None, cache_dir: str | None = None) -> str:
     """The folder or hub name of a model: what the lab file offers, or the name itself without one.
 
-    Raises:
-        UserError: this server does not offer it. The message is the same whether or not such a folder exists.
+    Raises UserError if this server does not offer it. The message is the same whether or not such a folder exists.
     """
     known = offered()
     if known is None:

@@ -35,8 +35,7 @@ class _Table(Limits):
 def limits_of(name: str) -> Limits:
     """The user's own limits if the file names them, else the general ones.
 
-    Raises:
-        UserError: the lab's file is invalid.
+    Raises UserError if the lab's file is invalid.
     """
     found = lab()
     if found is None:

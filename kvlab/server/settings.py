@@ -108,8 +108,7 @@ class Lab(_Table):
 def lab() -> Lab | None:
     """The settings in the file KVLAB_LAB, read again after changes; None for a single-user lab.
 
-    Raises:
-        UserError: the file cannot be read or is invalid.
+    Raises UserError if the file cannot be read or is invalid.
     """
     named = os.environ.get(VARIABLE)
     return read_lab(Path(named)) if named else None

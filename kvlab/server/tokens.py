@@ -52,8 +52,7 @@ def role_of(token: str, hashes: Mapping[str, str]) -> Role | None:
 def hashes_from_environment() -> dict[str, str]:
     """Hashes of the tokens in KVLAB_TOKEN and similar variables, or in files named by KVLAB_TOKEN_FILE and similar.
 
-    Raises:
-        UserError: a file cannot be read, or a token is too short.
+    Raises UserError if a file cannot be read, or a token is too short.
     """
     found = {}
     for variable, role in VARIABLES.items():
@@ -80,11 +79,7 @@ def forget_environment() -> None:
 
 
 def check_name(text: str) -> str:
-    """The name given with a token.
-
-    Raises:
-        UserError: it is no valid name.
-    """
+    """The name given with a token. Raises UserError if it is no valid name."""
     name = " ".join(text.split())
     if not NAME.fullmatch(name):
         raise UserError("Give your name in at most 60 letters, digits, dots, dashes and spaces.")

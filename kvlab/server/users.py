@@ -88,8 +88,7 @@ def is_owner(owner: str) -> bool:
 def require_owner(owner: str, what: str) -> None:
     """Check that the acting user may do `what` ("delete this") to what this owner has.
 
-    Raises:
-        UserError: it belongs to another user.
+    Raises UserError if it belongs to another user.
     """
     if not is_owner(owner):
         whose = f"It belongs to {owner}" if owner else "It belongs to nobody here"
@@ -97,11 +96,7 @@ def require_owner(owner: str, what: str) -> None:
 
 
 def require(role: Role, what: str) -> User:
-    """The acting user, if they may do `what` ("start runs").
-
-    Raises:
-        UserError: their role is too low.
-    """
+    """The acting user, if they may do `what` ("start runs"). Raises UserError if their role is too low."""
     user = acting()
     if user.role < role:
         raise UserError(f"You may not {what} on this server: ask an administrator for the role {role.value!r}.")
