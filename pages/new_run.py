@@ -26,7 +26,6 @@ from app.new_run.prompt_source import further_down, prompt_section
 from app.queue.job_panel import show_job
 from app.session.url_numbers import number_of
 from kvlab import jobs
-from kvlab.catalogue import parameters
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.errors import UserError
@@ -257,8 +256,7 @@ def submit(
     if question.error:  # said where it was typed
         return
     try:
-        changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-        choices = compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed)
+        choices = compare_form.choices_of_form(chosen, typed, budgets)
         request = compare_form.make_request(model=model, chosen=choices, **question.asked, **options)
         plan_preview.check_fits(request, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
-from typing import Any
+from functools import _lru_cache_wrapper, lru_cache
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kvlab import __version__
 from kvlab.common.errors import UserError
 from kvlab.planning.footprint import Footprint, PackedSlots
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab")
 SECONDS_ALLOWED = 120
+T = TypeVar("T")
 
 
 class PresetValue(BaseModel):
@@ -73,7 +74,7 @@ class MethodEntry(MethodFootprint):
 
 def prefetch() -> None:
     """Start reading the registry in the background, so that the first form need not wait for it."""
-    _reading(__version__)
+    _reading()
 
 
 def methods() -> list[MethodEntry]:
@@ -81,19 +82,29 @@ def methods() -> list[MethodEntry]:
 
     Raises UserError if the command that lists the methods failed.
     """
-    try:
-        return _reading(__version__).result(timeout=SECONDS_ALLOWED + 5)
-    except (UserError, TimeoutError):
-        _reading.cache_clear()  # the next call asks again
-        raise
+    return result_of(_reading)
 
 
 @lru_cache(maxsize=1)
-def _reading(_version: str) -> Future[list[MethodEntry]]:
-    executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-methods")
-    future = executor.submit(_read)
+def _reading() -> Future[list[MethodEntry]]:
+    return in_background(_read)
+
+
+def in_background(read: Callable[[], T]) -> Future[T]:
+    """Start reading in a thread."""
+    executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-catalogue")
+    future = executor.submit(read)
     executor.shutdown(wait=False)
     return future
+
+
+def result_of(reading: _lru_cache_wrapper[Future[T]]) -> T:
+    """The result of a cached background read; after a failure the next call reads again."""
+    try:
+        return reading().result(timeout=SECONDS_ALLOWED + 5)
+    except (UserError, TimeoutError):
+        reading.cache_clear()
+        raise
 
 
 def _read() -> list[MethodEntry]:

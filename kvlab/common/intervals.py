@@ -85,16 +85,20 @@ def share_interval(hits: int, count: int, level: float = LEVEL) -> Interval:
 def _of_counts(values: np.ndarray, labels: np.ndarray, kind: Kind, level: float) -> Interval:
     """The mean over the groups of 0/1 scores or of their differences; groups of one sample are pooled."""
     groups = [values[labels == label] for label in np.unique(labels)]
-    single = [group for group in groups if len(group) == 1]
-    strata = [(group, 1) for group in groups if len(group) > 1] + (
-        [(np.concatenate(single), len(single))] if single else []
-    )
+    strata = _strata(groups)
     parts = [((_difference if kind == "difference" else _share)(group, level), times) for group, times in strata]
     weighted = [(bounds, times / len(groups)) for bounds, times in parts]
     mean = sum(weight * centre for (centre, *_), weight in weighted)
     below = sum((weight * (centre - low)) ** 2 for (centre, low, _), weight in weighted) ** 0.5
     above = sum((weight * (high - centre)) ** 2 for (centre, _, high), weight in weighted) ** 0.5
     return Interval(float(mean), float(mean - below), float(mean + above), len(values))
+
+
+def _strata(groups: Sequence[np.ndarray]) -> list[tuple[np.ndarray, int]]:
+    """Each group's samples with weight 1, and the groups of one sample pooled, weighted by their number."""
+    single = [group for group in groups if len(group) == 1]
+    pooled = [(np.concatenate(single), len(single))] if single else []
+    return [*((group, 1) for group in groups if len(group) > 1), *pooled]
 
 
 def _share(values: np.ndarray, level: float) -> Bounds:
@@ -120,10 +124,7 @@ def _intervals(data: np.ndarray, labels: np.ndarray, seed: int, resamples: int, 
     random = np.random.default_rng(seed)
     parts = [data[labels == label] for label in np.unique(labels)]
     centre = np.mean([part.mean(axis=0) for part in parts], axis=0)
-    single = [part for part in parts if len(part) == 1]
-    strata = [(part, 1) for part in parts if len(part) > 1] + (
-        [(np.concatenate(single), len(single))] if single else []
-    )
+    strata = _strata(parts)
     drawn = np.sum([groups * _drawn_means(part, random, resamples) for part, groups in strata], axis=0) / len(parts)
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return [Interval(float(m), float(a), float(b), len(data)) for m, a, b in zip(centre, low, high, strict=True)]

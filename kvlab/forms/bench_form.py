@@ -9,7 +9,6 @@ import pandas as pd
 from pydantic import ValidationError
 
 from kvlab.bench.request import BenchJob, make_request, parts_of
-from kvlab.catalogue import parameters
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.common.errors import UserError
 from kvlab.forms import compare_form
@@ -50,10 +49,9 @@ def make_job(
     lists = {"contexts": numbers(contexts, "Tokens in the cache", int), "batches": numbers(batches, "Batches", int)}
     if not all(lists.values()):
         raise UserError("Give at least one number of tokens in the cache, and one batch.")
-    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
     asked: dict[str, Any] = {
         "model": model.strip() if model.strip().startswith("shape:") else check_model(model),
-        "choices": compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed),
+        "choices": compare_form.choices_of_form(chosen, typed, budgets),
         **lists,
     }
     requests = tuple(make_request(mode=mode, **asked, **options) for mode in modes)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kvlab.catalogue import parameters
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.catalogue.parameters import PRESET
 from kvlab.common.errors import UserError
@@ -83,6 +84,14 @@ def choices(
             for budget in budgets
         ),
     )
+
+
+def choices_of_form(
+    chosen: Sequence[MethodEntry], typed: Mapping[str, Mapping[str, Any]], budgets: str
+) -> tuple[MethodChoice, ...]:
+    """The choices of a form's methods, typed settings and budgets."""
+    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
+    return choices(chosen, parse_budgets(budgets), changed)
 
 
 def _takes_budget(entry: MethodEntry, changed: Mapping[str, Any]) -> bool:

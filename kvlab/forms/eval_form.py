@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
-from kvlab.catalogue import parameters
 from kvlab.catalogue.footprint import window_notes
 from kvlab.catalogue.methods import MethodEntry, ask
 from kvlab.catalogue.tasks import TaskList
@@ -73,8 +72,7 @@ def make_job(
     found = [*read_files(files), *([uploaded] if uploaded else [])]
     if not tasks and not found:
         raise UserError("There is nothing to evaluate: choose a task, upload prompts, or name a file.")
-    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-    choices = compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed)
+    choices = compare_form.choices_of_form(chosen, typed, budgets)
     try:
         request = EvalRequest(
             model=check_model(model),

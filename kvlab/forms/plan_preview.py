@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.catalogue import parameters
 from kvlab.catalogue.footprint import footprints_of, window_notes
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.tasks import task_list
@@ -41,8 +40,7 @@ def plan_of(
     if not prompt_tokens:
         return None
     try:
-        changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-        choices = compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed)
+        choices = compare_form.choices_of_form(chosen, typed, budgets)
         return _plan_of_choices(prompt_tokens, model, choices, options, root)
     except (UserError, ValidationError):
         return None  # what is wrong is reported where it is typed, or when the runs are requested
@@ -74,8 +72,7 @@ def notes_of(
 ) -> list[str]:
     """Sentences on methods whose own window takes up the budget; empty while the form is incomplete or invalid."""
     try:
-        changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-        return window_notes(compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed), prompt_tokens)
+        return window_notes(compare_form.choices_of_form(chosen, typed, budgets), prompt_tokens)
     except (UserError, ValidationError):
         return []
 

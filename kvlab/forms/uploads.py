@@ -18,10 +18,9 @@ from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
 from kvlab.requests.conversation import as_text, parse_messages
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks import rows as files_of_rows
-from kvlab.tasks.prompt_table import CHATS, NOT_PROMPTS, PromptRow, as_row
+from kvlab.tasks.prompt_table import NOT_PROMPTS, PromptRow, as_row
 
 TYPES = ("txt", "md", "pdf", "docx", "html", "htm", *files_of_rows.TYPES)
-MESSAGES = CHATS[0]  # the column of a conversation
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,6 @@ class Upload:
         """The columns a row's prompt is made of by default: `context, question`."""
         made = Counter((row.chat,) if row.chat else row.parts for row in self.rows)
         return ", ".join(made.most_common(1)[0][0]) if made else ""
-
-    def pick(self, row: int, name: str = "") -> str:
-        """One text of the table; raises UserError if it is empty."""
-        return self.one(row, name).prompt
 
     def one(self, row: int, name: str = "") -> OnePrompt:
         """A row's prompt with its answers and facts; `name` is the only column to read.

@@ -147,24 +147,24 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
     """
     if isinstance(request, RescueRequest):
         _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
-        return _load(RESCUE), root
+        return load_function(RESCUE), root
     if isinstance(request, EvalJob | BenchJob | FitJob):
         _log(f"{request.kind} {request.name}")
-        return _load(NAMED[type(request)]), root
+        return load_function(NAMED[type(request)]), root
     if isinstance(request, SampleJob):
         _log(f"one prompt of an evaluation, model {request.request.model}")
-        return partial(_load(SAMPLE), compare=_named(compare, job_id, again)), root
+        return partial(load_function(SAMPLE), compare=_named(compare, job_id, again)), root
     _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
         queue_db.clear_aside(runs)
     if request.is_batch:
-        return partial(run_batch, compare=_load(compare), comparison_id=job_id), runs
+        return partial(run_batch, compare=load_function(compare), comparison_id=job_id), runs
     return _named(compare, job_id, again), runs
 
 
 def _named(compare: str, job_id: str, again: bool) -> Callable[..., Any]:
-    named = partial(_load(compare), comparison_id=job_id)
+    named = partial(load_function(compare), comparison_id=job_id)
     return partial(named, resume=True) if again else named
 
 
@@ -220,7 +220,7 @@ class JobReporter:
         )
 
 
-def _load(dotted: str) -> Compare:
+def load_function(dotted: str) -> Compare:
     """The function named `module:function`, imported late because it loads the model stack."""
     module, _, name = dotted.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -58,10 +58,8 @@ def _gguf(called: str, folder: str, file: str) -> str:
 
 
 def _without_config(folder: Path, called: str) -> str:
-    if (folder / "adapter_config.json").is_file():
-        return _adapter(folder, called)
-    if ggufs := sorted(folder.glob("*.gguf")):
-        return _gguf(f"{called}/{ggufs[0].name}", called, ggufs[0].name)
+    if other := _adapter_or_gguf(folder, called):
+        return other
     if inside := sorted(folder.glob("*/config.json")) or sorted(folder.glob("snapshots/*/config.json")):
         there = f"{called}/{inside[0].parent.relative_to(folder)}"
         return f"The folder {called!r} holds no config.json itself: give {there!r}, which does."
@@ -73,11 +71,15 @@ def _without_config(folder: Path, called: str) -> str:
     return f"The folder {called!r} holds no config.json: give a folder that transformers' save_pretrained wrote."
 
 
-def _adapter(folder: Path, called: str) -> str:
-    return (
-        f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of "
-        "peft's AutoPeftModelForCausalLM, merge_and_unload, save_pretrained(OUT), the tokenizer too) and give OUT."
-    )
+def _adapter_or_gguf(folder: Path, called: str) -> str:
+    if (folder / "adapter_config.json").is_file():
+        return (
+            f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of "
+            "peft's AutoPeftModelForCausalLM, merge_and_unload, save_pretrained(OUT), the tokenizer too) and give OUT."
+        )
+    if ggufs := sorted(folder.glob("*.gguf")):
+        return _gguf(f"{called}/{ggufs[0].name}", called, ggufs[0].name)
+    return ""
 
 
 def _of_what(folder: Path) -> str:
@@ -108,10 +110,8 @@ def _of_weights(folder: Path, called: str) -> str:
             f"The folder {called!r} holds {_some(there)} and no {WEIGHTS}: kvlab reads what transformers' "
             "save_pretrained writes, under its names."
         )
-    if (folder / "adapter_config.json").is_file():
-        return _adapter(folder, called)
-    if ggufs := sorted(folder.glob("*.gguf")):
-        return _gguf(f"{called}/{ggufs[0].name}", called, ggufs[0].name)
+    if other := _adapter_or_gguf(folder, called):
+        return other
     return _of_other_weights(folder, called)
 
 

@@ -17,12 +17,13 @@ from kvlab.planning.machine import Machine
 from kvlab.planning.memory import on, phases
 from kvlab.planning.parts import Part, Phase, largest_of_each
 from kvlab.planning.seconds import Duration, duration
-from kvlab.planning.spreading import spread_over
 from kvlab.planning.workload import Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice
 
 CHUNKS = (4096, 1024, 256)
 MOST_WAYS = 3
+PASSING = "weights on their way"
+BY_LAYER = ("weights", "full cache", "compressed cache", "tables held to be shown")
 FootprintOf = Callable[[MethodChoice], Footprint]
 Change = tuple[str, dict[str, Any]]
 
@@ -189,6 +190,22 @@ def _planned(request: CompareRequest, tokens: int, model: Model, holds: Footprin
     devices = machine.devices if request.placement == "auto" and not machine.shared else 1
     made = spread_over(phases(work, choices, kind), devices, model.layers)
     return Plan(model, machine, tokens, tuple(made), disk.trace(work, choices, request.comparisons), None)
+
+
+def spread_over(phases: Sequence[Phase], devices: int, layers: int) -> list[Phase]:
+    """The phases on the fullest of `devices`: its share of per-layer parts, with at most one extra layer."""
+    if devices < 2:
+        return list(phases)
+    return [Phase(phase.name, tuple(_on_one(part, devices, layers) for part in phase.parts)) for phase in phases]
+
+
+def _on_one(part: Part, devices: int, layers: int) -> Part:
+    if part.name == PASSING:
+        return Part(part.name, part.place, part.bytes // layers, "accelerate sends each to its device as it is read")
+    if part.place != "device" or part.name not in BY_LAYER:
+        return part
+    largest = min(-(-layers // devices) + 1, layers)  # layers on one device, of which none is split
+    return Part(part.name, part.place, part.bytes * largest // layers, f"on the fullest of {devices} devices")
 
 
 def can_plan(request: CompareRequest, machine: Machine) -> bool:

@@ -22,35 +22,22 @@ ROLES: tuple[Role, ...] = get_args(Role)
 MOST_TURNS = 200
 SAME: dict[object, Role] = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"}
 NAMED = re.compile(r"(?:^|\n\n)(?:System|User|Assistant):(?: |$)")
-# Nouns for non-text parts by their type, and for message fields other than content.
-PARTS = {
-    "image": "image",
-    "image_url": "image",
-    "input_image": "image",
-    "audio": "audio part",
-    "audio_url": "audio part",
-    "input_audio": "audio part",
-    "video": "video",
-    "video_url": "video",
-    "file": "file",
-    "input_file": "file",
-    "document": "file",
-    "tool_use": "tool call",
-    "tool_call": "tool call",
-    "tool_result": "tool result",
-    "thinking": "reasoning part",
-    "reasoning": "reasoning part",
-    "refusal": "refusal",
+# Non-text parts of a message by their type, and message fields other than content.
+PART_TYPES = {
+    "image": ("image", "image_url", "input_image"),
+    "audio part": ("audio", "audio_url", "input_audio"),
+    "video": ("video", "video_url"),
+    "file": ("file", "input_file", "document"),
+    "tool call": ("tool_use", "tool_call"),
+    "tool result": ("tool_result",),
+    "reasoning part": ("thinking", "reasoning"),
+    "refusal": ("refusal",),
 }
+PARTS = {kind: noun for noun, kinds in PART_TYPES.items() for kind in kinds}
 OTHER_FIELDS = {
-    "tool_calls": "tool call",
-    "function_call": "tool call",
-    "audio": "audio part",
-    "images": "image",
-    "attachments": "file",
-    "refusal": "refusal",
-    "reasoning": "reasoning part",
-    "reasoning_content": "reasoning part",
+    **dict.fromkeys(("tool_calls", "function_call"), "tool call"),
+    **{"audio": "audio part", "images": "image", "attachments": "file", "refusal": "refusal"},
+    **dict.fromkeys(("reasoning", "reasoning_content"), "reasoning part"),
 }
 SHAPE = 'give a list of objects with role and content, as {"messages": [{"role": "user", "content": "Hello"}]}'
 

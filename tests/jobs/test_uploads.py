@@ -29,7 +29,7 @@ MINI = ChatFormat("mini")
 def test_json_lines_give_back_every_text(texts: list[str]):
     content = "\n".join(json.dumps({"id": 3, "prompt": text}) for text in texts).encode()
     upload = read_upload("prompts.jsonl", content)
-    assert [upload.pick(row, "prompt") for row in range(len(texts))] == texts
+    assert [upload.one(row, "prompt").prompt for row in range(len(texts))] == texts
     assert upload.fields == ["prompt"]
 
 
@@ -40,7 +40,7 @@ def test_csv_gives_back_every_cell(texts: list[str]):
     writer = csv.writer(file, lineterminator="\n")
     writer.writerows([["name", "text"], *([f"n{row}", text] for row, text in enumerate(texts))])
     upload = read_upload("prompts.csv", file.getvalue().encode())
-    assert [upload.pick(row, "text") for row in range(len(texts))] == texts
+    assert [upload.one(row, "text").prompt for row in range(len(texts))] == texts
 
 
 @pytest.mark.parametrize(
