@@ -91,7 +91,6 @@ def _reading() -> Future[list[MethodEntry]]:
 
 
 def in_background(read: Callable[[], T]) -> Future[T]:
-    """Start reading in a thread."""
     executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-catalogue")
     future = executor.submit(read)
     executor.shutdown(wait=False)

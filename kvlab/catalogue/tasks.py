@@ -40,7 +40,6 @@ def task_list() -> TaskList:
 
 
 def prefetch() -> None:
-    """Start reading in the background."""
     _reading()
 
 

@@ -35,7 +35,6 @@ def standard_output(piped_width: int) -> Console:
 
 
 def standard_error() -> Console:
-    """Standard error."""
     return PlainConsole(stderr=True)
 
 

@@ -89,7 +89,6 @@ def choices(
 def choices_of_form(
     chosen: Sequence[MethodEntry], typed: Mapping[str, Mapping[str, Any]], budgets: str
 ) -> tuple[MethodChoice, ...]:
-    """The choices of a form's methods, typed settings and budgets."""
     changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
     return choices(chosen, parse_budgets(budgets), changed)
 

@@ -78,7 +78,6 @@ def _evaluate(asked: Evaluation) -> EvalJob:
 
 
 def _choices(asked: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]:
-    """Every method at every budget."""
     registered = {entry.name: entry for entry in methods()}
     choices: list[MethodChoice] = []
     for name, values in map(parse_spec, asked.methods):

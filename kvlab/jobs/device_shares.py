@@ -36,13 +36,11 @@ class Share:
 
     @property
     def arguments(self) -> list[str]:
-        """Command-line arguments of the worker."""
         more = ["--devices", self.devices, "--others", _named(self.others)] if self.numbers else []
         return ["--place", str(self.place), *more]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables of the worker."""
         return {VISIBLE: ",".join(self.ids)} if self.ids else {}
 
 

@@ -74,7 +74,6 @@ def bytes_by_owner(connection: sqlite3.Connection, root: Path) -> dict[str, int]
 
 
 def _owners(connection: sqlite3.Connection) -> dict[str, str]:
-    """The owner of each comparison."""
     rows = connection.execute("SELECT job_id, owner FROM jobs WHERE owner != ''")
     return {row["job_id"]: row["owner"] for row in rows}
 

@@ -201,7 +201,6 @@ class JobReporter:
         )
 
     def cancelled(self) -> bool:
-        """Whether the job should stop now."""
         if self.stop.is_set():
             self.reason = self.reason or "The worker was stopped; what was saved is kept."
         elif not self.reason and time.monotonic() - self._checked >= REPORT_SECONDS:

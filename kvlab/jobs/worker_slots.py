@@ -30,7 +30,6 @@ def take_slot(connection: sqlite3.Connection, pid: int, place: int = 1, devices:
 
 
 def leave_slot(connection: sqlite3.Connection, pid: int) -> None:
-    """Give up this worker's slot."""
     connection.execute("DELETE FROM workers WHERE pid = ? AND host = ?", (pid, host_id()))
 
 

@@ -49,7 +49,6 @@ class Shape:
         )
 
     def config(self) -> PretrainedConfig:
-        """The transformers configuration of this shape."""
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
         numbers: dict[str, Any] = {

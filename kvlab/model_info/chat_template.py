@@ -33,7 +33,6 @@ class ChatFormat:
 
     @classmethod
     def of(cls, request: ModelRequest) -> ChatFormat:
-        """The chat format of a request."""
         turns = request.turns if isinstance(request, ChatRequest) else ()
         return cls(request.model, request.chat, request.system, request.thinking, turns)
 

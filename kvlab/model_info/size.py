@@ -47,7 +47,6 @@ class Model:
 
     @property
     def layers(self) -> int:
-        """All layers."""
         return self.full_layers + self.sliding_layers + self.other_layers
 
     @property

@@ -26,7 +26,6 @@ class Phase:
     parts: tuple[Part, ...]
 
     def bytes_on(self, place: Place) -> int:
-        """Bytes in one place."""
         return sum(part.bytes for part in self.parts if part.place == place)
 
 

@@ -94,7 +94,6 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether memory and disk are enough."""
         return self.lacking is None
 
     @property

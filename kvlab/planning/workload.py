@@ -42,12 +42,10 @@ class Workload:
 
     @property
     def queries(self) -> int:
-        """Prompt tokens per pass."""
         return min(self.tokens, self.chunk or self.tokens)
 
     @property
     def chunked(self) -> bool:
-        """Whether the prompt takes more than one pass."""
         return self.queries < self.tokens
 
     @property

@@ -41,7 +41,6 @@ class Registrations(Generic[T]):
         return there is thing or (ours == theirs != "." and self._origins[name] == self.origin_of(thing))
 
     def origin(self, name: str) -> Origin:
-        """The origin that registered it."""
         return self._origins[name]
 
     @staticmethod
@@ -59,7 +58,6 @@ class Registrations(Generic[T]):
         self._origins |= dict.fromkeys(self.of(origin), known)
 
     def forget(self, origin: Origin) -> None:
-        """Remove everything of `origin`."""
         for name in self.of(origin):
             del self._things[name], self._origins[name]
 

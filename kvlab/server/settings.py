@@ -78,14 +78,12 @@ class People(_Table):
         return self
 
     def role(self, name: str) -> Role:
-        """The user's role."""
         for role in (Role.ADMINISTER, Role.RUN, Role.LOOK):
             if name in getattr(self, role.value):
                 return role
         return Role(self.default)
 
     def person(self, name: str) -> User:
-        """The user of this name."""
         return User(name, self.role(name))
 
 
