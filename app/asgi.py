@@ -15,7 +15,7 @@ if str(ROOT) not in sys.path:
 
 from app.server.gate import Gate
 from app.server.static_files import Files, at_once
-from kvlab.common.errors import said_with
+from kvlab.common.errors import rewrite_messages
 from kvlab.common.formatting import hide_paths
 from kvlab.server import tokens
 from kvlab.server.binding import LOCAL, OPEN
@@ -37,5 +37,5 @@ def gate() -> Middleware:
 
 
 if lab() is not None or os.environ.get(OPEN):
-    said_with(hide_paths)
+    rewrite_messages(hide_paths)
 app = st.App(Path(__file__).with_name("main.py"), middleware=[gate(), Middleware(Files)], lifespan=at_once)

@@ -18,7 +18,7 @@ from app.run_views import page
 from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes, format_duration
-from kvlab.jobs.admin_overview import MemoryNow, Overview, PersonNow, overview, stop_worker
+from kvlab.jobs.admin_overview import MemoryUsage, Overview, UserUsage, overview, stop_worker
 from kvlab.report.views import table_of
 
 POLL_SECONDS = 3.0
@@ -97,7 +97,7 @@ def workers(found: Overview) -> None:
             _do(partial(stop_worker, runs_root(), worker.place))
 
 
-def people(found: tuple[PersonNow, ...]) -> None:
+def people(found: tuple[UserUsage, ...]) -> None:
     """What each person has used of what they may."""
     rows = [
         {
@@ -127,7 +127,7 @@ def people(found: tuple[PersonNow, ...]) -> None:
     st.caption("Limits are set in the tables `[limits]` and `[disk]` of the lab's file; without one there are none.")
 
 
-def _memory(memory: MemoryNow) -> tuple[str, str, str]:
+def _memory(memory: MemoryUsage) -> tuple[str, str, str]:
     label = "Memory of the host" if memory.name == "host" else memory.name
     return label, format_bytes(memory.used), f"of {format_bytes(memory.total)}"
 

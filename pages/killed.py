@@ -24,7 +24,7 @@ from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
 from kvlab.figures import restore as figures
-from kvlab.jobs.rerun_restored import given_back
+from kvlab.jobs.rerun_restored import rerun_with_restored
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import Found, Rescue, load_rescue
@@ -146,7 +146,7 @@ def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
     with left:
         recorded = {"icon": ":material/replay:", "key": "record-rescue"}
         if chosen is not None and permission.button("Record this run", permission.why_not(), **recorded):
-            job = queued(lambda: given_back(run.record, chosen.returned))
+            job = queued(lambda: rerun_with_restored(run.record, chosen.returned))
             if job is not None:
                 go("new_run", job=job)
     with middle:

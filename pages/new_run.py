@@ -26,14 +26,13 @@ from app.new_run.prompt_source import further_down, prompt_section
 from app.queue.job_panel import show_job
 from app.session.url_numbers import number_of
 from kvlab import jobs
-from kvlab.catalogue import parameters
 from kvlab.catalogue.methods import MethodEntry
-from kvlab.catalogue.models import models_here, what_to_name
+from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.errors import UserError
 from kvlab.forms import compare_form, plan_preview, truncation
 from kvlab.forms.last_form import remember, remembered
 from kvlab.model_info import names, token_count
-from kvlab.model_info.chat_template import Manner, spoken
+from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.model_info.names import EMBEDDED
 from kvlab.requests.facts import find_facts
 from kvlab.requests.generation_settings import GenerationSettings, generation_notes
@@ -60,9 +59,9 @@ def model_section() -> str:
         "mini",
         key="model",
         bind="query-params",
-        help=plain(what_to_name()),
+        help=plain(model_field_help()),
     )
-    here = models_here(runs_root())
+    here = local_models(runs_root())
     if len(here) > 1:
         st.selectbox(
             "On this disk",
@@ -75,7 +74,7 @@ def model_section() -> str:
         )
     listed = offered() is not None
     others = "A folder or a hub name such as `Qwen/Qwen3-0.6B` works too."
-    st.caption(f"`mini` ships with kvlab. {plain(f'This server has {what_to_name()}.') if listed else others}")
+    st.caption(f"`mini` ships with kvlab. {plain(f'This server has {model_field_help()}.') if listed else others}")
     if model.strip() == EMBEDDED:
         mini_card()
     for note in generation_notes(names.generation_settings(model.strip())):
@@ -83,7 +82,7 @@ def model_section() -> str:
     return model
 
 
-def count_section(prompt: str, how: Manner, of: int = 0) -> int:
+def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
     """How many tokens the model will be given (0 without a prompt, or where its template refuses it), and says so.
 
     Of several prompts, `of` so many, it is the longest.
@@ -92,7 +91,7 @@ def count_section(prompt: str, how: Manner, of: int = 0) -> int:
         return 0
     try:
         count, exact = token_count.count_tokens(prompt, how)
-        templated = exact and spoken(prompt, how).templated
+        templated = exact and render_prompt(prompt, how).templated
     except UserError as error:
         st.error(plain(str(error)))
         return 0
@@ -114,17 +113,17 @@ def take_model() -> None:
         st.session_state["model_here"] = None
 
 
-def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
+def cut_section(prompt: str, how: ChatFormat, room: int = 0) -> str:
     """The prompt as it will be read: whole where it fits, else cut where the reader says, with the cut shown.
 
     `room` is how many tokens will come to it.
     """
     new_tokens = room + (number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS)
-    over = truncation.tokens_over(prompt, how, new_tokens) if prompt.strip() else 0
+    over = truncation.excess_tokens(prompt, how, new_tokens) if prompt.strip() else 0
     kept = what_to_keep(over) if over else None
     if kept is None:
         return prompt
-    cut = truncation.cut_to_fit(prompt, how, new_tokens, kept)
+    cut = truncation.truncate_prompt(prompt, how, new_tokens, kept)
     reading = f"{len(cut.removed):,} characters will not be read; here is where the text is cut:"
     st.caption(reading)
     offer = Offer("Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {how.model}")
@@ -141,23 +140,23 @@ def what_to_keep(over: int) -> truncation.Keep | None:
     return next((part for part in truncation.KEEPS if part == keep), None)
 
 
-def too_long(prompt: str, how: Manner) -> int:
+def too_long(prompt: str, how: ChatFormat) -> int:
     """How many tokens a prompt is too long; says of a conversation that its turns are for the reader to shorten."""
     new_tokens = number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
-    over = truncation.tokens_over(prompt, how, new_tokens)
+    over = truncation.excess_tokens(prompt, how, new_tokens)
     if over and how.turns:
         st.warning(f"The conversation and new tokens are {over:,} tokens more than the model reads: shorten a turn.")
     return over
 
 
-def cut_several(question: Question, how: Manner) -> Question:
+def cut_several(question: Question, how: ChatFormat) -> Question:
     """Each of several prompts cut where it is too long, and where the reader says so; conversations are not cut."""
     over = too_long(question.prompt, how)
     kept = what_to_keep(over) if over and not how.turns else None
     if kept is None:
         return question
     new_tokens = number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
-    cut, lost = truncation.cut_prompts(question.several, how, new_tokens, kept)
+    cut, lost = truncation.truncate_prompts(question.several, how, new_tokens, kept)
     st.caption(f"{sum(lost.values()):,} characters of {len(lost)} of the prompts will not be read.")
     return replace(question, several=cut)
 
@@ -173,7 +172,7 @@ def cut_question(question: Question, prompt: str) -> Question:
     return replace(question, prompt=prompt, facts=find_facts(prompt, left))
 
 
-def cut_repeats(question: Question, how: Manner) -> Question:
+def cut_repeats(question: Question, how: ChatFormat) -> Question:
     """The repeats of the text as it is cut; the needles are planted in what is left of it."""
     text = cut_section(question.text, how, NEEDLE_TOKENS)
     return question if text == question.text else planted(text, question.repeats, question.notes)
@@ -221,7 +220,7 @@ def what_to_record() -> str:
         few = st.text_input("KV heads", key="record_heads", bind="query-params", placeholder="all", help="Such as 0,2")
     with every:
         steps = st.number_input("Attention rows every … steps", 1, 4096, 1, key="record_every", bind="query-params")
-    return compare_form.record_words(some, few, steps)
+    return compare_form.record_text(some, few, steps)
 
 
 def chat_section() -> dict[str, Any]:
@@ -257,8 +256,7 @@ def submit(
     if question.error:  # said where it was typed
         return
     try:
-        changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-        choices = compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed)
+        choices = compare_form.choices_of_form(chosen, typed, budgets)
         request = compare_form.make_request(model=model, chosen=choices, **question.asked, **options)
         plan_preview.check_fits(request, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
@@ -294,7 +292,7 @@ def form() -> None:
             save_section(kept)
         model = model_section()
         chat = chat_section()
-        how = Manner(model.strip(), **compare_form.meant(chat), turns=question.turns)
+        how = ChatFormat(model.strip(), **compare_form.request_fields(chat), turns=question.turns)
         prompt_tokens = count_section(prompt, how, len(question.several))
         if prompt_tokens and question.repeats:
             question = cut_repeats(question, how)

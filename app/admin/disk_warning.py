@@ -7,7 +7,7 @@ import streamlit as st
 from app.base.text import plain
 from app.session.open_runs import runs_root
 from kvlab.common.errors import UserError
-from kvlab.jobs.disk_usage import folder_room
+from kvlab.jobs.disk_usage import folder_usage
 from kvlab.trace.index import index_note
 
 
@@ -17,7 +17,7 @@ def say_room() -> None:
     if not root.is_dir():
         return
     try:
-        warning = index_note(root) or folder_room(root).warning
+        warning = index_note(root) or folder_usage(root).warning
     except (UserError, OSError):
         return  # pages say what is wrong with the folder
     if warning:

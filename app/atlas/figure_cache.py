@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from kvlab.results.sources import Seen
-from kvlab.server.users import acting, in_place_of
+from kvlab.server.users import acting, acting_as
 
 V = TypeVar("V")
 OLDEST_SECONDS = 60.0  # what is older than this is drawn anew where more has come since
@@ -97,7 +97,7 @@ class Kept(Generic[V]):
 
         def work() -> None:
             try:
-                with in_place_of(person):
+                with acting_as(person):
                     self._draw(key, seen, draw)
             except Exception as error:  # the page that asks next draws it, and says what is wrong
                 log.error("%s could not be drawn anew", key, exc_info=error)

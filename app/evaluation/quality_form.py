@@ -15,7 +15,7 @@ from app.evaluation.fit_section import fit_section
 from app.navigation.selection import runs_root
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
 from app.queue.submit import queued
-from kvlab.catalogue.models import what_to_name
+from kvlab.catalogue.models import model_field_help
 from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
@@ -42,7 +42,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
             options = prompts_section()
         with right:
             st.subheader("Model")
-            model = st.text_input("Name", "mini", key="eval_model", bind="query-params", help=plain(what_to_name()))
+            model = st.text_input("Name", "mini", key="eval_model", bind="query-params", help=plain(model_field_help()))
             chosen, budgets = method_section(0, BUDGETS, "Evaluate")
             typed = hyper_parameter_section(chosen)
             fit_section(model, chosen)

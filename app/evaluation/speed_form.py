@@ -12,7 +12,7 @@ from app.base.text import plain
 from app.new_run.method_section import hyper_parameter_section, method_section
 from app.queue.submit import queued
 from kvlab.bench.request import BenchJob, parts_of
-from kvlab.catalogue.models import what_to_name
+from kvlab.catalogue.models import model_field_help
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.forms import bench_form
@@ -41,7 +41,7 @@ def speed_form(rows: pd.DataFrame) -> None:
             "mini",
             key="bench_model",
             bind="query-params",
-            help=plain(f"{what_to_name()}, or a shape with random weights such as shape:llama3-8b"),
+            help=plain(f"{model_field_help()}, or a shape with random weights such as shape:llama3-8b"),
         )
         one, two, three = st.columns(3)
         with one:

@@ -12,7 +12,7 @@ from app.new_run.method_form import method_form
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.common.errors import UserError
 from kvlab.forms import compare_form
-from kvlab.requests.budget import Budget, not_bound
+from kvlab.requests.budget import Budget, unbounded_note
 
 SETTINGS = ["default", "paper", "code"]
 
@@ -45,7 +45,7 @@ def method_section(prompt_tokens: int, budgets: str = "20%", label: str = "Compa
         ):
             st.info(plain(note))
         free = [registered[name].title for name in names if not registered[name].needs_budget and name != "full"]
-        if told := not_bound(free, [Budget(amount) for amount in compare_form.parse_budgets(typed)]):
+        if told := unbounded_note(free, [Budget(amount) for amount in compare_form.parse_budgets(typed)]):
             st.info(plain(told))
     except UserError as error:
         if prompt_tokens:  # without a prompt the form says it, where it makes its request

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.figures.base.palette import HUES
-from kvlab.forms.truncation import Cut
+from kvlab.forms.truncation import TruncatedPrompt
 from kvlab.report.views import Passages, Text, TokenClass
 
 AROUND = 400  # characters shown on each side of a cut
@@ -49,14 +49,14 @@ def tokens_as_text(text: str, spans: list[tuple[int, int]], own: tuple[int, int]
     return Text(texts=tuple(text[start:stop] for start, stop in pairwise(starts)), codes=codes or (0,), classes=TOKENS)
 
 
-def cut_as_passages(cut: Cut) -> Passages:
+def cut_as_passages(cut: TruncatedPrompt) -> Passages:
     """What is read around the cut, and the beginning and end of what is not."""
     removed = cut.removed if len(cut.removed) <= 2 * AROUND else _middle_out(cut.removed)
     parts = (Segment("same", cut.before[-AROUND:]), Segment("missing", removed), Segment("same", cut.after[:AROUND]))
     return Passages(passages=(("", parts),))
 
 
-def cut_as_html(cut: Cut) -> str:
+def cut_as_html(cut: TruncatedPrompt) -> str:
     """The same on the page, what is not read struck out."""
     ((_, (before, removed, after)),) = cut_as_passages(cut).passages
     marked = f"{html.escape(before.text)}<del>{html.escape(removed.text)}</del>{html.escape(after.text)}"

@@ -20,7 +20,7 @@ from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.errors import UserError
 from kvlab.documents.document import LARGEST_BYTES
 from kvlab.forms import compare_form, truncation, uploads
-from kvlab.model_info.chat_template import Manner, spoken
+from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.model_info.token_count import check_prompt
 from kvlab.report.views import Passages, Text
 from kvlab.requests.compare import OnePrompt
@@ -312,7 +312,7 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
     """The prompt as the model will be given it, token by token: in its chat template where it has one."""
     how = replace(manner_further_down(), turns=turns)
     try:
-        read = spoken(prompt, how)
+        read = render_prompt(prompt, how)
     except UserError as error:
         st.error(plain(str(error)))
         return
@@ -336,12 +336,12 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(prompt):,} characters.")
 
 
-def manner_further_down() -> Manner:
+def manner_further_down() -> ChatFormat:
     """How the prompt is put to the model, as the fields of the form that are drawn later say."""
     if (chat := str(further_down("chat", "auto"))) == "no":
-        return Manner(str(further_down("model", "mini")).strip(), "no")
+        return ChatFormat(str(further_down("model", "mini")).strip(), "no")
     words = {"system": str(further_down("system", "")), "thinking": str(further_down("thinking", "template"))}
-    return Manner(str(further_down("model", "mini")).strip(), chat, **compare_form.meant(words))
+    return ChatFormat(str(further_down("model", "mini")).strip(), chat, **compare_form.request_fields(words))
 
 
 def further_down(key: str, default: Any) -> Any:

@@ -147,7 +147,7 @@ def _go_on(status: JobStatus, request: Work) -> None:
     if not permission.button(_left(status, request), _why_not(status), type="primary", key="go_on"):
         return
     try:
-        jobs.go_on(runs_root(), status.job_id)
+        jobs.resume(runs_root(), status.job_id)
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))

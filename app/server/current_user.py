@@ -11,14 +11,14 @@ from app.base.text import plain
 from kvlab.common.errors import UserError
 from kvlab.server.binding import OPEN, OPEN_TO_EVERYONE
 from kvlab.server.settings import Lab, lab
-from kvlab.server.users import ALONE, Person, Role, ask_who
+from kvlab.server.users import ALONE, Role, User, set_current_user
 
 NAME, ROLE = "kvlab_name", "kvlab_role"  # in `st.user`, from the headers that `app.server.gate` writes itself
 SIGN_OUT = "/lab/sign-out"
 DOES = {Role.LOOK: "may look", Role.RUN: "may run", Role.ADMINISTER: "administers"}
 
 
-def current_person() -> Person:
+def current_person() -> User:
     """Who asks, as the server has found out; nobody where it could not, and whoever sits here in a lab of one."""
     found = lab()
     return ALONE if found is None else _known(found)
@@ -47,17 +47,17 @@ def let_in() -> bool:
     return person.role >= Role.LOOK
 
 
-def _known(found: Lab) -> Person:
+def _known(found: Lab) -> User:
     if found.people.way == "oidc":
         name = st.user.get(found.people.claim) if st.user.get("is_logged_in") else None
-        return found.people.person(str(name)) if name else Person("", Role.NOBODY)
+        return found.people.person(str(name)) if name else User("", Role.NOBODY)
     name, role = (unquote(str(st.user.get(key) or "")) for key in (NAME, ROLE))
     if not name:
-        return Person("", Role.NOBODY)
-    return Person(name, Role(role)) if found.people.way == "token" else found.people.person(name)
+        return User("", Role.NOBODY)
+    return User(name, Role(role)) if found.people.way == "token" else found.people.person(name)
 
 
-def _who(found: Lab, person: Person) -> None:
+def _who(found: Lab, person: User) -> None:
     with st.sidebar.container(horizontal=True, vertical_alignment="center", key="who"):
         if person.name:
             st.caption(f"{plain(person.name)} · {DOES.get(person.role, 'may nothing')}")
@@ -67,4 +67,4 @@ def _who(found: Lab, person: Person) -> None:
             st.markdown(f'<a href="{SIGN_OUT}" target="_self">Sign out</a>', unsafe_allow_html=True)
 
 
-ask_who(current_person)
+set_current_user(current_person)

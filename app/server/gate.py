@@ -31,7 +31,7 @@ from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_N
 from kvlab.common.errors import UserError
 from kvlab.server import tokens
 from kvlab.server.settings import People, lab
-from kvlab.server.users import Person, Role
+from kvlab.server.users import Role, User
 
 NAME, ROLE = "x-kvlab-name", "x-kvlab-role"
 HEALTH, SIGN_IN, SIGN_OUT, UPLOAD = "/_stcore/health", "/lab/sign-in", "/lab/sign-out", "/_stcore/upload_file"
@@ -134,16 +134,16 @@ class Gate:
         else:
             await respond.refuse(401, "Sign in first.")
 
-    def _person(self, name: str) -> Person:
+    def _person(self, name: str) -> User:
         """The person of this name as the lab file has it now; nobody while there is a mistake in it."""
         assert self.people is not None
         try:
             found = lab()
         except UserError:
-            return Person("", Role.NOBODY)
+            return User("", Role.NOBODY)
         return (found.people if found is not None else self.people).person(name)
 
-    async def _let_in(self, person: Person, scope: Any, receive: Any, respond: Respond) -> None:
+    async def _let_in(self, person: User, scope: Any, receive: Any, respond: Respond) -> None:
         if person.role < Role.LOOK:
             await respond.refuse(403, "You are not on the list of this lab: ask its administrator.")
         elif scope["path"].startswith(UPLOAD) and person.role < Role.RUN:
@@ -180,7 +180,7 @@ class Gate:
             await respond.page(403, shown)
             return
         secure = "; Secure" if scope.get("scheme") == "https" or "https" in _all(scope, "x-forwarded-proto") else ""
-        cookie = f"{COOKIE}={tokens.seal(Person(name, role), self.key)}; Path=/; HttpOnly; SameSite=Lax{secure}"
+        cookie = f"{COOKIE}={tokens.seal(User(name, role), self.key)}; Path=/; HttpOnly; SameSite=Lax{secure}"
         await respond.go(after, f"{cookie}; Max-Age={tokens.SECONDS_SIGNED_IN}")
 
     async def _role(self, token: str, peer: str) -> Role:
@@ -244,7 +244,7 @@ class Respond:
         await self.send({"type": "http.response.body", "body": text.encode()})
 
 
-def _with(scope: Any, person: Person | None = None) -> Any:
+def _with(scope: Any, person: User | None = None) -> Any:
     """The request with the gate's own headers for this person, and without what the browser sent under their names."""
     kept = [(key, value) for key, value in scope["headers"] if key.lower().decode("latin-1") not in (NAME, ROLE)]
     if person is not None:

@@ -29,8 +29,7 @@ def measurement_of(exhibit: Exhibit, root: Path) -> Measurement | None:
 def measurements_of(root: Path, keys: Sequence[str] = ()) -> list[Measurement]:
     """The measurements of the named exhibits, or of all; each once.
 
-    Raises:
-        UserError: a key is not `paper/slug`, or there is no such exhibit.
+    Raises UserError if a key is not `paper/slug`, or there is no such exhibit.
     """
     if bad := next((key for key in keys if key.count("/") != 1), None):
         raise UserError(f"{bad!r} names no exhibit: write its paper and number, such as keepkv/fig-3.")

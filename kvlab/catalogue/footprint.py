@@ -1,4 +1,4 @@
-"""What methods hold as they are set: known of defaults and published settings, else asked of a process, once each."""
+"""Memory footprints of configured methods, from the catalogue or, for other settings, from a second process."""
 
 from __future__ import annotations
 
@@ -10,35 +10,36 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from kvlab.catalogue import methods, parameters
-from kvlab.catalogue.methods import Held, MethodEntry
+from kvlab.catalogue.methods import MethodEntry, MethodFootprint
 from kvlab.common.errors import UserError
-from kvlab.planning.footprint import Holds
-from kvlab.planning.plan import HoldsOf
-from kvlab.requests.budget import Budget, meant_store, window_note
+from kvlab.planning.footprint import Footprint
+from kvlab.planning.plan import FootprintOf
+from kvlab.requests.budget import Budget, resolve_store, window_note
 from kvlab.requests.compare import MethodChoice
 
 STORE = "store"
-MOST_KEPT = 1000  # answers; then all are asked for anew
+MOST_KEPT = 1000  # answers; then the cache is cleared
 Key = tuple[str, str]
-_answers: dict[Key, Held | str] = {}  # what a method holds as it is set, or in a sentence why it cannot be set so
-_asking = threading.Lock()  # one process at a time: each takes the memory of a torch
-_LISTED = TypeAdapter(list[Held | str])
+_answers: dict[Key, MethodFootprint | str] = {}  # the footprint, or why the settings are invalid
+_asking = threading.Lock()  # one process at a time: each loads torch
+_LISTED = TypeAdapter(list[MethodFootprint | str])
 
 
-def holds_in(choices: Iterable[MethodChoice]) -> HoldsOf:
-    """What says what a choice's method holds, in its store; settings of `choices` are asked about together.
+def footprints_of(choices: Iterable[MethodChoice]) -> FootprintOf:
+    """A function that returns the footprint of a choice's method and store; unknown `choices` are queried together.
 
-    It, or this, raises UserError for a setting that the method does not take, or where nobody answers. A store with
-    settings counts as it is without them.
+    It, or this, raises UserError for a setting the method does not accept, or if the process gives no answer. A store
+    with settings counts as without them.
     """
     _ask({_key(choice): choice for choice in choices if _known(choice) is None})
     return _holds
 
 
 def window_notes(choices: Iterable[MethodChoice], tokens: int) -> list[str]:
-    """A sentence for each choice whose budget its method's own window takes up, for a prompt of so many tokens.
+    """One sentence for each choice whose budget is taken up by the method's own window at this prompt length.
 
-    Budgets in bytes are only slots once the prompt was read. Raises UserError as `holds_in`.
+    Budgets in bytes are skipped: their slots are known only once the prompt was read. Raises UserError as
+    `footprints_of`.
     """
     found = []
     for choice in choices:
@@ -48,7 +49,7 @@ def window_notes(choices: Iterable[MethodChoice], tokens: int) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))
 
 
-def _held(choice: MethodChoice) -> Held:
+def _held(choice: MethodChoice) -> MethodFootprint:
     held = _known(choice)
     if held is None:
         held = _ask({_key(choice): choice})[_key(choice)]
@@ -57,9 +58,9 @@ def _held(choice: MethodChoice) -> Held:
     return held
 
 
-def _holds(choice: MethodChoice) -> Holds:
+def _holds(choice: MethodChoice) -> Footprint:
     held = _held(choice)
-    store = meant_store(_store(choice), Budget(choice.budget)).partition("/")[0]
+    store = resolve_store(_store(choice), Budget(choice.budget)).partition("/")[0]
     return held.holds.model_copy(update={"packed": held.stores[store]}) if store in held.stores else held.holds
 
 
@@ -69,11 +70,11 @@ def _store(choice: MethodChoice) -> str:
     return str(choice.hyper_parameters.get(STORE, next((one.default for one in usual if one.name == STORE), "")))
 
 
-def _known(choice: MethodChoice) -> Held | str | None:
-    """What is known without asking; None where nothing is."""
+def _known(choice: MethodChoice) -> MethodFootprint | str | None:
+    """The footprint if it is known without a second process, else None."""
     entry, own = _entry(choice), _settings(choice)
     if entry is None:
-        return Held()  # whoever makes it says that there is no such method
+        return MethodFootprint()  # building it reports that there is no such method
     if not own:
         return entry
     if set(own) == {parameters.PRESET} and choice.preset in entry.presets:
@@ -81,22 +82,21 @@ def _known(choice: MethodChoice) -> Held | str | None:
     return _answers.get(_key(choice))
 
 
-def _ask(unknown: dict[Key, MethodChoice]) -> dict[Key, Held | str]:
+def _ask(unknown: dict[Key, MethodChoice]) -> dict[Key, MethodFootprint | str]:
     with _asking:
-        told = {key: _answers[key] for key in unknown if key in _answers}  # somebody else has asked meanwhile
-        new = [key for key in unknown if key not in told]
+        answers_of = {key: _answers[key] for key in unknown if key in _answers}  # another thread has asked meanwhile
+        new = [key for key in unknown if key not in answers_of]
         if new:
             settings = [(unknown[key].method, _settings(unknown[key])) for key in new]
             answered = methods.ask("methods", "--held", given=json.dumps(settings))
             try:
-                answers = _LISTED.validate_python(answered)
-                told |= zip(new, answers, strict=True)
-            except ValueError as error:  # another kind of answer, or of another number
-                raise methods.no_list("methods") from error
+                answers_of |= zip(new, _LISTED.validate_python(answered), strict=True)
+            except ValueError as error:  # not a list of footprints, or of another length
+                raise methods.not_a_list("methods") from error
         if len(_answers) > MOST_KEPT:
             _answers.clear()
-        _answers.update(told)
-        return told
+        _answers.update(answers_of)
+        return answers_of
 
 
 def _key(choice: MethodChoice) -> Key:
@@ -104,7 +104,7 @@ def _key(choice: MethodChoice) -> Key:
 
 
 def _settings(choice: MethodChoice) -> dict[str, Any]:
-    """Of a choice all but the store and what means nothing."""
+    """The choice's settings without the store and the default preset."""
     own = {name: value for name, value in choice.hyper_parameters.items() if name != STORE}
     return {name: value for name, value in own.items() if (name, value) != (parameters.PRESET, parameters.DEFAULT)}
 

@@ -1,26 +1,27 @@
-"""The registry of methods as data: asked of a second process once, so that the web server never imports torch."""
+"""The catalogue of methods as data, read from a second process once, so that the web server never imports torch."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import lru_cache
-from typing import Any
+from functools import _lru_cache_wrapper, lru_cache
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kvlab import __version__
 from kvlab.common.errors import UserError
-from kvlab.planning.footprint import Holds, Packed
+from kvlab.planning.footprint import Footprint, PackedSlots
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab")
 SECONDS_ALLOWED = 120
+T = TypeVar("T")
 
 
 class PresetValue(BaseModel):
-    """What a published configuration gives one hyper-parameter, and where it says so."""
+    """A published value of one hyper-parameter, and its source."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -28,17 +29,17 @@ class PresetValue(BaseModel):
     source: str
 
 
-class Held(BaseModel):
-    """What a method holds as it is set, and what its slots take in each store; None: as the model made them."""
+class MethodFootprint(BaseModel):
+    """A configured method's memory footprint, and its slots' size in each store; None: native."""
 
     model_config = ConfigDict(frozen=True)
 
-    holds: Holds = Holds()
-    stores: dict[str, Packed | None] = {}
+    holds: Footprint = Footprint()
+    stores: dict[str, PackedSlots | None] = {}
     window: int = 0  # newest tokens of the prompt that always stay
 
 
-class PresetEntry(Held):
+class PresetEntry(MethodFootprint):
     """A published configuration of a method."""
 
     about: str
@@ -47,8 +48,8 @@ class PresetEntry(Held):
     values: dict[str, PresetValue] = {}
 
 
-class MethodEntry(Held):
-    """One registered method: what a form needs to offer it and explain it."""
+class MethodEntry(MethodFootprint):
+    """One registered method: everything a form needs to offer and explain it."""
 
     name: str
     family: str
@@ -73,28 +74,36 @@ class MethodEntry(Held):
 
 def prefetch() -> None:
     """Start reading the registry in the background, so that the first form need not wait for it."""
-    _reading(__version__)
+    _reading()
 
 
 def methods() -> list[MethodEntry]:
-    """Every registered method; waits for the first read, which is kept for the life of this process.
+    """Every registered method; waits for the first read, which is cached for the life of this process.
 
-    Raises:
-        UserError: the command that lists the methods failed.
+    Raises UserError if the command that lists the methods failed.
     """
-    try:
-        return _reading(__version__).result(timeout=SECONDS_ALLOWED + 5)
-    except (UserError, TimeoutError):
-        _reading.cache_clear()  # the next call asks again
-        raise
+    return result_of(_reading)
 
 
 @lru_cache(maxsize=1)
-def _reading(_version: str) -> Future[list[MethodEntry]]:
-    executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-methods")
-    future = executor.submit(_read)
+def _reading() -> Future[list[MethodEntry]]:
+    return in_background(_read)
+
+
+def in_background(read: Callable[[], T]) -> Future[T]:
+    executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-catalogue")
+    future = executor.submit(read)
     executor.shutdown(wait=False)
     return future
+
+
+def result_of(reading: _lru_cache_wrapper[Future[T]]) -> T:
+    """The result of a cached background read; after a failure the next call reads again."""
+    try:
+        return reading().result(timeout=SECONDS_ALLOWED + 5)
+    except (UserError, TimeoutError):
+        reading.cache_clear()
+        raise
 
 
 def _read() -> list[MethodEntry]:
@@ -102,14 +111,13 @@ def _read() -> list[MethodEntry]:
     try:
         return [MethodEntry.model_validate(entry) for entry in listed]
     except (ValidationError, TypeError) as error:
-        raise no_list("methods") from error
+        raise not_a_list("methods") from error
 
 
 def ask(what: str, *more: str, given: str | None = None) -> Any:
-    """What `kvlab <what> --json` prints, in a process of its own, with `more` options; `given` is what it reads.
+    """The JSON that `kvlab <what> --json` prints in a second process, with `more` options and stdin `given`.
 
-    Raises:
-        UserError: the command failed, took too long, or printed no JSON.
+    Raises UserError if the command failed, took too long, or printed no JSON.
     """
     advice = "run it in a terminal to see why."
     done = run_command(what, "--json", *more, given=given)
@@ -119,21 +127,21 @@ def ask(what: str, *more: str, given: str | None = None) -> Any:
     try:
         return json.loads(done.stdout)
     except json.JSONDecodeError as error:
-        raise no_list(what) from error
+        raise not_a_list(what) from error
 
 
 def run_command(*words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    """`kvlab WORDS` in a process of its own, with what it printed; raises UserError where it takes too long."""
+    """Run `kvlab WORDS` in a second process; raises UserError on timeout."""
     how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": SECONDS_ALLOWED, "check": False}
     try:
         return subprocess.run((*COMMAND, *words), input=given, **how)
     except subprocess.TimeoutExpired as error:
-        told = " ".join(words)
+        command = " ".join(words)
         raise UserError(
-            f"`kvlab {told}` gave no answer in {SECONDS_ALLOWED} seconds: run it in a terminal to see why."
+            f"`kvlab {command}` gave no answer in {SECONDS_ALLOWED} seconds: run it in a terminal to see why."
         ) from error
 
 
-def no_list(what: str) -> UserError:
-    """What is said of an answer to `ask` that is something else."""
-    return UserError(f"`kvlab {what} --json` gave what is no list of {what}: run it in a terminal to see why.")
+def not_a_list(what: str) -> UserError:
+    """The error for an unexpected answer to `ask`."""
+    return UserError(f"`kvlab {what} --json` printed no list of {what}: run it in a terminal to see why.")

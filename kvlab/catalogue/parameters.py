@@ -1,4 +1,4 @@
-"""Hyper-parameters read from a method's JSON schema: what a form needs to draw each one and to check it."""
+"""Hyper-parameters from a method's JSON schema: what a form needs to show and check each one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS: dict[str, Kind] = {"boolean": "switch", "integer": "integer", "number": "
 
 @dataclass(frozen=True)
 class Parameter:
-    """One hyper-parameter: its kind, default, limits and what it means. `optional` ones may be left to the method."""
+    """One hyper-parameter: kind, default, limits and description. `optional` ones may be left to the method."""
 
     name: str
     kind: Kind
@@ -34,7 +34,7 @@ class Parameter:
 
     @property
     def limits(self) -> str:
-        """The allowed range in words, empty when there is none."""
+        """The allowed range as text, empty if there is none."""
         low = (
             None if self.minimum is None else f"{'greater than' if self.open_minimum else 'at least'} {self.minimum:g}"
         )
@@ -43,7 +43,7 @@ class Parameter:
 
 
 def parameters(entry: MethodEntry, preset: str = DEFAULT) -> list[Parameter]:
-    """The hyper-parameters of a method, the variant first; their defaults are the preset's where it has one."""
+    """A method's hyper-parameters, the variant first, with the preset's defaults."""
     definitions = entry.parameters.get("$defs", {})
     found = [_parameter(name, schema, definitions) for name, schema in entry.hyper_parameters.items()]
     if preset in entry.presets:
@@ -58,10 +58,9 @@ def parameters(entry: MethodEntry, preset: str = DEFAULT) -> list[Parameter]:
 
 
 def changed(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The preset, where `values` name one, and the values that differ from its, checked.
+    """The preset if `values` name one, and the values that differ from its, checked.
 
-    Raises:
-        UserError: there is no such preset, a value is out of its range, or a structured one is no JSON.
+    Raises UserError if there is no such preset, a value is out of range, or a structured value is not valid JSON.
     """
     preset = values.get(PRESET, DEFAULT)
     if preset not in (DEFAULT, *entry.presets):
@@ -116,7 +115,7 @@ def _parameter(name: str, schema: Mapping[str, Any], definitions: Mapping[str, A
 
 
 def _resolve(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """The part of a schema that says its type, and whether null is allowed too; several types stay undecided."""
+    """The part of a schema that gives its type, and whether null is allowed; of several types neither is chosen."""
     if "$ref" in schema:
         return _resolve(definitions.get(schema["$ref"].rsplit("/", 1)[-1], {}), definitions)
     branches = schema.get("anyOf") or schema.get("allOf")

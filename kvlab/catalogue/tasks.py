@@ -1,20 +1,17 @@
-"""Tasks and file formats of evaluations as data, read from a second process once (as `kvlab.catalogue.methods`
-does)."""
+"""Tasks and file formats of evaluations as data, read from a second process once."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from kvlab import __version__
-from kvlab.catalogue.methods import SECONDS_ALLOWED, ask
-from kvlab.common.errors import UserError
+from kvlab.catalogue.methods import ask, in_background, not_a_list, result_of
 
 
 class TaskEntry(BaseModel):
-    """One task that makes its prompts itself."""
+    """One task that generates its prompts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -26,7 +23,7 @@ class TaskEntry(BaseModel):
 
 
 class TaskList(BaseModel):
-    """Every task, and the formats in which files of prompts are read."""
+    """All tasks, and the supported formats of prompt files."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,33 +32,24 @@ class TaskList(BaseModel):
 
 
 def task_list() -> TaskList:
-    """The tasks; waits for the first read, which is kept for the life of this process.
+    """The tasks; waits for the first read, which is cached for the life of this process.
 
-    Raises:
-        UserError: the command that lists them failed.
+    Raises UserError if the command that lists them failed.
     """
-    try:
-        return _reading(__version__).result(timeout=SECONDS_ALLOWED + 5)
-    except (UserError, TimeoutError):
-        _reading.cache_clear()  # the next call asks again
-        raise
+    return result_of(_reading)
 
 
 def prefetch() -> None:
-    """Start reading in the background."""
-    _reading(__version__)
+    _reading()
 
 
 @lru_cache(maxsize=1)
-def _reading(_version: str) -> Future[TaskList]:
-    executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-tasks")
-    future = executor.submit(_read)
-    executor.shutdown(wait=False)
-    return future
+def _reading() -> Future[TaskList]:
+    return in_background(_read)
 
 
 def _read() -> TaskList:
     try:
         return TaskList.model_validate(ask("tasks"))
     except ValidationError as error:
-        raise UserError("`kvlab tasks --json` gave no list of tasks: run it in a terminal to see why.") from error
+        raise not_a_list("tasks") from error

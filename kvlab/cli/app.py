@@ -93,14 +93,14 @@ def app_command(
 
 def share_out(workers: int | None) -> None:
     """Let this process and the server start so many workers; raises UserError where there are fewer GPUs."""
-    from kvlab.jobs.device_shares import WORKERS, shares_here
+    from kvlab.jobs.device_shares import WORKERS, server_shares
     from kvlab.planning.machine import visible_gpus
 
     if workers is None and WORKERS not in os.environ and os.environ.get(VARIABLE):
         workers = max(1, len(visible_gpus()))
     if workers is not None:
         os.environ[WORKERS] = str(workers)
-    shares_here()
+    server_shares()
 
 
 def token() -> None:

@@ -26,7 +26,7 @@ def fill(
     from kvlab.atlas.fill import measurements_of
     from kvlab.common.formatting import format_duration
     from kvlab.forms.fill_atlas import FillSize, fill_jobs
-    from kvlab.jobs.run_inline import run_here
+    from kvlab.jobs.run_inline import run_inline
 
     measurements = measurements_of(out, [key for key in only.split(",") if key])
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
@@ -36,7 +36,7 @@ def fill(
             typer.echo(f"{len(jobs) - place + 1} of {len(jobs)} are left: run it again to continue.")
             raise typer.Exit(3)
         begun = time.monotonic()
-        title = run_here(job, out, stop)
+        title = run_inline(job, out, stop)
         typer.echo(f"{place} of {len(jobs)}  {title}  {format_duration(time.monotonic() - begun)}")
 
 

@@ -24,10 +24,10 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """List the models on this machine: mini, those of --models, of earlier runs, and in the hub's cache."""
-    from kvlab.catalogue.models import models_here
+    from kvlab.catalogue.models import local_models
 
     offer(folders)
-    found = [_about(name) for name in models_here(runs.absolute())]
+    found = [_about(name) for name in local_models(runs.absolute())]
     typer.echo(json.dumps(found, indent=2)) if as_json else _show(found)
 
 

@@ -23,12 +23,7 @@ _UNSPACED = frozenset((
 ))  # fmt: skip
 _LATER_JAMO = range(0x1160, 0x1200)  # vowels and final consonants of a Hangul syllable
 _SAME = str.maketrans(
-    {
-        **dict.fromkeys("‘’‚‛ʼ′`´", "'"),
-        **dict.fromkeys("“”„‟″«»", '"'),
-        **dict.fromkeys("‐‑‒–—―−", "-"),
-        "İ": "i",
-    }
+    {**dict.fromkeys("‘’‚‛ʼ′`´", "'"), **dict.fromkeys("“”„‟″«»", '"'), **dict.fromkeys("‐‑‒–—―−", "-"), "İ": "i"}
 )
 # Default ignorable characters: soft hyphen, joiners, direction marks, byte order mark, variation selectors.
 _IGNORED = re.compile("[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
@@ -68,10 +63,7 @@ def fold(text: str) -> Folded:
 
 
 def find_answer(text: str, answer: str) -> tuple[int, int] | None:
-    """Return (start, stop) of the first place in `text` that holds the answer; None where no place does.
-
-    The place is given in characters of `text`. An empty answer is found nowhere.
-    """
+    """(start, stop) of the answer's first match in characters of `text`; None without one or for an empty answer."""
     wanted = fold(answer).text.split()
     if not wanted:
         return None
@@ -124,7 +116,7 @@ def _is_inside(folded: Folded, index: int) -> bool:
 
 
 def _base(text: str, index: int) -> str:
-    """The letter that the character at `index` is a mark of, or that character itself."""
+    """The letter that the character at `index` is a mark of, or that character."""
     while index and _continues_letter(text[index]):
         index -= 1
     return text[index]

@@ -1,4 +1,4 @@
-"""Where files that are not Python lie: the dashboard, the sample prompts, the embedded model."""
+"""Paths of files that are not Python: the dashboard, the sample prompts, the embedded model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ SHIPPED = PACKAGE / "shipped"
 
 
 def project_root() -> Path:
-    """The folder that holds `app/`, `pages/` and `assets/`: the checkout, or the copy inside an installed package."""
+    """The folder with `app/`, `pages/` and `assets/`: the checkout, or the copy in an installed package."""
     return SHIPPED if SHIPPED.is_dir() else PACKAGE.parent
 
 
 def asset_path(name: str) -> Path:
     """The path of `assets/<name>`, such as `mini` or `prompts/samples`.
 
-    Raises:
-        UserError: there is no such file or folder.
+    Raises UserError if there is no such file or folder.
     """
     path = project_root() / "assets" / name
     if not path.exists():

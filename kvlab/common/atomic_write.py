@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, so that a killed or cancelled run stays readable."""
+"""Write files atomically, so that a killed or cancelled run stays readable."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a hidden temporary file beside `path`, then move it into place in one step.
+    """Let `write` fill a hidden temporary file next to `path`, then move it into place in one step.
 
-    Raises:
-        UserError: the disk is full; `path` is as it was before and no temporary file is left.
+    Raises UserError if the disk is full; `path` is unchanged and no temporary file is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -37,7 +36,7 @@ def replace_text(path: Path, text: str) -> None:
 
 @contextmanager
 def full_disk_sentence(folder: Path) -> Iterator[None]:
-    """Turn "no space left" from the system, Arrow or safetensors into one sentence for people."""
+    """Turn "no space left" from the system, Arrow or safetensors into a UserError."""
     try:
         yield
     except Exception as error:

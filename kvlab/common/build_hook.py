@@ -1,7 +1,7 @@
-"""Used by setuptools only: puts the dashboard and the assets inside the built package, beside the code.
+"""setuptools hook: put the dashboard and the assets inside the built package.
 
-`app/`, `pages/` and `assets/` stand at the top of the checkout; as packages of their own they would take names that
-belong to everyone, so a wheel carries them as data in `kvlab/shipped/`, where `kvlab.common.assets` finds them.
+`app/`, `pages/` and `assets/` are at the top of the checkout; as packages of their own they would take general names,
+so a wheel carries them as data in `kvlab/shipped/`, where `kvlab.common.assets` finds them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ IGNORED = ("__pycache__", "*.pyc", ".DS_Store", "mini-60", "mini-half")  # the l
 
 
 class BuildWithDashboard(build_py):
-    """`build_py` that also copies the folders above; an editable install uses the checkout and copies nothing."""
+    """`build_py` that also copies the folders above; an editable install uses the checkout."""
 
     def run(self) -> None:
         super().run()
@@ -27,6 +27,6 @@ class BuildWithDashboard(build_py):
             shutil.copytree(folder, target, ignore=shutil.ignore_patterns(*IGNORED), dirs_exist_ok=True)
 
     def get_source_files(self) -> list[str]:
-        """What a source archive holds: without this the folders would be left out of it."""
+        """Files of a source archive, with the folders above."""
         files = [path for folder in FOLDERS for path in Path(folder).rglob("*") if path.is_file()]
         return [*super().get_source_files(), *(str(path) for path in files if "__pycache__" not in path.parts)]

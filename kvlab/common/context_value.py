@@ -1,4 +1,4 @@
-"""A context variable that has another value for a while."""
+"""Set a context variable temporarily."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 @contextmanager
-def meanwhile(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Inside, for this thread or task alone, `variable` has this value."""
+def temporarily(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Set `variable` to this value inside the block, for this thread or task alone."""
     token = variable.set(value)
     try:
         yield

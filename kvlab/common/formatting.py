@@ -31,13 +31,13 @@ def in_range(point: float, low: float, high: float, show: Show = short) -> tuple
 
 
 def range_words(point: float, low: float, high: float, show: Show = short, more: str = "") -> str:
-    """A point with its range as `0.25 (0.1 to 0.4)`; `more` follows inside the parentheses."""
+    """A point with its range as `0.25 (0.1 to 0.4)`; `more` is added inside the parentheses."""
     middle, least, most = in_range(point, low, high, show)
     return f"{middle} ({least} to {most}{f', {more}' if more else ''})"
 
 
 def telling_digits(values: Sequence[float], least: int = 3, most: int = 6) -> int:
-    """The fewest significant digits, from `least` to `most`, in which values that differ are not printed alike."""
+    """The fewest significant digits, from `least` to `most`, that print different values differently."""
     apart = [
         (one, other)
         for one, other in zip(sorted(values), sorted(values)[1:], strict=False)
@@ -80,7 +80,7 @@ def format_bytes(size: float) -> str:
 
 
 def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """`3 images and 1 footnote were left out.`; nothing where all counts are 0."""
+    """`3 images and 1 footnote were left out.`; empty if all counts are 0."""
     named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count]
     if not named:
         return ()
@@ -93,10 +93,10 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
 
 
-# A whole path of at least two parts, that is no part of an address or of a longer word.
+# An absolute path of at least two parts that is not inside a URL or a longer word.
 PATH = re.compile(r"(?<![\w:/.])~?(?:/[\w.@+~=-]*[\w@+~=-]){2,}/?")
 
 
 def hide_paths(text: str) -> str:
-    """The text with every whole path cut down to its last part."""
+    """The text with every absolute path reduced to its last part."""
     return PATH.sub(lambda found: "…/" + found[0].rstrip("/").rsplit("/", 1)[-1], text)

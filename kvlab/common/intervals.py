@@ -1,8 +1,8 @@
-"""Intervals of a mean and of a mean over groups: Wilson's for scores of 0 and 1, else the percentile bootstrap.
+"""Confidence intervals of means and of means over groups: Wilson's for scores of 0 and 1, else a percentile bootstrap.
 
-Efron (1979) for the bootstrap. It has no width where all samples are equal, as three right answers of three would be
-certain; a score of 0 or 1 has Wilson's interval (1927) instead, a paired difference of two such scores Newcombe's way
-of putting two of them together (1998), and means over groups are put together alike (Zou and Donner 2008). Torch-free.
+The bootstrap is Efron's (1979). It has no width if all samples are equal, so scores of 0 or 1 use Wilson's interval
+(1927), paired differences of such scores Newcombe's combination (1998), and means over groups are combined alike (Zou
+and Donner 2008). Torch-free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 RESAMPLES = 4000
 MOST_PICKS = 250_000  # samples drawn at once: two megabytes, of which there are three
 LEVEL = 0.95
-# What a column holds. Scores and their differences are drawn again as any other where they are not whole numbers.
+# Content of a column. Scores and differences that are not whole numbers are bootstrapped as any other.
 Kind = Literal["any", "score", "difference"]
 WHOLE: dict[Kind, tuple[int, ...]] = {"any": (), "score": (0, 1), "difference": (-1, 0, 1)}
 Bounds = tuple[float, float, float]  # mean, low, high
@@ -25,7 +25,7 @@ Bounds = tuple[float, float, float]  # mean, low, high
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with the bounds of its interval and how many samples it is over; of one sample the bounds say nothing."""
+    """A mean, the bounds of its interval, and the number of samples; bounds of a single sample mean nothing."""
 
     mean: float
     low: float
@@ -41,14 +41,13 @@ def mean_intervals(
     level: float = LEVEL,
     kinds: Sequence[Kind] | None = None,
 ) -> list[Interval | None]:
-    """Return the interval of every column of `table` (samples, columns); None of a column that is all NaN.
+    """The interval of every column of `table` (samples, columns); None for a column of NaN only.
 
-    `kinds` says of every column what it holds; none: any numbers, all drawn again.
+    `kinds` gives the content of every column; without it all are bootstrapped.
 
-    Samples are drawn with replacement, the same for all columns; a NaN is left out and does not count. With `groups`
-    (one label a sample) the mean is that of the groups' means, and samples are drawn within each group: the groups,
-    such as tasks, are chosen and not a sample of any. Groups of a single sample are drawn from one another (collapsed
-    strata, as in Cochran's Sampling Techniques), as nothing else tells how much they would vary.
+    Samples are drawn with replacement, the same for all columns; NaN are left out. With `groups` (one label per sample)
+    the mean is that of the groups' means, and samples are drawn within each group: groups (tasks) are chosen, not
+    sampled. Groups of a single sample are drawn from one another (collapsed strata, Cochran, Sampling Techniques).
     """
     data = np.asarray(table, dtype=np.float64)
     labels = np.zeros(len(data), int) if groups is None else np.unique([str(g) for g in groups], return_inverse=True)[1]
@@ -69,7 +68,7 @@ def mean_intervals(
 
 
 def wilson(hits: float, count: int, level: float = LEVEL) -> Bounds:
-    """Return (share, low, high) of `hits` among `count` samples, Wilson's score interval without correction."""
+    """(share, low, high) of `hits` among `count` samples: Wilson's score interval without correction."""
     z, share = NormalDist().inv_cdf((1 + level) / 2), hits / count
     centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * (share * (1 - share) / count + (z / (2 * count)) ** 2) ** 0.5
@@ -77,19 +76,16 @@ def wilson(hits: float, count: int, level: float = LEVEL) -> Bounds:
 
 
 def share_interval(hits: int, count: int, level: float = LEVEL) -> Interval:
-    """Return `wilson` as an interval; raises ValueError where there is no sample."""
+    """`wilson` as an interval; raises ValueError without samples."""
     if count < 1:
         raise ValueError("a share needs at least one sample")
     return Interval(*wilson(hits, count, level), count)
 
 
 def _of_counts(values: np.ndarray, labels: np.ndarray, kind: Kind, level: float) -> Interval:
-    """The mean over the groups of 0/1 scores or of their differences; groups of one sample are taken together."""
+    """The mean over the groups of 0/1 scores or of their differences; groups of one sample are pooled."""
     groups = [values[labels == label] for label in np.unique(labels)]
-    single = [group for group in groups if len(group) == 1]
-    strata = [(group, 1) for group in groups if len(group) > 1] + (
-        [(np.concatenate(single), len(single))] if single else []
-    )
+    strata = _strata(groups)
     parts = [((_difference if kind == "difference" else _share)(group, level), times) for group, times in strata]
     weighted = [(bounds, times / len(groups)) for bounds, times in parts]
     mean = sum(weight * centre for (centre, *_), weight in weighted)
@@ -98,12 +94,19 @@ def _of_counts(values: np.ndarray, labels: np.ndarray, kind: Kind, level: float)
     return Interval(float(mean), float(mean - below), float(mean + above), len(values))
 
 
+def _strata(groups: Sequence[np.ndarray]) -> list[tuple[np.ndarray, int]]:
+    """Each group's samples with weight 1, and the groups of one sample pooled, weighted by their number."""
+    single = [group for group in groups if len(group) == 1]
+    pooled = [(np.concatenate(single), len(single))] if single else []
+    return [*((group, 1) for group in groups if len(group) > 1), *pooled]
+
+
 def _share(values: np.ndarray, level: float) -> Bounds:
     return wilson(float(values.sum()), len(values), level)
 
 
 def _difference(values: np.ndarray, level: float) -> Bounds:
-    """Gains less losses: two shares of the same samples, which rule each other out and so are correlated."""
+    """Gains minus losses: two mutually exclusive, hence correlated, shares of the same samples."""
     gains, gains_low, gains_high = wilson(float((values > 0).sum()), len(values), level)
     losses, losses_low, losses_high = wilson(float((values < 0).sum()), len(values), level)
     both = gains * losses
@@ -121,10 +124,7 @@ def _intervals(data: np.ndarray, labels: np.ndarray, seed: int, resamples: int, 
     random = np.random.default_rng(seed)
     parts = [data[labels == label] for label in np.unique(labels)]
     centre = np.mean([part.mean(axis=0) for part in parts], axis=0)
-    single = [part for part in parts if len(part) == 1]
-    strata = [(part, 1) for part in parts if len(part) > 1] + (
-        [(np.concatenate(single), len(single))] if single else []
-    )
+    strata = _strata(parts)
     drawn = np.sum([groups * _drawn_means(part, random, resamples) for part, groups in strata], axis=0) / len(parts)
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return [Interval(float(m), float(a), float(b), len(data)) for m, a, b in zip(centre, low, high, strict=True)]
@@ -145,10 +145,10 @@ def _times(count: int, resamples: int, random: np.random.Generator) -> np.ndarra
 
 
 def pairs_interval(table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:
-    """Return the mean of a symmetric `table` (samples, samples) over all pairs of different samples, with its interval.
+    """The mean of a symmetric `table` (samples, samples) over all pairs of different samples, with its interval.
 
-    Samples are drawn with replacement; a pair of a sample with itself, which draws make, is left out. `n` counts the
-    samples. Of two samples there is one pair, and the bounds say nothing. Raises ValueError below two.
+    Samples are drawn with replacement, and pairs of a sample with itself are left out. `n` counts the samples; with two
+    samples the bounds mean nothing. Raises ValueError below two.
     """
     count = len(table)
     if count < 2:
@@ -162,13 +162,9 @@ def pairs_interval(table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES,
 
 
 def mean_interval(
-    values: Sequence[float],
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    kind: Kind = "any",
+    values: Sequence[float], seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL, kind: Kind = "any"
 ) -> Interval:
-    """Return the mean of the values with its interval, as `mean_intervals`; raises ValueError where there is none."""
+    """The mean of the values with its interval, as `mean_intervals`; raises ValueError without values."""
     return mean_over_groups(values, None, seed, resamples, level, kind)
 
 
@@ -180,7 +176,7 @@ def mean_over_groups(
     level: float = LEVEL,
     kind: Kind = "any",
 ) -> Interval:
-    """Return the mean of the groups' means with its interval, as `mean_intervals`; raises ValueError without values."""
+    """The mean of the groups' means with its interval, as `mean_intervals`; raises ValueError without values."""
     column = np.asarray(values, dtype=np.float64)[:, None]
     (found,) = mean_intervals(column, groups, seed, resamples, level, [kind])
     if found is None:
@@ -189,6 +185,6 @@ def mean_over_groups(
 
 
 def paired_difference(values: Sequence[float], base: Sequence[float], seed: int = 0, kind: Kind = "any") -> Interval:
-    """Return the mean of (value - base) over the same samples with its interval: pairs are drawn together."""
+    """The mean of (value - base) over the same samples with its interval: pairs are drawn together."""
     gaps = np.asarray(values, dtype=np.float64) - np.asarray(base, dtype=np.float64)
     return mean_interval(gaps.tolist(), seed, kind=kind)

@@ -1,12 +1,12 @@
-"""Bounds the engine keeps to, in numbers that a plan needs too."""
+"""Limits of the engine that a plan needs too."""
 
 from __future__ import annotations
 
 # Logits of the whole prompt are kept only while they fit in a gigabyte of float32.
 MOST_PROMPT_LOGITS = 2**28
-# The probe: rows of the prompt's end whose attention is kept (how much of it in all: `kvlab.requests.recording`).
+# The probe: last rows of the prompt whose attention is kept (limited in `kvlab.requests.recording`).
 PROMPT_ROWS = 64
-# Of the continuation, how many tokens the probe looks at.
+# Tokens of the continuation that the probe reads.
 MOST_FUTURE = 64
 # Queries scored at a time against all slots: `kvlab.attention.slot_attention.ROW_BLOCK`, held equal by a test.
 ROW_BLOCK = 256
@@ -17,7 +17,7 @@ TURNS, TIMED_STEPS, TURNS_SHARE, SHORT_TURN = 3, 16, 0.3, 20.0
 
 
 def turns_within(allowed: float, turn: float) -> int:
-    """The number of turns of `turn` seconds each to take in about `allowed` seconds."""
+    """Number of turns of `turn` seconds each that fit in about `allowed` seconds."""
     least = 1 if turn <= SHORT_TURN else 0
     return min(TURNS, max(least, int(allowed / max(turn, 1e-9))))
 

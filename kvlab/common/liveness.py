@@ -1,4 +1,4 @@
-"""Whether a process still lives: by its id where ids mean something here, else by a file that it touches."""
+"""Whether a process is alive: by its id on this host, else by a file that it touches."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BEAT_SECONDS, SILENT_SECONDS = 5.0, 60.0
 
 
 @cache
-def this_place() -> str:
-    """Names this machine since it was started, and the container where process ids are its own."""
+def host_id() -> str:
+    """Identifies this machine since its boot, and the container if it has its own process ids."""
     parts = [platform.node()]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -29,7 +29,7 @@ def this_place() -> str:
 
 
 def is_alive(pid: int | None, since: str) -> bool:
-    """Whether process `pid` runs and is the one that ran at `since` (ISO 8601): process ids are used again."""
+    """Whether process `pid` runs and is the one that ran at `since` (ISO 8601), as process ids are reused."""
     if pid is None:
         return False
     try:
@@ -41,10 +41,10 @@ def is_alive(pid: int | None, since: str) -> bool:
 
 
 def beat(folder: Path) -> Callable[[], None]:
-    """Touch a file in `folder` every few seconds, for those to whom process ids say nothing; returns how to end it."""
+    """Touch a file in `folder` every few seconds, for other hosts; returns the function that stops it."""
     file, ended = folder / PULSE, threading.Event()
     try:
-        file.write_text(this_place(), encoding="utf-8")
+        file.write_text(host_id(), encoding="utf-8")
     except OSError:
         return ended.set  # the run itself will say that the disk is full
 
@@ -64,13 +64,13 @@ def beat(folder: Path) -> Callable[[], None]:
     return end
 
 
-def is_written(folder: Path, pid: int | None, since: str) -> bool:
-    """Whether the process that writes the run in `folder` lives: in another machine or container, by its pulse."""
+def is_being_written(folder: Path, pid: int | None, since: str) -> bool:
+    """Whether the process that writes the run in `folder` is alive; on another host judged by its pulse file."""
     file = folder / PULSE
     try:
         place, beaten = file.read_text(encoding="utf-8"), file.stat().st_mtime
     except (OSError, ValueError):
         return is_alive(pid, since)
-    if place == this_place():
+    if place == host_id():
         return is_alive(pid, since)
     return time.time() - beaten < SILENT_SECONDS

@@ -1,4 +1,4 @@
-"""Text on the terminal: what a person wrote is shown as written, never read as rich's markup or as terminal codes."""
+"""Terminal output that shows the user's text literally, without rich's markup or terminal codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line 
 
 
 class PlainConsole(Console):
-    """A console that takes every string literally: in tables, titles, captions and messages."""
+    """A console that prints every string literally: in tables, titles, captions and messages."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
@@ -24,21 +24,20 @@ class PlainConsole(Console):
 
 
 def without_controls(text: str) -> str:
-    """The text with each control character as its Unicode picture, or as a question mark where there is none."""
+    """The text with each control character as its Unicode picture, or as a question mark."""
     return CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "?", text)
 
 
 def standard_output(piped_width: int) -> Console:
-    """Standard output: as wide as the terminal; where there is none, `piped_width`, or COLUMNS if that is more."""
+    """Standard output: as wide as the terminal; when piped, `piped_width` or COLUMNS, whichever is larger."""
     console = PlainConsole()
     return console if console.is_terminal else PlainConsole(width=max(console.width, piped_width))
 
 
 def standard_error() -> Console:
-    """Standard error."""
     return PlainConsole(stderr=True)
 
 
 def progress_columns() -> tuple[ProgressColumn, ...]:
-    """A bar, its count, the time left and what is going on."""
+    """A bar, its count, the remaining time and the current step."""
     return BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False)

@@ -1,4 +1,4 @@
-"""Token ids that a model cannot read: a tokenizer may have tokens the model's embedding has no row for."""
+"""Token ids without a row in the model's embedding, which a tokenizer may have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kvlab.common.errors import UserError
 
 
 def check_ids(ids: Iterable[int], model: Any, tokenizer: Any) -> None:
-    """Raises UserError for the first id that the model's embedding has no row for."""
+    """Raises UserError for the first id without a row in the model's embedding."""
     rows = int(model.get_input_embeddings().weight.shape[0])
     beyond = next((index for index in ids if index >= rows), None)
     if beyond is not None:
@@ -21,7 +21,7 @@ def check_ids(ids: Iterable[int], model: Any, tokenizer: Any) -> None:
 
 
 def padding_id(model: Any, tokenizer: Any) -> int | None:
-    """A token to fill up finished rows with: the tokenizer's own where the model can read it."""
+    """A token to pad finished rows with: the tokenizer's own if the model can read it."""
     rows = int(model.get_input_embeddings().weight.shape[0])
     known = (tokenizer.pad_token_id, tokenizer.eos_token_id)
     return next((index for index in known if index is not None and index < rows), None)

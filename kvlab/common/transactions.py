@@ -1,4 +1,4 @@
-"""SQLite statements that happen all or not at all, and files that many processes open at once."""
+"""SQLite transactions, and files that many processes open at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PAUSE_SECONDS = 0.01
 
 
 def write_ahead(connection: sqlite3.Connection, patience: float = PATIENCE_SECONDS) -> None:
-    """Let readers and a writer of this file work beside each other, also where others open it at the same moment.
+    """Switch the file to write-ahead logging, so that readers and a writer do not block each other.
 
-    Raises sqlite3.OperationalError where another process holds the file for longer than `patience` seconds.
+    Raises sqlite3.OperationalError if another process locks the file for longer than `patience` seconds.
     """
     deadline = time.monotonic() + patience
     while True:
@@ -24,7 +24,7 @@ def write_ahead(connection: sqlite3.Connection, patience: float = PATIENCE_SECON
             connection.execute("PRAGMA synchronous = NORMAL")
             return
         except sqlite3.OperationalError as error:
-            # SQLite does not wait by itself where the journal's mode changes, or while the last user closes the file.
+            # SQLite does not wait by itself while the journal mode changes or the last connection closes.
             if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise
             if time.monotonic() > deadline:
@@ -34,7 +34,7 @@ def write_ahead(connection: sqlite3.Connection, patience: float = PATIENCE_SECON
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All statements inside, or none of them, with no other process in between."""
+    """Run all statements inside, or none of them, without other processes in between."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a person gave to the command line, a form or the Python API: what it must be, or one sentence."""
+"""Validate input from the command line, a form or the Python API, with messages for the user."""
 
 from __future__ import annotations
 
@@ -23,42 +23,40 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # a share of the signs, or so many: text from terminals and PDFs has a few
+MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # a share of the characters, or so many: text from terminals and PDFs has a few
 
 
 def shown(value: object) -> str:
-    """The value as it is named in a sentence, cut where it is long."""
+    """The value as quoted in a message, shortened if long."""
     words = repr(value) if not isinstance(value, int) or abs(value) < 10**LONGEST_SHOWN else "a number that long"
     return words if len(words) <= LONGEST_SHOWN else f"{words[: LONGEST_SHOWN - 4]} ..."
 
 
 def check_text(text: str, what: str = "The prompt") -> str:
-    """The text, if every sign of it can be written and it is no file of bytes.
+    """The text, if it can be encoded and is not binary.
 
-    Raises:
-        UserError: it holds half a sign (a lone surrogate), or signs that no text has.
+    Raises UserError if it holds an unpaired surrogate or control characters that no text has.
     """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f"{what} holds half of a sign at {error.start:,} (a lone surrogate): take that sign out, or save the text "
-            "as UTF-8 again."
+            f"{what} holds an unpaired surrogate at {error.start:,}: remove that character, or save the text as UTF-8 "
+            "again."
         ) from None
-    controls = sum(sign < " " and sign not in BREAKS_LINES for sign in text)
+    controls = sum(character < " " and character not in BREAKS_LINES for character in text)
     if "\0" in text or controls > max(FEW_CONTROLS, MOST_CONTROLS * len(text)):
-        raise UserError(f"{what} holds bytes that are no text ({controls:,} control signs): give it as plain text.")
+        raise UserError(
+            f"{what} holds bytes that are no text ({controls:,} control characters): give it as plain text."
+        )
     return text
 
 
 def decode_text(content: bytes, what: str) -> str:
-    """The text of a file's bytes: UTF-8, or the encoding that its byte order mark names.
+    """The text of a file's bytes: UTF-8, or the encoding of its byte order mark, with line breaks as `plain_text`.
 
-    Every file that a person brings is decoded here, so the same text has the same tokens whichever way it comes. Line
-    breaks are those of `plain_text`.
-
-    Raises:
-        UserError: the bytes are no text.
+    All uploaded and named files are decoded here, so that the same text has the same tokens. Raises UserError if the
+    bytes are no text.
     """
     encoding = next((name for mark, name in BYTE_ORDER_MARKS if content.startswith(mark)), "utf-8")
     try:
@@ -72,12 +70,12 @@ def decode_text(content: bytes, what: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """The text with each line break as one line feed, whichever system wrote it."""
+    """The text with every line break as one line feed."""
     return re.sub(r"\r\n?", "\n", text)
 
 
 def as_option(field: str) -> str:
-    """How the command line calls a field of a request."""
+    """The command-line option of a request's field."""
     return "The option --" + field.split(".")[0].replace("max_new_tokens", "new_tokens").replace("_", "-")
 
 
@@ -108,8 +106,7 @@ def path_of(given: object, what: str) -> Path:
 def read_file(path: Path, what: str, most: int) -> bytes:
     """What the file holds. A pipe or a device is refused: one would wait, the other never end.
 
-    Raises:
-        UserError: it is no ordinary file, has more than `most` bytes, or cannot be read.
+    Raises UserError if it is no ordinary file, has more than `most` bytes, or cannot be read.
     """
     try:
         if path.exists() and not path.is_dir() and not path.is_file():
@@ -127,21 +124,21 @@ def read_file(path: Path, what: str, most: int) -> bytes:
 
 
 def name_of(given: object, what: str) -> str:
-    """The name; raises UserError for what is no text."""
+    """The name; raises UserError if it is not a string."""
     if not isinstance(given, str):
         raise UserError(f"{what} cannot be {shown(given)}: give its name.")
     return given
 
 
 def whole_number(given: object, what: str, least: int, most: int) -> int:
-    """The number; raises UserError for anything else, or one out of range."""
+    """The number; raises UserError if it is not an integer in range."""
     if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
         raise UserError(f"{what} cannot be {shown(given)}: give a whole number from {least} to {most}.")
     return given
 
 
 def in_one_sentence(error: ValidationError, named: Callable[[str], str] = str) -> str:
-    """The first thing wrong, as a sentence; `named` says how its field is called where it was given."""
+    """The first validation error as a sentence; `named` maps a field to its name in the interface."""
     first: Any = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, UserError):

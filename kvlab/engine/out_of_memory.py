@@ -14,7 +14,7 @@ import torch
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from kvlab.planning import Machine, find_model, make_plan, this_machine
-from kvlab.planning.footprint import Holds
+from kvlab.planning.footprint import Footprint
 from kvlab.planning.machine import SHARE
 from kvlab.requests.compare import CompareRequest, MethodChoice
 
@@ -28,7 +28,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Return unreferenced memory to the device."""
+    """Restore unreferenced memory to the device."""
     if device.type == "cuda":  # the host reclaims freed memory by itself
         gc.collect()
         torch.cuda.empty_cache()
@@ -86,6 +86,6 @@ def machine_of(device: torch.device, root: Path) -> Machine:
     return replace(machine, device="cuda", name=name, device_bytes=int(SHARE * free), devices=torch.cuda.device_count())
 
 
-def footprint_of(choice: MethodChoice) -> Holds:
+def footprint_of(choice: MethodChoice) -> Footprint:
     """Memory footprint of a choice's method. Raises UserError for an unknown method or setting."""
-    return Holds.model_validate(make_method(choice.method, **choice.hyper_parameters).footprint(choice.budget))
+    return Footprint.model_validate(make_method(choice.method, **choice.hyper_parameters).footprint(choice.budget))

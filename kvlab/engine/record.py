@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import is_written
+from kvlab.common.liveness import is_being_written
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.methods import Method
 from kvlab.methods.core.published_settings import PAPER
-from kvlab.models.chat import reader_of
+from kvlab.models.chat import tokenizer_info
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel
 from kvlab.requests.budget import Budget
@@ -66,7 +66,7 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
                 request.prompt,
                 loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()),
                 prepared.chat is not None,
-                reader_of(loaded.tokenizer),
+                tokenizer_info(loaded.tokenizer),
             ),
         ),
         label=_label(choice, method),
@@ -130,7 +130,7 @@ def complete_runs(request: CompareRequest, root: Path, comparison_id: str) -> di
         record = _record(path)
         if record is None:
             continue
-        if record.status == "running" and is_written(path, record.worker_pid, record.created):
+        if record.status == "running" and is_being_written(path, record.worker_pid, record.created):
             raise UserError(f"{path.name} is still being written: wait until it ends, or stop it.")
         same = record.prompt == request.prompt and record.budget == choice.budget and record.level == request.level
         if not same:

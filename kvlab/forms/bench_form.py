@@ -1,4 +1,4 @@
-"""From the form of the page Speed to benchmarks for the queue."""
+"""Build benchmark jobs from the form of the page Speed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import pandas as pd
 from pydantic import ValidationError
 
 from kvlab.bench.request import BenchJob, make_request, parts_of
-from kvlab.catalogue import parameters
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.common.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.forms.eval_form import numbers
 from kvlab.model_info.names import check_model
 
-# Modes of the form, each with what it is called there.
+# Modes of the form and their labels.
 KINDS = {
     "decode": "Decode rate",
     "compress": "What deciding costs",
@@ -24,7 +23,7 @@ KINDS = {
     "memory": "Memory",
     "overhead": "What recording costs",
 }
-FULL_CACHES = 3  # that a decode part measures beside the methods
+FULL_CACHES = 3  # measured in a decode part in addition to the methods
 OVERHEAD = 2.0  # filling and freeing caches over the timed steps
 
 
@@ -41,20 +40,18 @@ def make_job(
     private: bool = False,
     **options: Any,
 ) -> BenchJob:
-    """The job that the form asks for, one request a mode; `options` are further fields of `BenchRequest`.
+    """The form's job, one request per mode; `options` are further fields of `BenchRequest`.
 
-    Raises:
-        UserError: for the first thing that cannot be used.
+    Raises UserError for the first invalid value.
     """
     if not modes:
         raise UserError("There is nothing to measure: choose at least one figure.")
     lists = {"contexts": numbers(contexts, "Tokens in the cache", int), "batches": numbers(batches, "Batches", int)}
     if not all(lists.values()):
         raise UserError("Give at least one number of tokens in the cache, and one batch.")
-    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
     asked: dict[str, Any] = {
         "model": model.strip() if model.strip().startswith("shape:") else check_model(model),
-        "choices": compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed),
+        "choices": compare_form.choices_of_form(chosen, typed, budgets),
         **lists,
     }
     requests = tuple(make_request(mode=mode, **asked, **options) for mode in modes)
@@ -69,9 +66,9 @@ def make_job(
 
 
 def seconds(job: BenchJob, rows: pd.DataFrame) -> float | None:
-    """About how long the job takes, from decode steps of the same model; None where none was measured here.
+    """Estimated duration from decode steps of the same model; None if none was measured here.
 
-    A step is taken to grow with the tokens in the cache; a part runs every method and three full caches.
+    A step is assumed proportional to the tokens in the cache; a part runs every method and three full caches.
     """
     seen = rows[(rows["figure"] == "decode step") & rows["median"].notna()] if len(rows) else rows
     seen = seen[seen["model"] == job.requests[0].model] if len(seen) else seen

@@ -1,4 +1,4 @@
-"""From what a person typed to a request that can run, or one sentence saying why not."""
+"""Build a comparison's request from form input, or raise one sentence that says what is wrong."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kvlab.catalogue import parameters
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.catalogue.parameters import PRESET
 from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence
 from kvlab.jobs.batch import repeat_request
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.names import EMBEDDED, check_model, context_length
 from kvlab.model_info.token_count import check_prompt, count_tokens
 from kvlab.requests.budget import Amount, Budget
@@ -21,7 +22,7 @@ from kvlab.requests.recording import Recording
 from kvlab.tasks.plant import WORDINGS
 from kvlab.tasks.shipped_samples import ShippedSample, shipped_samples
 
-# The choices of the form, each with what it is called there; `make_request` takes them as they are.
+# The form's choices and their labels; `make_request` accepts the keys.
 DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "mps")
 PLACEMENTS: dict[str, tuple[str, dict[str, str]]] = {
     "device": ("Device", {name: name for name in DEVICES}),
@@ -29,17 +30,16 @@ PLACEMENTS: dict[str, tuple[str, dict[str, str]]] = {
     "dtype": ("Number format", {name: name for name in ("auto", "float32", "bfloat16", "float16")}),
     "load_in": ("Weights", {"none": "as they are", "8bit": "8 bit", "4bit": "4 bit"}),
 }
-CHATS = {"auto": "the model's own, where it has one", "no": "none: plain text"}
+CHATS = {"auto": "the model's own, if it has one", "no": "none: plain text"}
 FORM_WORDS: dict[Any, Any] = {"none": None, "template": None, "yes": True, "no": False}
 THINKING = {"template": "as the template has it", "yes": "on", "no": "off"}
 SAMPLE_METHODS = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv")
 
 
 def parse_budgets(text: str) -> list[Amount]:
-    """The budgets in a comma- or space-separated list, each once, in the order written.
+    """The budgets in a comma- or space-separated list, without duplicates, in order.
 
-    Raises:
-        UserError: there is none, or one of them is no budget.
+    Raises UserError if the list is empty or holds something that is no budget.
     """
     words = text.replace(",", " ").replace(";", " ").replace(" %", "%").replace("% B", "%B").split()
     if not words:
@@ -51,7 +51,7 @@ def parse_budgets(text: str) -> list[Amount]:
 
 
 def budget_notes(budgets: Sequence[Amount], prompt_tokens: int) -> list[str]:
-    """What a reader may not expect of these budgets, one sentence each."""
+    """One sentence for each budget that may not do what the user expects."""
     notes = []
     for budget in budgets:
         if isinstance(budget, int) and budget >= prompt_tokens:
@@ -70,7 +70,7 @@ def choices(
     budgets: Sequence[Amount],
     hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[MethodChoice, ...]:
-    """Every method with every budget; one that drops nothing, or finds its own budget, needs none and comes once."""
+    """Every method at every budget; a method that drops nothing or finds its own budget comes once."""
     if not entries:
         raise UserError("Choose at least one method.")
     changed = {entry.name: dict((hyper_parameters or {}).get(entry.name, {})) for entry in entries}
@@ -86,32 +86,37 @@ def choices(
     )
 
 
+def choices_of_form(
+    chosen: Sequence[MethodEntry], typed: Mapping[str, Mapping[str, Any]], budgets: str
+) -> tuple[MethodChoice, ...]:
+    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
+    return choices(chosen, parse_budgets(budgets), changed)
+
+
 def _takes_budget(entry: MethodEntry, changed: Mapping[str, Any]) -> bool:
-    """Of the method as a preset has it; with more changed the method's own word counts."""
+    """Whether the method needs a budget under its preset; other changed settings do not count."""
     preset = entry.presets.get(str(changed.get(PRESET, "")))
     return entry.needs_budget if preset is None or len(changed) > 1 else preset.needs_budget
 
 
 def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **options: Any) -> CompareRequest:
-    """The request for the queue; `options` are further fields of `CompareRequest`, or words of the form for them.
+    """A validated request; `options` are further fields of `CompareRequest`, or the form's values for them.
 
-    Of several `prompts` in them the first is `prompt`.
-
-    Raises:
-        UserError: the prompt, the model or an option cannot be used.
+    Of several `prompts` among them the first is `prompt`. Raises UserError if the prompt, the model or an option is
+    invalid.
     """
     try:
-        known = meant(options)
+        known = request_fields(options)
         request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **known)
         for one in _prompts(request):
-            check_fits(one.prompt, Manner.of(one), request.max_new_tokens, one.repeat.words if one.repeat else "")
+            check_fits(one.prompt, ChatFormat.of(one), request.max_new_tokens, one.repeat.words if one.repeat else "")
         return request
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
 
 
 def _prompts(request: CompareRequest) -> list[CompareRequest]:
-    """What is looked at before the start: the prompt, the longest of several, or repeats with different wordings."""
+    """The prompts to validate: the only one, the longest of several, or repeats with different wordings."""
     if not request.is_batch:
         return [request]
     if request.prompts:
@@ -121,12 +126,8 @@ def _prompts(request: CompareRequest) -> list[CompareRequest]:
     return [repeat_request(request, "-", number) for number in numbers]
 
 
-def meant(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a request from what a form offers for them.
-
-    Raises:
-        UserError: what to record is not written as it should be.
-    """
+def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Request fields from the form's values. Raises UserError if `record` cannot be parsed."""
     words = {name: options[name] for name in ("load_in", "thinking") if name in options}
     known = {name: FORM_WORDS.get(value, value) for name, value in words.items()}
     if isinstance(options.get("record"), str):
@@ -134,18 +135,16 @@ def meant(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options) | known
 
 
-def record_words(layers: str, heads: str, every: int) -> str:
-    """What to record as `Recording.parse` takes it, from what a form's fields hold."""
+def record_text(layers: str, heads: str, every: int) -> str:
+    """The form's recording fields as text that `Recording.parse` reads."""
     fields = {"layers": layers.strip(), "heads": heads.strip(), "every": str(every) if every > 1 else ""}
     return ",".join(f"{name}={value}" for name, value in fields.items() if value)
 
 
-def check_fits(prompt: str, how: Manner, max_new_tokens: int, named: str = "") -> None:
-    """Nothing, as far as can be told without loading the model; `named` tells the prompt from others.
+def check_fits(prompt: str, how: ChatFormat, max_new_tokens: int, named: str = "") -> None:
+    """Check, without loading the model, that the prompt fits its context window; `named` identifies the prompt.
 
-    Raises:
-        UserError: the prompt and the new tokens are more than the model was trained to read, or its chat template does
-            not take the prompt.
+    Raises UserError if prompt and new tokens exceed the context window, or the chat template refuses the prompt.
     """
     count, exact = count_tokens(prompt, how)
     if exact and (why := beyond(how.model, count, max_new_tokens, f"The prompt {named}" if named else "The prompt")):
@@ -153,7 +152,7 @@ def check_fits(prompt: str, how: Manner, max_new_tokens: int, named: str = "") -
 
 
 def beyond(model: str, count: int, max_new_tokens: int, which: str = "The prompt") -> str:
-    """Why a prompt of `count` tokens is more than the model was trained to read; empty where it is not, or unknown."""
+    """Why a prompt of `count` tokens exceeds the context window; empty if it fits or the window is unknown."""
     room = context_length(model)
     if room is None or count + max_new_tokens <= room:
         return ""
@@ -164,15 +163,14 @@ def beyond(model: str, count: int, max_new_tokens: int, which: str = "The prompt
 
 
 def _among(amount: Amount, others: Sequence[Amount]) -> bool:
-    """Whether this budget is there already; 1 slot and the fraction 1.0 are equal numbers and different budgets."""
+    """Whether the budget is in the list; 1 slot and the fraction 1.0 are equal numbers but different budgets."""
     return any(amount == other and type(amount) is type(other) for other in others)
 
 
 def sample_request() -> CompareRequest:
     """The comparison behind "try the sample prompt": the first sample that fits mini, under the best-known methods.
 
-    Raises:
-        UserError: the samples or the list of methods cannot be read.
+    Raises UserError if the samples or the list of methods cannot be read.
     """
     sample = next((sample for sample in shipped_samples() if _fits(sample)), shipped_samples()[0])
     registered = {entry.name: entry for entry in methods()}
@@ -191,7 +189,7 @@ def sample_request() -> CompareRequest:
 
 def _fits(sample: ShippedSample) -> bool:
     try:
-        check_fits(sample.text, Manner(EMBEDDED), sample.max_new_tokens)
+        check_fits(sample.text, ChatFormat(EMBEDDED), sample.max_new_tokens)
     except UserError:
         return False
     return True

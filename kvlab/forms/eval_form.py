@@ -1,4 +1,4 @@
-"""From the form of the page Quality to an evaluation for the queue, and what that will take."""
+"""Build evaluation jobs from the form of the page Quality, and estimate their duration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
-from kvlab.catalogue import parameters
 from kvlab.catalogue.footprint import window_notes
 from kvlab.catalogue.methods import MethodEntry, ask
 from kvlab.catalogue.tasks import TaskList
@@ -28,16 +27,16 @@ from kvlab.model_info.names import check_model
 from kvlab.requests.compare import MethodChoice
 from kvlab.server.settings import lab
 
-HARNESS = "lm-eval:"  # begins the names of tasks whose prompts lm-eval makes
-SPREAD = 1.6  # seconds seen on other prompts may be off by this factor, either way
+HARNESS = "lm-eval:"  # prefix of tasks whose prompts lm-eval makes
+SPREAD = 1.6  # seconds measured on other prompts may be off by this factor
 ANSWER_TOKENS = 24
-FEW = 4  # prompts of a cell that are tried
+FEW = 4  # prompts per cell that are tried
 Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an evaluation takes: measurements (a prompt under a method and budget), and seconds where they are known."""
+    """Number of measurements (a prompt under a method and budget), and seconds if known."""
 
     measurements: int
     prompts: int
@@ -47,7 +46,7 @@ class Cost:
 
 
 def new_name(moment: datetime | None = None) -> str:
-    """A name for results that nobody named."""
+    """A default name for results."""
     return f"browser-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
@@ -66,16 +65,14 @@ def make_job(
     options: Mapping[str, Any],
     private: bool = False,
 ) -> EvalJob:
-    """The job that the form asks for; `options` are further fields of `EvalRequest`, or words of the form for them.
+    """The form's job; `options` are further fields of `EvalRequest`, or the form's values for them.
 
-    Raises:
-        UserError: for the first thing that cannot be used.
+    Raises UserError for the first invalid value.
     """
     found = [*read_files(files), *([uploaded] if uploaded else [])]
     if not tasks and not found:
         raise UserError("There is nothing to evaluate: choose a task, upload prompts, or name a file.")
-    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-    choices = compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed)
+    choices = compare_form.choices_of_form(chosen, typed, budgets)
     try:
         request = EvalRequest(
             model=check_model(model),
@@ -84,7 +81,7 @@ def make_job(
             choices=choices,
             lengths=numbers(lengths, "Lengths", int) or None,
             depths=numbers(depths, "Depths", float) or None,
-            **compare_form.meant(options),
+            **compare_form.request_fields(options),
         )
         of = ", ".join([*tasks, *(file.path.name for file in found)])
         title = f"Evaluation {name.strip()}: {of}"
@@ -98,10 +95,10 @@ def make_job(
 
 
 def problem_of(request: EvalRequest) -> str:
-    """Why a prompt of the tasks cannot be made, such as a length that cannot hold them; empty where each can.
+    """Why the tasks' prompts cannot be generated, such as a length that is too short; empty if they can.
 
-    A second process says it, once a request; tasks at their own lengths and difficulty are not asked about. Raises
-    UserError where it gives no answer.
+    Checked in a second process and cached per request; tasks at default lengths and difficulty are not checked. Raises
+    UserError if the process gives no answer.
     """
     if not request.lengths and not any(choice.difficulty for choice in request.tasks):
         return ""
@@ -115,14 +112,14 @@ def _problem(request: str) -> str:
 
 
 def window_notes_of(request: EvalRequest, listed: TaskList) -> list[str]:
-    """A sentence for each method whose own window takes up its budget at a length that is asked for."""
+    """One sentence for each method whose own window takes up its budget at a requested length."""
     few = request.model_copy(update={"samples": 1})
     notes = (window_notes(request.choices, length) for length in sorted(set(prompt_lengths(few, listed))))
     return list(dict.fromkeys(note for some in notes for note in some))
 
 
 def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:
-    """The numbers of a list, each once; raises UserError where one is none, or is not above the least there can be."""
+    """The numbers of a list without duplicates; raises UserError if one is invalid or out of range."""
     words = text.replace(",", " ").replace(";", " ").split()
     try:
         found = tuple(dict.fromkeys(kind(word) for word in words))
@@ -136,7 +133,7 @@ def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:
 
 
 def read_files(text: str) -> list[FileChoice]:
-    """The files that are named one a line as `format=path`; raises UserError for a line that names none."""
+    """Files given one per line as `format=path`; raises UserError for an invalid line."""
     return [_file(line.strip()) for line in text.splitlines() if line.strip()]
 
 
@@ -166,7 +163,7 @@ def cost(job: EvalJob, listed: TaskList, rows: pd.DataFrame, root: Path) -> Cost
     count = prompts * len(request.all_choices)
     seen = rows[rows["model"] == request.model] if len(rows) else rows
     if len(seen):
-        seconds = _seen_seconds(seen, request.all_choices, lengths)
+        seconds = _measured_seconds(seen, request.all_choices, lengths)
         return Cost(
             count, prompts, seconds / SPREAD, seconds * SPREAD, f"from {len(seen):,} measurements of this model"
         )
@@ -176,19 +173,19 @@ def cost(job: EvalJob, listed: TaskList, rows: pd.DataFrame, root: Path) -> Cost
     if plan is None or plan.seconds is None:
         return Cost(count, prompts)
     return Cost(
-        count, prompts, prompts * plan.seconds.low, prompts * plan.seconds.high, "at most; nothing was seen yet"
+        count, prompts, prompts * plan.seconds.low, prompts * plan.seconds.high, "at most; nothing was measured yet"
     )
 
 
-def _seen_seconds(seen: pd.DataFrame, choices: Sequence[MethodChoice], lengths: Sequence[int]) -> float:
-    """Seconds of all measurements, each by the seconds a token of its method, or of all methods where it is new."""
+def _measured_seconds(seen: pd.DataFrame, choices: Sequence[MethodChoice], lengths: Sequence[int]) -> float:
+    """Seconds of all measurements, from the seconds per token of each method, or of all if it is new."""
     per_token = seen["seconds"] / seen["prompt_tokens"].clip(lower=1)
     by_method, usual = per_token.groupby(seen["method"]).median().to_dict(), float(per_token.median())
     return sum(lengths) * sum(by_method.get(choice.method, usual) for choice in choices)
 
 
 def known_files(root: Path) -> dict[str, FileChoice]:
-    """Files of prompts by name: what was uploaded, and what evaluations in the queue named; the newest of a name."""
+    """Prompt files by name, uploaded or named by evaluations in the queue; the newest of each name."""
     found = prompt_files.known_files(root)
     for status in reversed(list_jobs(root)):
         request = request_of(root, status.job_id)
@@ -198,12 +195,9 @@ def known_files(root: Path) -> dict[str, FileChoice]:
 
 
 def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private: bool = False) -> SampleJob:
-    """The recorded comparison of a row's prompt under its method; `files` are those of prompts by name.
+    """The recorded comparison of a row's prompt under its method; `files` maps names to prompt files.
 
-    It is `private` where the evaluation is.
-
-    Raises:
-        UserError: the prompt is from a file that is not known here.
+    It is `private` if the evaluation is. Raises UserError if the prompt is from a file that is not known here.
     """
     if row["task"].startswith(HARNESS):
         raise UserError("Prompts of lm-eval are the harness's: save one as a file for `kvlab compare --file`.")
@@ -242,11 +236,11 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
 
 
 def _depth(depth: Any) -> float:
-    return round(float(depth), 6)  # rows keep it in single precision
+    return round(float(depth), 6)  # rows store single precision
 
 
 def _as_evaluated(file: FileChoice, difficulty: Mapping[str, Any]) -> FileChoice:
-    """The file with the options of a row; another file that one names is found beside it, where rows keep no folder."""
+    """The file with a row's options; a second file that an option names is looked for in the same folder."""
     options = {name: value for name, value in difficulty.items() if name not in ("file", "max_prompt", "cut")}
     found = {
         name: file.options.get(name, str(file.path.with_name(str(value)))) if name.endswith("_from") else value

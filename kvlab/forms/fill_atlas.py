@@ -64,8 +64,7 @@ def comparisons(works: Iterable[Work], size: FillSize) -> list[CompareRequest]:
 def fill_jobs(measurements: Sequence[Measurement], size: FillSize) -> list[Work]:
     """All jobs for the measurements: comparisons first, then evaluations (plain methods first), then benchmarks.
 
-    Raises:
-        UserError: a measurement needs a terminal.
+    Raises UserError if a measurement needs a terminal.
     """
     works = [job_of(measurement) for measurement in dict.fromkeys(measurements)]
     evaluations = [small_evaluation(work, size) for work in works if isinstance(work, EvalJob)]

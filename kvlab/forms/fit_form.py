@@ -1,4 +1,4 @@
-"""What methods learn of a model, from a form: which files there are, a fit for the queue, and how long it will take."""
+"""Fitted files for methods that need them: list them, build a fit's job, and estimate its duration."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from kvlab.trace.labels import may_look_at
 LEARNS: Mapping[str, Fittable] = {
     "kvzap": "kvzap", "kvzap-threshold": "kvzap", "less": "less", "duoattention": "duoattention",
 }  # fmt: skip
-READS = "kvzip"  # what a window of text is read by
-MOST_JOBS = 200  # that are looked through
-PROFILE_READINGS = 4  # of each window, one a budget
+READS = "kvzip"  # the method that reads a window of text
+MOST_JOBS = 200  # searched for an earlier fit
+PROFILE_READINGS = 4  # of each window, one per budget
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A file that a job made."""
+    """A file made by a fit."""
 
     name: str
     file: Path
 
 
 def fitted(root: Path, model: str, method: Fittable) -> list[Fitted]:
-    """The files fitted to the model for the method that the person who acts may see, the newest first."""
+    """Files fitted to the model for the method that the acting user may see, newest first."""
     found = []
     for asked in (root / "fit").glob("*/request.json"):
         file = fitted_file(root, asked.parent.name)
@@ -46,33 +46,32 @@ def fitted(root: Path, model: str, method: Fittable) -> list[Fitted]:
             request = FitRequest.model_validate_json(asked.read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             continue
-        meant = (request.model, request.method) == (model.strip(), method)
-        if meant and file.exists() and may_look_at(root, asked.parent.name, "fit"):
+        matches = (request.model, request.method) == (model.strip(), method)
+        if matches and file.exists() and may_look_at(root, asked.parent.name, "fit"):
             found.append(Fitted(asked.parent.name, file.absolute()))
     return sorted(found, key=lambda one: one.file.stat().st_mtime, reverse=True)
 
 
 def named(one: Fitted) -> str:
-    """How a request names the file: on a server with a lab file never by its path."""
+    """The file's name in a request: never its path on a server with a lab file."""
     return f"fit:{one.name}" if lab() is not None else str(one.file)
 
 
 def ships(model: str) -> bool:
-    """Whether what the methods learn of the model comes with kvlab."""
+    """Whether the model's fitted files ship with kvlab."""
     return model.strip() == EMBEDDED
 
 
 def make_fit(
     model: str, method: Fittable, options: Mapping[str, Any], moment: datetime | None = None, private: bool = False
 ) -> FitJob:
-    """The job under a name of its own; `options` are further fields of `FitRequest`, or words of a form for them.
+    """The job under a new name; `options` are further fields of `FitRequest`, or the form's values for them.
 
-    Raises:
-        UserError: there is no such model, or an option is out of range.
+    Raises UserError if there is no such model, or an option is out of range.
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(check_model(model)).name).strip(".-") or "model"
     try:
-        request = FitRequest(model=model.strip(), method=method, **compare_form.meant(options))
+        request = FitRequest(model=model.strip(), method=method, **compare_form.request_fields(options))
         name = f"{method}-{stem[:60]}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
         return FitJob(name=name, request=request, title=f"Fit {method} to {model.strip()}", private=private)
     except ValidationError as error:
@@ -80,14 +79,14 @@ def make_fit(
 
 
 def seconds(job: FitJob, root: Path, registered: Sequence[MethodEntry]) -> tuple[float, bool] | None:
-    """Seconds the fit takes, and whether an earlier one of the model says so; else they are at most.
+    """Seconds of the fit, and whether an earlier fit of the model tells (else they are an upper bound).
 
-    None where nothing is known. LESS is given its time.
+    None if unknown. LESS is given its time.
     """
     asked = job.request
     if asked.method == "less":
         return 60 * asked.minutes, True
-    if (seen := _seen(asked, root)) is not None:
+    if (seen := _earlier(asked, root)) is not None:
         return seen, True
     reader = [entry for entry in registered if entry.name == READS]
     plan = plan_preview.plan_of(
@@ -98,8 +97,8 @@ def seconds(job: FitJob, root: Path, registered: Sequence[MethodEntry]) -> tuple
     return asked.windows * plan.seconds.high * (PROFILE_READINGS if asked.method == "duoattention" else 1), False
 
 
-def _seen(asked: FitRequest, root: Path) -> float | None:
-    """As long as the last fit of the method to the model, by the tokens that were read."""
+def _earlier(asked: FitRequest, root: Path) -> float | None:
+    """Duration of the last fit of the method to the model, scaled by the tokens read."""
     for status in list_jobs(root)[:MOST_JOBS]:
         job = request_of(root, status.job_id) if status.state == "complete" else None
         if isinstance(job, FitJob) and (job.request.model, job.request.method) == (asked.model, asked.method):

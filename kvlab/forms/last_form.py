@@ -1,4 +1,4 @@
-"""What the form for a comparison was last sent with: the model, and where its weights went, for the next one."""
+"""Store the model and placement of the last submitted comparison form as defaults for the next one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FILE = "last_form.json"
 
 
 def remember(root: Path, model: str, options: Mapping[str, object]) -> None:
-    """Keep the model and the placement of a form that was sent; a full or read-only disk keeps the one before."""
+    """Store the form's model and placement; if the disk is full or read-only, the previous ones stay."""
     kept = {"model": model.strip()} | {name: str(options[name]) for name in PLACEMENTS if name in options}
     with contextlib.suppress(UserError, OSError):
         replace_text(root / ".jobs" / FILE, json.dumps(kept))
 
 
 def remembered(root: Path) -> dict[str, str]:
-    """The fields of the form that was sent last, by name; those that are no choice here and now are left out."""
+    """The last form's fields by name, without those that are no longer valid."""
     try:
         kept = json.loads((root / ".jobs" / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

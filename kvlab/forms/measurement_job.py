@@ -13,7 +13,7 @@ from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms import compare_form, eval_form, plan_preview
 from kvlab.jobs.work import Work
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.names import EMBEDDED
 from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -25,11 +25,7 @@ ALL_TASKS = "all"
 
 
 def job_of(measurement: Measurement) -> Work:
-    """The job that does what the measurement's command does.
-
-    Raises:
-        UserError: the measurement needs a terminal.
-    """
+    """The job that does what the measurement's command does. Raises UserError if the measurement needs a terminal."""
     match measurement:
         case RecordedComparison():
             return _compare(measurement)
@@ -50,7 +46,7 @@ def estimate(work: Work, rows: pd.DataFrame, root: Path) -> tuple[float, float] 
         return preset_seconds(work.preset, work.changes) if work.preset else None
     if not isinstance(work, CompareRequest):
         return None
-    tokens = count_tokens(work.prompt, Manner.of(work))[0]
+    tokens = count_tokens(work.prompt, ChatFormat.of(work))[0]
     options = {"level": work.level, "max_new_tokens": work.max_new_tokens}
     plan = plan_preview.plan_at_defaults(tokens, work.model, work.choices, options, root)
     return None if plan is None or plan.seconds is None else (plan.seconds.low, plan.seconds.high)
@@ -82,7 +78,6 @@ def _evaluate(asked: Evaluation) -> EvalJob:
 
 
 def _choices(asked: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]:
-    """Every method at every budget."""
     registered = {entry.name: entry for entry in methods()}
     choices: list[MethodChoice] = []
     for name, values in map(parse_spec, asked.methods):

@@ -1,4 +1,4 @@
-"""The plan of what a form asks for, from the registry of methods as data: nothing is loaded, and no torch."""
+"""Plan a form's request from the catalogue of methods: nothing is loaded, and no torch."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.catalogue import parameters
-from kvlab.catalogue.footprint import holds_in, window_notes
+from kvlab.catalogue.footprint import footprints_of, window_notes
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.tasks import task_list
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
-from kvlab.jobs.size_check import Several, device_asked, longest_prompt, stand_ins, too_big
+from kvlab.jobs.size_check import BulkJob, longest_prompt, requested_device, too_big, worst_cases
 from kvlab.jobs.work import Work
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
 from kvlab.planning.plan import can_plan
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
 
-MACHINE_SECONDS = 10  # the machine is asked again what is free after so long
+MACHINE_SECONDS = 10  # after which free memory is measured again
 
 
 def plan_of(
@@ -37,12 +36,11 @@ def plan_of(
     options: Mapping[str, Any],
     root: Path,
 ) -> Plan | None:
-    """The plan of a form as it stands, for a prompt of so many tokens; None while it cannot be a request yet."""
+    """The plan of a form for a prompt of this many tokens; None while the form is incomplete or invalid."""
     if not prompt_tokens:
         return None
     try:
-        changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-        choices = compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed)
+        choices = compare_form.choices_of_form(chosen, typed, budgets)
         return _plan_of_choices(prompt_tokens, model, choices, options, root)
     except (UserError, ValidationError):
         return None  # what is wrong is reported where it is typed, or when the runs are requested
@@ -65,27 +63,24 @@ def plan_at_defaults(
 def _plan_of_choices(
     prompt_tokens: int, model: str, choices: tuple[MethodChoice, ...], options: Mapping[str, Any], root: Path
 ) -> Plan:
-    request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **compare_form.meant(options))
+    request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **compare_form.request_fields(options))
     return _plan(request, prompt_tokens, root, timed=True)
 
 
 def notes_of(
     prompt_tokens: int, chosen: Sequence[MethodEntry], budgets: str, typed: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """What a form's methods leave undone at its budgets, in sentences; nothing while it cannot be a request yet."""
+    """Sentences on methods whose own window takes up the budget; empty while the form is incomplete or invalid."""
     try:
-        changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-        return window_notes(compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed), prompt_tokens)
+        return window_notes(compare_form.choices_of_form(chosen, typed, budgets), prompt_tokens)
     except (UserError, ValidationError):
         return []
 
 
 def check_fits(request: CompareRequest, root: Path) -> None:
-    """Raises UserError, with what would make it fit, for a request too big for this machine, or for a layer to record
-    that the model lacks.
+    """Raises UserError, with what would make it fit, if a request is too big for this machine or records absent layers.
 
-    A model whose configuration is not on this machine yet is not judged, nor weights that accelerate may leave on the
-    host.
+    Not judged: models whose configuration is not on this machine, and weights that accelerate may leave on the host.
     """
     try:
         model = find_model(request.model)
@@ -93,7 +88,7 @@ def check_fits(request: CompareRequest, root: Path) -> None:
         return
     request.record.check(model.layers, model.key_value_heads)
     try:
-        plan = _plan(request, count_tokens(request.prompt, Manner.of(request))[0], root, timed=False)
+        plan = _plan(request, count_tokens(request.prompt, ChatFormat.of(request))[0], root, timed=False)
     except UserError:
         return
     if not plan.fits and can_plan(request, plan.machine):
@@ -101,33 +96,33 @@ def check_fits(request: CompareRequest, root: Path) -> None:
 
 
 def check_work(work: Work, root: Path) -> None:
-    """Raises UserError for work of any kind that is too big for this machine.
+    """Raises UserError for a job of any kind that is too big for this machine.
 
-    What the worker finds when it begins counts all the same: the machine may be fuller then.
+    The worker checks again when it starts, as the machine may be fuller then.
     """
     if isinstance(work, CompareRequest):
         check_fits(work, root)
     elif not isinstance(work, RescueRequest):
-        machine = _machine(device_asked(work), root, int(time.monotonic() / MACHINE_SECONDS))
+        machine = _machine(requested_device(work), root, int(time.monotonic() / MACHINE_SECONDS))
         if machine.device_bytes and (why := _too_big(work, machine, root)):
             raise UserError(why)
 
 
-def _too_big(work: Several, machine: Machine, root: Path) -> str:
+def _too_big(work: BulkJob, machine: Machine, root: Path) -> str:
     try:
         longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
-        asked = [choice for one in stand_ins(work, longest, machine.device) for choice in one.request.choices]
-        return too_big(work, longest, holds_in(asked), machine, root)
+        asked = [choice for one in worst_cases(work, longest, machine.device) for choice in one.request.choices]
+        return too_big(work, longest, footprints_of(asked), machine, root)
     except UserError:
-        return ""  # whoever loads the model says what is wrong, or fetches what is missing
+        return ""  # loading the model reports the error, or downloads what is missing
 
 
 def _plan(request: CompareRequest, tokens: int, root: Path, timed: bool) -> Plan:
     machine = _machine(request.device, root, int(time.monotonic() / MACHINE_SECONDS))
     if not machine.device_bytes:
-        raise UserError(f"There is no device {request.device!r} here that could be asked what it has.")
+        raise UserError(f"There is no device {request.device!r} here to plan for.")
     model = find_model(request.model)
-    return make_plan(request, tokens, model, holds_in(request.choices), machine, root, timed=timed)
+    return make_plan(request, tokens, model, footprints_of(request.choices), machine, root, timed=timed)
 
 
 @lru_cache(maxsize=4)

@@ -1,7 +1,7 @@
-"""Files of prompts with answers as people upload them: all that `kvlab eval --data` reads, and CSV.
+"""Uploaded files of prompts with answers: everything `kvlab eval --data` reads, and CSV.
 
-A file lies in the queue's folder, named after what it holds, as text: Parquet and CSV become JSON lines. What it is,
-and whether every line fits, `kvlab data check` says in a process of its own, once a file.
+A file is stored in the queue's folder by its content's hash, as text: Parquet and CSV become JSON lines. `kvlab data
+check` recognises and checks it in a second process, once per file.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kvlab.jobs.queue_db import FOLDER
 from kvlab.tasks import rows
 from kvlab.tasks.rows import PARQUET, Row, is_csv, read_rows, rows_of_text
 
-PROMPTS = "prompts"  # the folder with the queue where uploaded files lie
+PROMPTS = "prompts"  # the folder of uploaded files
 CHECKED = "checked.json"
 TYPES = (*rows.TYPES, "txt")
 MEGABYTE = 2**20
-LARGEST_UPLOAD = 4 * MEGABYTE  # as the server takes
+LARGEST_UPLOAD = 4 * MEGABYTE  # the server's limit
 LARGEST_TEXT = 16 * MEGABYTE  # of a table, unpacked
 BY_FOLDER = ("validation", "test")  # names of RULER's files, whose task is their folder's name
 
@@ -43,7 +43,7 @@ class Lengths(BaseModel):
 
 
 class Checked(BaseModel):
-    """What `kvlab data check` says of a file."""
+    """The result of `kvlab data check`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,10 +61,9 @@ class Checked(BaseModel):
 
 
 def save_prompts(root: Path, name: str, content: bytes, form: str = "") -> tuple[FileChoice, Checked]:
-    """Keep an uploaded file with the queue; `form` names its format, which its fields tell otherwise.
+    """Store an uploaded file with the queue; `form` names its format if its fields do not tell.
 
-    Raises:
-        UserError: it is too large, is not what it says it is, or holds a line that does not fit.
+    Raises UserError if it is too large, not in the format it claims, or holds an invalid line.
     """
     if len(content) > LARGEST_UPLOAD:
         raise UserError(_too_large(name, len(content), LARGEST_UPLOAD))
@@ -85,10 +84,9 @@ def save_prompts(root: Path, name: str, content: bytes, form: str = "") -> tuple
 
 
 def check(file: Path, name: str, form: str = "") -> Checked:
-    """What the file holds; `name` is what its owner calls it.
+    """Check the file's content; `name` is its owner's name for it.
 
-    Raises:
-        UserError: it is nothing known, or a line does not fit.
+    Raises UserError if the format is unknown, or a line is invalid.
     """
     done = run_command("data", "check", str(file), "--json", *(("--loader", form) if form else ()))
     try:
@@ -96,14 +94,14 @@ def check(file: Path, name: str, form: str = "") -> Checked:
     except ValidationError:
         raise UserError(_as_uploaded(done.stderr, file, name)) from None
     if checked.malformed:
-        raise UserError(_as_uploaded(checked.malformed[0], file, name) + " Mend it and upload the file again.")
+        raise UserError(_as_uploaded(checked.malformed[0], file, name) + " Fix it and upload the file again.")
     if checked.form == "ruler" and file.stem in BY_FOLDER:
         raise UserError(f"{name} does not say which task of RULER it is: call it after the task, niah_single_1.jsonl.")
     return checked
 
 
 def known_files(root: Path) -> dict[str, FileChoice]:
-    """Every uploaded file by its name, the newest of a name."""
+    """Every uploaded file by name, the newest of each name."""
     files = [file for file in (root / FOLDER / PROMPTS).glob("*/*") if file.name != CHECKED]
     found = {}
     for file in sorted(files, key=lambda path: path.stat().st_mtime):
@@ -113,11 +111,7 @@ def known_files(root: Path) -> dict[str, FileChoice]:
 
 
 def as_text(name: str, content: bytes) -> str:
-    """The file as the loaders read it.
-
-    Raises:
-        UserError: it is damaged, not text, or too large unpacked.
-    """
+    """The file as the loaders read it. Raises UserError if it is damaged, not text, or too large unpacked."""
     if content.startswith(PARQUET) or name.lower().endswith(".parquet"):
         return _lines(name, read_rows(name, content, LARGEST_TEXT))
     text = decode_text(content, f"The file {name}")
@@ -141,7 +135,7 @@ def _checked(folder: Path) -> Checked | None:
 
 
 def _as_uploaded(said: str, file: Path, name: str) -> str:
-    """The command's sentence in the words of who sees a form: the file's own name, and no options."""
+    """The command's message for the form's user: with the file's own name, and without options."""
     sentence = (said.strip().splitlines() or ["It could not be read: no message."])[-1]
     found = re.sub(rf"{re.escape(str(file))}:(\d+)", rf"Line \1 of {name}", sentence).replace(str(file), name)
     return found.replace("name its --loader", "choose its format").removeprefix("Error: ").removeprefix("kvlab: ")

@@ -1,4 +1,4 @@
-"""Files as people have them, as prompts: text, documents, and tables or conversations, one prompt a row."""
+"""Prompts from uploaded files: text, documents, and tables or conversations with one prompt per row."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from kvlab.common.validation import check_text, in_one_sentence
 from kvlab.documents.read import check_size, is_document, read_document
 from kvlab.model_info.token_count import check_prompt, check_upload_size, decode_upload
 from kvlab.requests.compare import LARGEST_PROMPTS_BYTES, OnePrompt
-from kvlab.requests.conversation import as_text, read_turns
+from kvlab.requests.conversation import as_text, parse_messages
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks import rows as files_of_rows
-from kvlab.tasks.prompt_table import CHATS, NOT_PROMPTS, PromptRow, as_row
+from kvlab.tasks.prompt_table import NOT_PROMPTS, PromptRow, as_row
 
 TYPES = ("txt", "md", "pdf", "docx", "html", "htm", *files_of_rows.TYPES)
-MESSAGES = CHATS[0]  # the column of a conversation
 
 
 @dataclass(frozen=True)
 class Upload:
-    """What a file holds: one text, or rows of which each is a prompt; `left_out` says what of it is not there."""
+    """A file's content: one text, or rows that are a prompt each; `left_out` lists what was not read."""
 
     name: str
     text: str = ""
@@ -35,7 +34,7 @@ class Upload:
 
     @property
     def fields(self) -> list[str]:
-        """The columns that hold prompts: conversations, what rows are read from, then other texts, longest first."""
+        """Columns that can be prompts: conversations, default columns, then other texts, longest first."""
         named = [name for row in self.rows for name in ([row.chat] if row.chat else row.parts)]
         longest: dict[str, int] = {}
         for row in self.rows:
@@ -46,19 +45,14 @@ class Upload:
 
     @property
     def usual(self) -> str:
-        """What the prompt of a row is made of where no column is chosen: `context, question`."""
+        """The columns a row's prompt is made of by default: `context, question`."""
         made = Counter((row.chat,) if row.chat else row.parts for row in self.rows)
         return ", ".join(made.most_common(1)[0][0]) if made else ""
 
-    def pick(self, row: int, name: str = "") -> str:
-        """One text of the table; raises UserError where it is empty."""
-        return self.one(row, name).prompt
-
     def one(self, row: int, name: str = "") -> OnePrompt:
-        """The prompt of a row, its answers and facts with it; `name` is a column whose text alone it is.
+        """A row's prompt with its answers and facts; `name` is the only column to read.
 
-        Raises:
-            UserError: it is empty, too large, or no conversation that can be answered, or it lacks its facts.
+        Raises UserError if it is empty or too large, its conversation cannot be answered, or it lacks its facts.
         """
         if not self.rows:
             return OnePrompt(name=self.name[:200], prompt=self.text, notes=self.left_out)
@@ -81,16 +75,15 @@ class Upload:
 
 
 def notes_of(found: Sequence[OnePrompt]) -> list[str]:
-    """Each note of some prompts once, with how many it is of where not of all."""
+    """Each note of some prompts once, with the number of prompts if not all have it."""
     counts = Counter(note for one in found for note in one.notes)
     return [note if count == len(found) else f"{prompts(count).capitalize()}: {note}" for note, count in counts.items()]
 
 
 def prompts_of(uploads: Sequence[Upload], name: str = "", rows: slice = slice(None)) -> list[OnePrompt]:
-    """The prompts in all files: of a table those in the column `name`, or as its rows are read, of these rows.
+    """The prompts in all files; of a table the chosen rows, read from column `name` or by default.
 
-    Raises:
-        UserError: one of them cannot be read, a table has no such column, or there are too many.
+    Raises UserError if one of them cannot be read, a table has no such column, or there are too many.
     """
     found: list[OnePrompt] = []
     for upload in uploads:
@@ -111,10 +104,9 @@ def check_count(found: Sequence[object]) -> None:
 
 
 def read_upload(name: str, content: bytes) -> Upload:
-    """The content of an uploaded file, by its ending.
+    """The content of an uploaded file, by its suffix.
 
-    Raises:
-        UserError: it is too large, empty, not text, or not what its ending says.
+    Raises UserError if it is too large, empty, not text, or not what its suffix says.
     """
     if is_document(name):
         document = read_document(name, content)
@@ -127,20 +119,16 @@ def read_upload(name: str, content: bytes) -> Upload:
 
 
 def check_upload(name: str, size: int) -> None:
-    """Nothing, before a file's content is taken; raises UserError where it is too large."""
+    """Raises UserError if a file is too large, before its content is taken."""
     (check_size if is_document(name) else check_upload_size)(name, size)
 
 
 def read_messages(name: str, content: bytes) -> Upload:
-    """A conversation in OpenAI's form, or several, a line each.
-
-    Raises:
-        UserError: there is none in it.
-    """
+    """One conversation in OpenAI's format, or one per line. Raises UserError if the file holds none."""
     known = name if files_of_rows.is_table(name) else f"{name}.json"
     upload = Upload(name, rows=_rows(known, content))
     if not any(row.chat for row in upload.rows):
-        read_turns(None, name)
+        parse_messages(None, name)
     return upload
 
 
@@ -154,13 +142,13 @@ def _rows(name: str, content: bytes) -> list[PromptRow]:
     for row in found:
         what = f"{_unit(name)} {row.number} of {name}"
         if row.problem:
-            raise UserError(f"{what} is not JSON ({row.problem}): give one object a line.")
+            raise UserError(f"{what} is not JSON ({row.problem}): give one object per line.")
         made.append(as_row(row.value, what))
     return made
 
 
 def _unit(name: str) -> str:
-    """What a file's rows are counted in."""
+    """The unit a file's rows are counted in."""
     if name.lower().endswith((".jsonl", ".ndjson")):
         return "Line"
     return "Entry" if name.lower().endswith(".json") else "Row"

@@ -1,4 +1,4 @@
-"""A queue for one machine and the worker that owns its device; the client side imports no model code."""
+"""The job queue of one runs folder and the worker that owns the device; the client side imports no model code."""
 
 from kvlab.jobs.client import (
     JobState,
@@ -6,10 +6,10 @@ from kvlab.jobs.client import (
     aside_root,
     cancel,
     ensure_worker,
-    go_on,
     list_jobs,
     release_workers,
     request_of,
+    resume,
     status,
     submit,
 )
@@ -20,10 +20,10 @@ __all__ = [
     "aside_root",
     "cancel",
     "ensure_worker",
-    "go_on",
     "list_jobs",
     "release_workers",
     "request_of",
+    "resume",
     "status",
     "submit",
 ]

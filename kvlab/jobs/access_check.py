@@ -1,4 +1,4 @@
-"""What a request may name: runs that its person sees and, on a server with a lab file, nothing by its path."""
+"""Check that a user may run a request: runs they may see and, on a server with a lab file, nothing by path."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from kvlab.trace.labels import Kind, load_labels, may_look_at, take_name
 
 SHIPPED = re.compile(r"mini|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = re.compile(r"[\w.:+-]*")
-Named = EvalJob | BenchJob | FitJob  # work whose results lie under a name that belongs to somebody
+Named = EvalJob | BenchJob | FitJob  # jobs whose results have a name and an owner
 KINDS: dict[type, Kind] = {EvalJob: "evaluation", BenchJob: "benchmark", FitJob: "fit"}
 CHANGES = {"scale", "shorten", "device", "repeats"}
 
 
-def check_reach(root: Path, request: Work) -> None:
-    """Nothing, where the person who acts may ask for this here.
+def check_access(root: Path, request: Work) -> None:
+    """Check that the acting user may submit this request here.
 
-    Raises:
-        UserError: the request names a run they do not see, a name that is another person's or, on a server with a lab
-            file, a model that is not offered or anything by its path.
+    Raises UserError if it names a run the user may not see, another user's result or, on a server with a lab file, a
+    path or a model that is not offered.
     """
     if lab() is None:
         return
@@ -47,13 +46,10 @@ def check_reach(root: Path, request: Work) -> None:
 
 
 def under_own_name(root: Path, work: Work) -> Work:
-    """Work whose name nobody chose, such as a card's of the atlas, under one that is the acting person's own.
+    """Give a job with an automatic name, such as an atlas card's, a name that belongs to the acting user.
 
-    On a server with a lab file the first of NAME, NAME-2, NAME-3 and so on that is theirs, or nobody's and without
-    results; elsewhere NAME.
-
-    Raises:
-        UserError: what was said of a result of such a name is damaged.
+    On a server with a lab file: the first of NAME, NAME-2, NAME-3 ... that is theirs, or unowned and without results;
+    elsewhere NAME. Raises UserError if the labels of a result of such a name are damaged.
     """
     if lab() is None or not isinstance(work, Named):
         return work
@@ -63,7 +59,7 @@ def under_own_name(root: Path, work: Work) -> Work:
 
 
 def has_results(root: Path, work: Named, name: str) -> bool:
-    """Whether something lies where the results of such work would under this name."""
+    """Whether results of such a job exist under this name."""
     place = Path(root) / RESULTS[type(work)].format(name)
     return place.is_file() or next(place.glob("*"), None) is not None
 
@@ -93,7 +89,7 @@ def _check_by_name(root: Path, request: Work) -> None:
 
 
 def check_settings(root: Path, choice: MethodChoice) -> None:
-    """Raises UserError where a setting that takes a file is a path, be it there or not, or a fit they do not see."""
+    """Raises UserError if a setting that takes a file is a path, or a fit the user may not see."""
     for name in set(SETTING.values()) & choice.hyper_parameters.keys():
         value = choice.hyper_parameters[name]
         if isinstance(value, str) and not (SHIPPED.fullmatch(value) or value.isalpha()):

@@ -1,4 +1,4 @@
-"""Everything an administrator looks at: workers, jobs and whose they are, people with their limits, memory and disk."""
+"""The administrator's overview: workers, jobs and their owners, users with their limits, memory and disk."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import psutil
 
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import this_place
+from kvlab.common.liveness import host_id
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.client import JobStatus, list_jobs
-from kvlab.jobs.disk_usage import bytes_by_owner, folder_room
+from kvlab.jobs.disk_usage import bytes_by_owner, folder_usage
 from kvlab.jobs.quota_check import minutes_used
 from kvlab.planning.machine import cards
-from kvlab.server.disk_quota import Room
+from kvlab.server.disk_quota import DiskUsage
 from kvlab.server.quotas import Limits, limits_of
 from kvlab.server.users import Role, require
 
@@ -26,7 +26,7 @@ MOST_OPEN = 500
 
 
 @dataclass(frozen=True)
-class WorkerNow:
+class WorkerState:
     """One worker; `bytes` of memory is None on another machine."""
 
     place: int
@@ -38,8 +38,8 @@ class WorkerNow:
 
 
 @dataclass(frozen=True)
-class PersonNow:
-    """One person's share: jobs, minutes of compute in 24 hours, bytes of results, and what is allowed."""
+class UserUsage:
+    """One user's jobs, minutes of compute in 24 hours, bytes of results, and limits."""
 
     name: str
     running: int
@@ -50,8 +50,8 @@ class PersonNow:
 
 
 @dataclass(frozen=True)
-class MemoryNow:
-    """A memory of this machine: what is taken of how much."""
+class MemoryUsage:
+    """Used and total bytes of one of this machine's memories."""
 
     name: str
     used: int
@@ -60,20 +60,19 @@ class MemoryNow:
 
 @dataclass(frozen=True)
 class Overview:
-    """The server as it is now. Open jobs stand in the order in which they run."""
+    """The server's current state, open jobs in the order in which they run."""
 
-    workers: tuple[WorkerNow, ...]
+    workers: tuple[WorkerState, ...]
     jobs: tuple[JobStatus, ...]
-    people: tuple[PersonNow, ...]
-    memory: tuple[MemoryNow, ...]
-    room: Room
+    people: tuple[UserUsage, ...]
+    memory: tuple[MemoryUsage, ...]
+    room: DiskUsage
 
 
 def overview(root: Path) -> Overview:
-    """Everything, asked now.
+    """Collect the current state.
 
-    Raises:
-        UserError: the person who acts is no administrator, or the queue cannot be used.
+    Raises UserError if the acting user is no administrator, or the queue cannot be used.
     """
     require(Role.ADMINISTER, WHAT)
     found = sorted(list_jobs(root, open_only=True, limit=MOST_OPEN), key=lambda job: (job.position or 0, job.created))
@@ -82,31 +81,30 @@ def overview(root: Path) -> Overview:
         sizes = bytes_by_owner(connection, root)
         known = {row["owner"] for row in connection.execute("SELECT DISTINCT owner FROM jobs")}
         people = [
-            PersonNow(
+            UserUsage(
                 name, _count(found, name, "running"), _count(found, name, "queued"), minutes_used(connection, name),
                 sizes.get(name, 0), limits_of(name),
             )
             for name in sorted(known | sizes.keys())
         ]  # fmt: skip
-    return Overview(tuple(workers), tuple(found), tuple(people), tuple(_memory()), folder_room(root, measured=True))
+    return Overview(tuple(workers), tuple(found), tuple(people), tuple(_memory()), folder_usage(root, measured=True))
 
 
 def stop_worker(root: Path, place: int) -> None:
-    """End the worker of a place: its job is marked cancelled and keeps what it saved, and a fresh one is started.
+    """Stop the worker of a slot: its job is marked cancelled and keeps what it saved, and a new worker starts.
 
-    Raises:
-        UserError: the person who acts is no administrator, or the worker is on another machine or gone.
+    Raises UserError if the acting user is no administrator, or the worker is gone or on another machine.
     """
     require(Role.ADMINISTER, WHAT)
     with queue_db.database(root) as connection:
         row = next((row for row in worker_slots.live_workers(connection) if row["place"] == place), None)
-    if row is None or row["host"] != this_place():
-        raise UserError(f"Worker {place} does not run on this machine: look at the page again.")
+    if row is None or row["host"] != host_id():
+        raise UserError(f"Worker {place} does not run on this machine: reload the page.")
     os.kill(row["pid"], signal.SIGTERM)
 
 
-def _worker(row: sqlite3.Row, found: list[JobStatus]) -> WorkerNow:
-    here = row["host"] == this_place()
+def _worker(row: sqlite3.Row, found: list[JobStatus]) -> WorkerState:
+    here = row["host"] == host_id()
     size = None
     if here:
         try:
@@ -114,15 +112,15 @@ def _worker(row: sqlite3.Row, found: list[JobStatus]) -> WorkerNow:
         except psutil.Error:
             here = False
     job = next((job for job in found if job.worker == row["place"]), None)
-    return WorkerNow(row["place"], row["pid"], row["devices"] or "all", here, size, job)
+    return WorkerState(row["place"], row["pid"], row["devices"] or "all", here, size, job)
 
 
-def _memory() -> list[MemoryNow]:
+def _memory() -> list[MemoryUsage]:
     host = psutil.virtual_memory()
     gpus = [
-        MemoryNow(f"GPU {number}: {name}", total - free, total) for number, (name, total, free) in enumerate(cards())
+        MemoryUsage(f"GPU {number}: {name}", total - free, total) for number, (name, total, free) in enumerate(cards())
     ]
-    return [MemoryNow("host", host.total - host.available, host.total), *gpus]
+    return [MemoryUsage("host", host.total - host.available, host.total), *gpus]
 
 
 def _count(found: list[JobStatus], owner: str, state: str) -> int:

@@ -1,6 +1,6 @@
-"""A batch: the comparisons of a request with repeats or several prompts, one after another.
+"""Run a batch: one comparison after another for a request with repeats or several prompts.
 
-What is done stays, and is not run again.
+Comparisons that are complete already are skipped.
 """
 
 from __future__ import annotations
@@ -38,19 +38,17 @@ def run_batch(
     progress: Callable[[Progress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> list[Path]:
-    """Run every repeat of `request` that is not complete yet with `compare`; returns the folders of the runs made.
+    """Run every incomplete repeat of `request` with `compare`; returns the folders of the new runs.
 
-    The batch is `request.batch`, or a new one called `comparison_id`. A stop leaves finished repeats complete.
-
-    Raises:
-        UserError: as `compare`, with the number of the repeat; the repeats before it stay.
+    The batch is `request.batch`, or a new one called `comparison_id`. A stop leaves finished repeats complete. Raises
+    UserError as `compare`, with the number of the repeat; earlier repeats stay.
     """
     root = Path(root)
     batch = check_id(request.batch or comparison_id)
     prompts = [repeat_request(request, batch, number) for number in range(1, request.comparisons + 1)]
     save_batch(root, batch, request)
-    there = {number for number, complete in _made(root, batch, len(request.runs)) if complete}
-    missing = [one for one in prompts if one.repeat and one.repeat.number not in there]
+    unfinished = missing_repeats(root, batch, request)
+    missing = [one for one in prompts if one.repeat and one.repeat.number in unfinished]
     clock, paths = _Clock(len(missing), progress), []
     for one in missing:
         if cancelled is not None and cancelled():
@@ -68,10 +66,9 @@ def run_batch(
 
 
 def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareRequest:
-    """The comparison that is number `number` (from 1) of the request: its needle planted, or its own prompt.
+    """The comparison number `number` (from 1) of the request: its needle planted, or its own prompt.
 
-    Raises:
-        UserError: as `kvlab.tasks.plant.plant`.
+    Raises UserError as `kvlab.tasks.plant.plant`.
     """
     own = _prompt_of(request, number) if request.prompts else _planted(request, number)
     of, planting = request.comparisons, None if request.prompts else request.repeats[number - 1]
@@ -95,10 +92,9 @@ def _prompt_of(request: CompareRequest, number: int) -> OnePrompt:
 
 
 def save_batch(root: Path, batch: str, request: CompareRequest) -> Path:
-    """Write what the batch was asked for beside the runs, so that it can go on; returns the file.
+    """Write the batch's request next to the runs, so that it can be resumed; returns the file.
 
-    Raises:
-        UserError: the disk is full or not writable.
+    Raises UserError if the disk is full or not writable.
     """
     file = root / FOLDER / f"{batch}.json"
     replace_text(file, request.model_copy(update={"batch": batch}).model_dump_json(indent=2))
@@ -106,24 +102,19 @@ def save_batch(root: Path, batch: str, request: CompareRequest) -> Path:
 
 
 def load_batch(root: Path, batch: str) -> CompareRequest:
-    """The request that goes on with a batch.
-
-    Raises:
-        UserError: there is no such batch here, or its file is damaged.
-    """
+    """The request that resumes a batch. Raises UserError if there is no such batch here, or its file is damaged."""
     file = Path(root) / FOLDER / f"{check_id(batch)}.json"
     try:
         return CompareRequest.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         raise UserError(f"There is no batch {batch!r} in {root}: name one from {Path(root) / FOLDER}.") from None
     except (OSError, ValidationError) as error:
-        raise UserError(f"{file} is damaged: ask for the batch anew.") from error
+        raise UserError(f"{file} is damaged: start the batch again.") from error
 
 
 def missing_repeats(root: Path, batch: str, request: CompareRequest) -> list[int]:
-    """Numbers of the repeats that have not come to their end."""
-    there = {number for number, complete in _made(root, batch, len(request.runs)) if complete}
-    return [number for number in range(1, request.comparisons + 1) if number not in there]
+    complete = {number for number, is_complete in _made(root, batch, len(request.runs)) if is_complete}
+    return [number for number in range(1, request.comparisons + 1) if number not in complete]
 
 
 def _made(root: Path, batch: str, runs: int) -> Iterator[tuple[int, bool]]:
@@ -134,7 +125,7 @@ def _made(root: Path, batch: str, runs: int) -> Iterator[tuple[int, bool]]:
 
 
 def _free_id(root: Path, repeat: Repeat) -> str:
-    """A comparison's id that no run has: where a repeat was cut short, what it made stays under its own."""
+    """An unused comparison id: an interrupted repeat keeps what it made under its own."""
     named = f"{repeat.batch}-{repeat.number:02d}"
     taken = {entry.comparison_id for entry in list_comparisons(root)}
     tries = (f"{named}-{attempt}" for attempt in range(2, len(taken) + 3))
@@ -142,21 +133,21 @@ def _free_id(root: Path, repeat: Repeat) -> str:
 
 
 class _Clock:
-    """Progress over all repeats, with the time left by those that ran so far."""
+    """Progress over all repeats, with the remaining time estimated from those that ran."""
 
     def __init__(self, missing: int, progress: Callable[[Progress], None] | None) -> None:
         self.missing, self.progress = missing, progress
         self.begun, self.ended = time.monotonic(), -1
 
     def of(self, repeat: Repeat) -> Callable[[Progress], None] | None:
-        """What the next repeat reports to."""
+        """The progress callback of the next repeat."""
         self.ended += 1
         report = self.progress
         if report is None:
             return None
         ended, before = self.ended, repeat.of - self.missing
 
-        def told(part: Progress) -> None:
+        def report_all(part: Progress) -> None:
             share = (ended + part.done / max(part.total, 1)) / self.missing
             elapsed = time.monotonic() - self.begun
             left = time_left(elapsed, share) if elapsed >= LEAST_ELAPSED else ""
@@ -164,4 +155,4 @@ class _Clock:
             done = (before + ended) * part.total + part.done
             report(Progress(stage=stage, done=done, total=repeat.of * part.total, run_id=part.run_id))
 
-        return told
+        return report_all

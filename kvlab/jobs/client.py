@@ -1,4 +1,4 @@
-"""What a page or a command may ask of the queue: submit, look, cancel, and see to it that a worker runs."""
+"""Client side of the queue for pages and commands: submit, inspect, cancel and resume jobs, and start workers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import this_place
+from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
 from kvlab.jobs import queue_db, worker_slots
-from kvlab.jobs.access_check import check_reach
-from kvlab.jobs.device_shares import Share, device_of, shares_here
-from kvlab.jobs.quota_check import admit, admit_again
+from kvlab.jobs.access_check import check_access
+from kvlab.jobs.device_shares import Share, device_of, server_shares
+from kvlab.jobs.quota_check import admit, admit_requeued
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests.compare import Progress
 from kvlab.server.users import Role, acting, may_see, require
@@ -36,7 +36,7 @@ LONGEST_TAIL = 256 * 1024
 
 
 class JobStatus(BaseModel):
-    """A job as it is now. Its id is also the id of the comparison its runs belong to."""
+    """Current state of a job. Its id is also the id of the comparison its runs belong to."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -60,13 +60,12 @@ class JobStatus(BaseModel):
 
 
 def submit(root: Path, request: Work, session: str = "") -> str:
-    """The id of a new job of the person who acts; people take turns, and sessions where people have no names.
+    """Queue a job of the acting user and return its id; users take turns, and so do sessions of unnamed users.
 
-    Raises:
-        UserError: the person may not run anything, or has used up what they may.
+    Raises UserError if the user may not run anything, or has reached a limit.
     """
     person = require(Role.RUN, "start runs")
-    check_reach(root, request)
+    check_access(root, request)
     job_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     title = request.title or textwrap.shorten(getattr(request, "prompt", "")[:400], 80, placeholder=" …")
     with queue_db.database(root) as connection:
@@ -79,39 +78,34 @@ def submit(root: Path, request: Work, session: str = "") -> str:
 
 
 def aside_root(root: Path) -> Path:
-    """Where the runs of requests that are `aside` lie: with the queue, in no list of runs."""
+    """Folder of the runs of `aside` requests: with the queue, in no list of runs."""
     return Path(root) / queue_db.FOLDER / "aside"
 
 
 def status(root: Path, job_id: str, log_lines: int = 0) -> JobStatus:
-    """The job as it is now, with the last lines of its log where asked.
-
-    Raises:
-        UserError: there is no such job.
-    """
+    """Current state of the job, with the last `log_lines` of its log. Raises UserError if there is no such job."""
     with queue_db.database(root) as connection:
-        worker_slots.bury_orphans(connection)
+        worker_slots.fail_orphans(connection)
         row = connection.execute(f"SELECT {FIELDS} FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         if row is None or not may_see(row["owner"], bool(row["private"])):
             raise UserError(f"There is no job {job_id} in {root}: it may belong to another runs folder.")
-        return _status(row, queue_db.queued_in_turn(connection), tail(queue_db.log_path(root, job_id), log_lines))
+        return _status(row, queue_db.queue_order(connection), tail(queue_db.log_path(root, job_id), log_lines))
 
 
 def list_jobs(root: Path, *, open_only: bool = False, limit: int = 50) -> list[JobStatus]:
-    """Jobs the person who acts may see, newest first; `open_only` leaves out those that ended."""
+    """Jobs that the acting user may see, newest first; `open_only` skips those that ended."""
     where = "WHERE state IN ('queued', 'running')" if open_only else ""
     with queue_db.database(root) as connection:
-        worker_slots.bury_orphans(connection)
+        worker_slots.fail_orphans(connection)
         rows = connection.execute(f"SELECT {FIELDS} FROM jobs {where} ORDER BY number DESC LIMIT ?", (limit,))
-        turn = queue_db.queued_in_turn(connection)
+        turn = queue_db.queue_order(connection)
         return [_status(row, turn) for row in rows.fetchall() if may_see(row["owner"], bool(row["private"]))]
 
 
 def cancel(root: Path, job_id: str) -> None:
-    """Take a waiting job out of the queue, or ask the worker to stop a running one; an ended job stays as it is.
+    """Remove a waiting job from the queue, or ask the worker to stop a running one; an ended job stays as it is.
 
-    Raises:
-        UserError: there is no such job, or it is another person's and the one who acts is no administrator.
+    Raises UserError if there is no such job, or it is another user's and the acting user is no administrator.
     """
     owner, person = status(root, job_id).owner, acting()
     if person.role < Role.ADMINISTER and owner != person.name:
@@ -119,27 +113,26 @@ def cancel(root: Path, job_id: str) -> None:
     with queue_db.database(root) as connection, transaction(connection):
         row = connection.execute("SELECT state FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         if row["state"] == "queued":
-            queue_db.finish(connection, job_id, "cancelled", "Taken out of the queue before it began.")
+            queue_db.finish(connection, job_id, "cancelled", "Removed from the queue before it started.")
         elif row["state"] == "running":
             connection.execute("UPDATE jobs SET cancel = 1 WHERE job_id = ?", (job_id,))
 
 
-def go_on(root: Path, job_id: str) -> None:
-    """Put a job that was cut short back into the queue: what it saved stays, and only the rest is done.
+def resume(root: Path, job_id: str) -> None:
+    """Put an interrupted job back into the queue: what it saved stays, and only the rest is done.
 
-    Raises:
-        UserError: there is no such job, it is another person's, or its owner may have no more.
+    Raises UserError if there is no such job, it is another user's, or its owner has reached a limit.
     """
     job, person = status(root, job_id), require(Role.RUN, "start runs")
     if person.role < Role.ADMINISTER and job.owner != person.name:
-        raise UserError(f"This job is {job.owner or 'somebody'}'s: only they and an administrator may go on with it.")
+        raise UserError(f"This job is {job.owner or 'somebody'}'s: only they and an administrator may resume it.")
     with queue_db.database(root) as connection:
-        admit_again(connection, root, job.owner)
-        queue_db.put_back(connection, job_id)
+        admit_requeued(connection, root, job.owner)
+        queue_db.requeue(connection, job_id)
 
 
 def request_of(root: Path, job_id: str) -> Work:
-    """What the job was asked to do; raises as `status`."""
+    """The job's request; raises as `status`."""
     status(root, job_id)
     with queue_db.database(root) as connection:
         row = connection.execute("SELECT request FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
@@ -147,36 +140,34 @@ def request_of(root: Path, job_id: str) -> Work:
 
 
 def ensure_worker(root: Path) -> int:
-    """The process id of the first worker of this runs folder; every worker that does not live is started now.
+    """Start every worker of this runs folder that is not alive; returns the process id of the first.
 
-    They end once no process that asked for them lives: several dashboards may share a folder.
+    Workers end once no process that requested them is alive: several dashboards may share a folder.
     """
     root = Path(root).absolute()
-    wanted = shares_here()
+    wanted = server_shares()
     with queue_db.database(root) as connection, transaction(connection):
-        worker_slots.keep(connection, os.getpid())
+        worker_slots.add_keeper(connection, os.getpid())
         alive = {row["place"]: row["pid"] for row in worker_slots.live_workers(connection)}
         missing = [share for share in wanted if share.place not in alive]
         if missing:
-            worker_slots.bury_orphans(connection)
+            worker_slots.fail_orphans(connection)
         for share in missing:
             alive[share.place] = _start_worker(root, share)
-            worker_slots.take_place(connection, alive[share.place], share.place, share.devices)
+            worker_slots.take_slot(connection, alive[share.place], share.place, share.devices)
         return alive[min(alive)]
 
 
 def release_workers(root: Path) -> list[int]:
-    """This process needs the workers no longer: their process ids where nobody else does, to be stopped."""
+    """Withdraw this process's need for workers; returns the process ids to stop if no other process needs them."""
     with queue_db.database(Path(root).absolute()) as connection, transaction(connection):
-        worker_slots.release(connection, os.getpid())
-        kept = worker_slots.is_kept(connection)
-        return (
-            [] if kept else [row["pid"] for row in worker_slots.live_workers(connection) if row["host"] == this_place()]
-        )
+        worker_slots.remove_keeper(connection, os.getpid())
+        kept = worker_slots.has_keeper(connection)
+        return [] if kept else [row["pid"] for row in worker_slots.live_workers(connection) if row["host"] == host_id()]
 
 
 def tail(path: Path, count: int) -> tuple[str, ...]:
-    """The last `count` lines of a log; a line redrawn by a progress bar appears as it was drawn last."""
+    """The last `count` lines of a log; of a progress bar only its last state."""
     if count < 1 or not path.exists():
         return ()
     with path.open("rb") as file:

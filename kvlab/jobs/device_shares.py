@@ -1,4 +1,4 @@
-"""Which GPUs each worker of a server has: every one its own share, a CPU one worker for all."""
+"""Divide a server's GPUs among its workers; on a CPU one worker has everything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_WORKERS = 64
 
 @dataclass(frozen=True)
 class Share:
-    """What one worker has: `numbers` as requests name GPUs (cuda:0 ...), `ids` as the driver does. None: everything.
+    """GPUs of one worker: `numbers` as requests name them (cuda:0 ...), `ids` as the driver does; empty for everything.
 
     `others` are the GPUs of the other workers.
     """
@@ -31,26 +31,23 @@ class Share:
 
     @property
     def devices(self) -> str:
-        """In words that the queue keeps: `cuda:2`, or `cuda:0,cuda:1`; empty for everything there is."""
+        """As stored in the queue: `cuda:2`, or `cuda:0,cuda:1`; empty for everything."""
         return _named(self.numbers)
 
     @property
     def arguments(self) -> list[str]:
-        """How the worker's command says it."""
         more = ["--devices", self.devices, "--others", _named(self.others)] if self.numbers else []
         return ["--place", str(self.place), *more]
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the worker's process is told."""
         return {VISIBLE: ",".join(self.ids)} if self.ids else {}
 
 
 def shares(workers: int, gpus: list[str]) -> list[Share]:
-    """The share of each of so many workers: the GPUs in order, dealt as evenly as they go.
+    """Divide the GPUs among the workers, in order and as evenly as possible.
 
-    Raises:
-        UserError: there are more workers than GPUs, which would load two models onto one.
+    Raises UserError if there are more workers than GPUs, which would load two models onto one.
     """
     if not 1 <= workers <= MOST_WORKERS:
         raise UserError(f"There cannot be {workers} workers: ask for 1 to {MOST_WORKERS}.")
@@ -65,8 +62,8 @@ def shares(workers: int, gpus: list[str]) -> list[Share]:
     ]
 
 
-def shares_here() -> list[Share]:
-    """The shares of the server that this process belongs to: `KVLAB_WORKERS` says how many, none says one."""
+def server_shares() -> list[Share]:
+    """The shares of this process's server, whose number of workers is `KVLAB_WORKERS` (default 1)."""
     named = os.environ.get(WORKERS, "1")
     if not named.isdecimal() or len(named) > 4:
         raise UserError(f"{WORKERS} is {named[:40]!r}: give a number of workers.")
@@ -75,7 +72,7 @@ def shares_here() -> list[Share]:
 
 @lru_cache(maxsize=2)
 def _shares(workers: int, _visible: str | None) -> list[Share]:
-    # What the driver is asked takes a while, and pages ask every second.
+    # Asking the driver is slow, and pages call this every second.
     return shares(workers, visible_gpus() if workers > 1 else [])
 
 
@@ -84,13 +81,13 @@ def _named(numbers: Iterable[int]) -> str:
 
 
 def device_of(work: Work) -> str:
-    """The one GPU that work names, such as `cuda:2`; empty where any worker may take it."""
+    """The GPU that the job names, such as `cuda:2`; empty if any worker may take it."""
     asked = str(getattr(getattr(work, "request", work), "device", ""))
     return asked if asked.startswith("cuda:") else ""
 
 
-def placed(work: Work, devices: str) -> Work:
-    """The work as the worker with these devices must name its GPU: the driver counts those it sees from 0."""
+def with_local_device(work: Work, devices: str) -> Work:
+    """The job with its GPU numbered as the worker sees it: CUDA counts visible devices from 0."""
     asked = device_of(work)
     if not asked or not devices:
         return work

@@ -1,4 +1,4 @@
-"""What lies in a folder of runs, in bytes, and whose it is. A run that has ended is measured once."""
+"""Disk usage of a runs folder in bytes, in total and per owner. A run that has ended is measured once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvlab.common.liveness import PULSE
 from kvlab.evaluate.request import EvalJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs.work import read_request
-from kvlab.server.disk_quota import Room, disk_rules, room_of
+from kvlab.server.disk_quota import DiskUsage, disk_rules, disk_usage_of
 from kvlab.trace.catalogue import list_runs
 
 RESULTS = {EvalJob: "eval/{}", BenchJob: "bench/{}.parquet", FitJob: "fit/{}"}
@@ -28,19 +28,20 @@ _known: dict[str, tuple[float, int]] = {}
 _lock = threading.Lock()
 
 
-def folder_room(root: Path, measured: bool = False) -> Room:
-    """What the folder takes and may take. How much it takes is known only where a limit is set or it is to be
-    `measured`, and asked again after some seconds.
+def folder_usage(root: Path, measured: bool = False) -> DiskUsage:
+    """Disk usage of the folder and its limit.
+
+    Used bytes are 0 unless a limit is set or `measured` is true, and are measured again after some seconds.
     """
     if not measured and disk_rules().limit is None:
-        return room_of(root, 0)
+        return disk_usage_of(root, 0)
     key, now = str(root), time.monotonic()
     with _lock:
         asked, used = _known.get(key, (-SECONDS_KNOWN, 0))
         if now - asked >= SECONDS_KNOWN:
             used = folder_bytes(root)
             _known[key] = (now, used)
-    return room_of(root, used)
+    return disk_usage_of(root, used)
 
 
 def folder_bytes(root: Path) -> int:
@@ -49,7 +50,7 @@ def folder_bytes(root: Path) -> int:
 
 
 def path_bytes(path: Path) -> int:
-    """Bytes of a file or folder; 0 where there is none. Of a run that has not changed since, as it was known."""
+    """Bytes of a file or folder, 0 if missing; cached for runs that have not changed."""
     try:
         stamp = (path / "run.json").stat().st_mtime_ns
     except OSError:
@@ -60,7 +61,7 @@ def path_bytes(path: Path) -> int:
 
 
 def bytes_by_owner(connection: sqlite3.Connection, root: Path) -> dict[str, int]:
-    """Bytes by the person whose job made them; "" for what was made without a name, as in a terminal."""
+    """Bytes per user whose jobs made them; "" for what was made without a name, as in a terminal."""
     owners = _owners(connection)
     found: dict[str, int] = {}
     for run in list_runs(root):
@@ -73,14 +74,13 @@ def bytes_by_owner(connection: sqlite3.Connection, root: Path) -> dict[str, int]
 
 
 def _owners(connection: sqlite3.Connection) -> dict[str, str]:
-    """Who asked for each comparison."""
     rows = connection.execute("SELECT job_id, owner FROM jobs WHERE owner != ''")
     return {row["job_id"]: row["owner"] for row in rows}
 
 
 @lru_cache(maxsize=4096)
 def _result(request: str) -> str:
-    """Where the results of a job that names them lie; empty for comparisons."""
+    """The path of a job's named results, relative to the runs folder; empty for comparisons."""
     try:
         work = read_request(request)
     except (ValidationError, UserError):

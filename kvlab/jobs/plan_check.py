@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvlab.jobs.size_check import Several
+    from kvlab.jobs.size_check import BulkJob
     from kvlab.jobs.work import Work
     from kvlab.planning import Machine, Plan
     from kvlab.requests.compare import CompareRequest
@@ -20,9 +20,9 @@ def plan_of(
     *,
     timed: bool = True,
 ) -> Plan:
-    """The plan of a request; the tokens of its prompt, of several the longest, are counted unless given.
+    """The plan of a request; the tokens of its (longest) prompt are counted unless given.
 
-    Raises UserError for an unknown method, a device that is not here, or a model whose configuration is not.
+    Raises UserError for an unknown method, a missing device, or a model whose configuration is not on this machine.
     """
     from kvlab.engine.out_of_memory import footprint_of, machine_of
     from kvlab.models.load import pick_device
@@ -38,16 +38,16 @@ def plan_of(
 
 
 def tokens_of(request: CompareRequest) -> tuple[int, bool]:
-    """The tokens of a request's prompt, of several the longest, and whether they were counted or estimated."""
-    from kvlab.model_info.chat_template import Manner
+    """Tokens of a request's (longest) prompt, and whether they were counted rather than estimated."""
+    from kvlab.model_info.chat_template import ChatFormat
     from kvlab.model_info.token_count import count_tokens
 
     one = longest(request)
-    return count_tokens(one.prompt, Manner.of(one))
+    return count_tokens(one.prompt, ChatFormat.of(one))
 
 
 def longest(request: CompareRequest) -> CompareRequest:
-    """The comparison of the longest of several prompts; of repeats, which are alike, the first."""
+    """The comparison of the longest of several prompts; the first repeat, as repeats are equally long."""
     from kvlab.jobs.batch import repeat_request
 
     if not request.is_batch:
@@ -57,7 +57,7 @@ def longest(request: CompareRequest) -> CompareRequest:
 
 
 def measure_once(machine: Machine, root: Path) -> None:
-    """Let torch say how fast a GPU that is here is, if nobody has of late; of a CPU numpy says it."""
+    """Measure the speed of a GPU of this machine unless that was done recently."""
     import torch
 
     from kvlab.engine.environment import measure
@@ -72,33 +72,33 @@ def measure_once(machine: Machine, root: Path) -> None:
 
 
 def too_big(request: Work, root: Path) -> str:
-    """The plan's verdict on work of any kind that is too big for this machine; empty where it fits.
+    """The plan's verdict on a job that is too big for this machine; empty if it fits.
 
-    A model that nothing is known of here yet is not judged, nor a device that is not here, nor weights that accelerate
-    may leave on the host.
+    Jobs are not judged if the model is unknown here, the device is missing, or accelerate may offload weights to the
+    host.
     """
     from kvlab.common.errors import UserError
     from kvlab.planning.plan import can_plan
     from kvlab.requests.compare import CompareRequest, RescueRequest
 
     if isinstance(request, RescueRequest):
-        return ""  # it runs again what ran here
+        return ""  # it repeats a run that fitted
     try:
         if not isinstance(request, CompareRequest):
             return _too_big(request, root)
         plan = plan_of(request, root, timed=False)
     except UserError:
-        return ""  # whoever loads the model says what is wrong, or fetches what is missing
+        return ""  # loading the model reports the error, or downloads what is missing
     return plan.verdict if not plan.fits and can_plan(request, plan.machine) else ""
 
 
-def _too_big(work: Several, root: Path) -> str:
+def _too_big(work: BulkJob, root: Path) -> str:
     from kvlab.bench.presets import preset_requests
     from kvlab.bench.request import BenchJob
     from kvlab.catalogue.tasks import TaskEntry, TaskList
     from kvlab.engine.out_of_memory import footprint_of, machine_of
     from kvlab.evaluate.request import EvalJob, SampleJob
-    from kvlab.jobs.size_check import device_asked, longest_prompt, too_big
+    from kvlab.jobs.size_check import longest_prompt, requested_device, too_big
     from kvlab.models.load import pick_device
     from kvlab.tasks.registry import TASKS
 
@@ -108,4 +108,4 @@ def _too_big(work: Several, root: Path) -> str:
     if isinstance(work, EvalJob | SampleJob):
         tasks = (TaskEntry(name=name, lengths=one.lengths, uses_depth=one.uses_depth) for name, one in TASKS.items())
         longest = longest_prompt(work.request, TaskList(tasks=tuple(tasks), formats=()))
-    return too_big(work, longest, footprint_of, machine_of(pick_device(device_asked(work)), root), root)
+    return too_big(work, longest, footprint_of, machine_of(pick_device(requested_device(work)), root), root)

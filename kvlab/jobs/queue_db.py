@@ -1,6 +1,6 @@
-"""The queue's one SQLite file, `<runs>/.jobs/queue.sqlite`: jobs, who comes next, and the places of workers.
+"""The queue's SQLite file, `<runs>/.jobs/queue.sqlite`: jobs, their order, and the slots of workers.
 
-Where the runs are on a shared disk, the file lies on this machine's own (`kvlab.jobs.queue_location`).
+If the runs are on a shared disk, the file is on a local one (`kvlab.jobs.queue_location`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from kvlab.jobs.queue_location import queue_folder
 from kvlab.trace.index import NOT_ITS_FAULT
 
 FOLDER = ".jobs"
-ASIDE_RUNS = 8  # kept of looks before a comparison
-VERSION = 2  # of the tables; those of an older kvlab are changed in place, with what they hold
+ASIDE_RUNS = 8  # kept of `aside` requests
+VERSION = 2  # of the tables; older ones are migrated in place
 TABLES = (
     """CREATE TABLE IF NOT EXISTS jobs (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -60,18 +60,17 @@ ADDED = {  # to `jobs` since version 1
     "device": "TEXT NOT NULL DEFAULT ''",
     "worker_host": "TEXT NOT NULL DEFAULT ''",
     "worker_place": "INTEGER",
-    "begun": "INTEGER NOT NULL DEFAULT 0",  # how often a worker took it
-    "spent": "REAL NOT NULL DEFAULT 0",  # seconds of the times before the last
+    "begun": "INTEGER NOT NULL DEFAULT 0",  # how often a worker claimed it
+    "spent": "REAL NOT NULL DEFAULT 0",  # seconds of earlier attempts
 }
 
 
 @contextmanager
 def database(root: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to the queue of this runs folder, made if need be; statements commit one by one.
+    """A connection to the queue of this runs folder, created if missing; statements commit one by one.
 
-    Raises:
-        UserError: the file cannot be read or written, is held by another process for too long, or is damaged. Any other
-            error of the statements inside stays as it is.
+    Raises UserError if the file cannot be read or written, is locked by another process for too long, or is damaged.
+    Other errors of the statements inside pass unchanged.
     """
     folder = Path(root) / FOLDER
     try:
@@ -126,10 +125,10 @@ def _make_current(connection: sqlite3.Connection) -> None:
 
 
 def _why(folder: Path, error: sqlite3.DatabaseError) -> str | None:
-    """What is wrong with the file, by SQLite's own code; None where the statement is at fault."""
+    """What is wrong with the file, from SQLite's error code; None if the statement is at fault."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return f"The queue in {folder} is held by another process ({error}): try again."
+        return f"The queue in {folder} is locked by another process ({error}): try again."
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT):
         return f"The queue {folder}/queue.sqlite is damaged: delete it; the runs are not touched."
     return _unusable(folder, error) if code in NOT_ITS_FAULT else None
@@ -144,9 +143,9 @@ def log_path(root: Path, job_id: str) -> Path:
 
 
 def clear_aside(folder: Path, keep: int = ASIDE_RUNS) -> None:
-    """Remove all but the newest runs of requests that were `aside`: nobody looks at those for long, and none is listed.
+    """Remove all but the newest runs of `aside` requests, which are in no list.
 
-    A run that another process still reads stays readable there: its files are open.
+    A run that another process has open stays readable there.
     """
     runs = [path.parent for path in Path(folder).glob("*/run.json")]
     newest = sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True)
@@ -154,16 +153,16 @@ def clear_aside(folder: Path, keep: int = ASIDE_RUNS) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def queued_in_turn(connection: sqlite3.Connection) -> list[str]:
-    """Ids of the waiting jobs in the order they will run: the person served longest ago is next.
+def queue_order(connection: sqlite3.Connection) -> list[str]:
+    """Ids of the waiting jobs in the order they will run: the user served longest ago is next.
 
-    Where people have no names, browser sessions take turns in their place.
+    Unnamed users are told apart by browser session.
     """
     return [row["job_id"] for row in _in_turn(connection)]
 
 
 def _in_turn(connection: sqlite3.Connection) -> list[sqlite3.Row]:
-    # A session's name and a person's cannot be the same: one of both columns decides whose turn it is.
+    # Prefixes keep sessions and owners of the same name apart.
     whose = "CASE owner WHEN '' THEN 's' || session ELSE 'o' || owner END"
     served = {
         row["turn"]: row["moment"]
@@ -189,9 +188,9 @@ def _in_turn(connection: sqlite3.Connection) -> list[sqlite3.Row]:
 def claim(
     connection: sqlite3.Connection, pid: int, host: str = "", place: int = 1, left_to_others: Sequence[str] = ()
 ) -> sqlite3.Row | None:
-    """The next job, now running under this worker; None when nobody waits for it.
+    """Mark the next job as running under this worker and return it; None if none is waiting.
 
-    `left_to_others` are devices that another worker has: jobs that name one of them are not taken.
+    Jobs that name one of `left_to_others`, the devices of other workers, are skipped.
     """
     with transaction(connection):
         able = [row["job_id"] for row in _in_turn(connection) if row["device"] not in left_to_others]
@@ -205,8 +204,8 @@ def claim(
         return connection.execute("SELECT * FROM jobs WHERE job_id = ?", (able[0],)).fetchone()
 
 
-def put_back(connection: sqlite3.Connection, job_id: str) -> None:
-    """An ended job waits again, with what it made."""
+def requeue(connection: sqlite3.Connection, job_id: str) -> None:
+    """Queue an ended job again, with what it made."""
     connection.execute(
         "UPDATE jobs SET state = 'queued', message = '', cancel = 0, started = NULL, finished = NULL, "
         "spent = spent + MAX(0, COALESCE(finished - started, 0)) WHERE job_id = ? AND state IN ('cancelled', 'failed')",

@@ -1,6 +1,6 @@
-"""Where the queue's SQLite file lies: with the runs, or on this machine's own disk where the runs are on a shared one.
+"""Locate the queue's SQLite file: with the runs, or on a local disk if the runs are on a shared one.
 
-SQLite's write-ahead log wants memory that all who use the file share, so that several machines would damage it.
+SQLite's write-ahead log needs shared memory, so several machines would damage a file on a shared disk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvlab.common.errors import UserError
 
-MOUNTS = Path("/proc/mounts")  # Linux only; elsewhere no disk is known to be shared
+MOUNTS = Path("/proc/mounts")  # Linux only; elsewhere every disk counts as local
 SHARED = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.s3fs",
     "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
@@ -21,9 +21,9 @@ ELSEWHERE = "KVLAB_QUEUE"
 
 
 def queue_folder(root: Path, beside: str) -> Path:
-    """The folder of the queue's file: `<root>/<beside>`, or one of this machine's own. It may have to be made.
+    """The folder of the queue's file: `<root>/<beside>`, or a local one. It may not exist yet.
 
-    Raises UserError where this machine's own is on a shared disk too, or another user's.
+    Raises UserError if the local folder is on a shared disk too, or belongs to another user.
     """
     folder = Path(root) / beside
     if shared_disk(folder) is None:
@@ -31,7 +31,7 @@ def queue_folder(root: Path, beside: str) -> Path:
     own = _own(root)
     if (kind := shared_disk(own)) is not None:
         raise UserError(
-            f"The queue cannot lie on a shared disk, and {own} is on one too ({kind}): name a folder on this machine's "
+            f"The queue cannot be on a shared disk, and {own} is on one too ({kind}): name a folder on this machine's "
             f"own disk in {ELSEWHERE}."
         )
     for made in (own.parent, own):
@@ -42,18 +42,18 @@ def queue_folder(root: Path, beside: str) -> Path:
 
 
 def queue_note(root: Path, beside: str) -> str:
-    """A sentence where the queue does not lie with the runs; else empty."""
+    """A sentence if the queue is not with the runs; else empty."""
     kind = shared_disk(Path(root) / beside)
     if kind is None:
         return ""
     return (
-        f"{root} is on a shared disk ({kind}), which the queue's SQLite file must stay off: it lies in "
+        f"{root} is on a shared disk ({kind}), where the queue's SQLite file cannot be: it is in "
         f"{queue_folder(root, beside)}, for this machine alone. For many machines there is `kvlab sweep`."
     )
 
 
 def shared_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """The kind of the shared disk that a path is on, such as `nfs4`; None for a disk of this machine."""
+    """The file system of a shared disk that the path is on, such as `nfs4`; None for a local disk."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,7 +1,4 @@
-"""What a request is held against before it is queued or begun: how much its owner, the folder and the disk still have.
-
-Every refusal is one sentence that says what is used and what is allowed.
-"""
+"""Check a request against its owner's quotas and the free disk space, before it is queued and before it starts."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ from pathlib import Path
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.evaluate.request import EvalJob
-from kvlab.jobs.disk_usage import bytes_by_owner, folder_room
+from kvlab.jobs.disk_usage import bytes_by_owner, folder_usage
 from kvlab.jobs.work import Work
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest
 from kvlab.server.quotas import Limits, limits_of
@@ -23,17 +20,16 @@ DAY = 24 * 3600.0
 
 
 def admit(connection: sqlite3.Connection, root: Path, work: Work, owner: str) -> None:
-    """Nothing, where this person may queue this work now.
+    """Check that this user may queue this job now.
 
-    Raises:
-        UserError: it is more than they may ask for, they have used up what they may, or the disk is full.
+    Raises UserError if it is larger than allowed, a quota is used up, or the disk is full.
     """
     _check_size(work, limits_of(owner))
-    admit_again(connection, root, owner)
+    admit_requeued(connection, root, owner)
 
 
-def admit_again(connection: sqlite3.Connection, root: Path, owner: str) -> None:
-    """Nothing, where this person may have one more job in the queue; raises as `admit`."""
+def admit_requeued(connection: sqlite3.Connection, root: Path, owner: str) -> None:
+    """Check that this user may have one more job in the queue; raises as `admit`."""
     limits = limits_of(owner)
     waiting = connection.execute(
         "SELECT COUNT(*) FROM jobs WHERE owner = ? AND state IN ('queued', 'running')", (owner,)
@@ -47,10 +43,9 @@ def admit_again(connection: sqlite3.Connection, root: Path, owner: str) -> None:
 
 
 def check_used(connection: sqlite3.Connection, root: Path, owner: str) -> None:
-    """Nothing, where this person's time and disk, and the folder itself, allow one more job; asked again as it begins.
+    """Check that the user's time and disk quotas and the folder allow one more job; repeated when it starts.
 
-    Raises:
-        UserError: they do not.
+    Raises UserError if they do not.
     """
     limits = limits_of(owner)
     if limits.minutes is not None and (used := minutes_used(connection, owner)) >= limits.minutes:
@@ -63,12 +58,12 @@ def check_used(connection: sqlite3.Connection, root: Path, owner: str) -> None:
             f"Your results take {format_bytes(taken)} of disk, and {format_bytes(limits.disk)} are allowed: "
             "delete some on the page Runs, and empty the bin."
         )
-    if full := folder_room(root).full:
+    if full := folder_usage(root).full:
         raise UserError(f"Nothing more is run here: {full}. Delete or thin recordings.")
 
 
 def minutes_used(connection: sqlite3.Connection, owner: str, now: float | None = None) -> float:
-    """Minutes that jobs of this person ran in the last 24 hours."""
+    """Minutes that this user's jobs ran in the last 24 hours."""
     now = time.time() if now is None else now
     rows = connection.execute(
         "SELECT COALESCE(started, ?) AS began, COALESCE(finished, ?) AS ended, spent FROM jobs WHERE owner = ? "
@@ -79,16 +74,16 @@ def minutes_used(connection: sqlite3.Connection, owner: str, now: float | None =
 
 
 def runs_of(work: Work) -> int:
-    """Runs that a comparison makes, over all its repeats; of an evaluation its methods; else one."""
+    """Number of runs: of a comparison over all its repeats, of an evaluation its methods, else one."""
     if isinstance(work, CompareRequest):
         return len(work.runs) * max(1, len(work.repeats))
     return len(work.request.all_choices) if isinstance(work, EvalJob) else 1
 
 
 def tokens_of(work: Work) -> int | None:
-    """Tokens of all prompts and of what is generated, over all runs; None where they cannot be told beforehand."""
+    """Tokens of all prompts and all generated text, over all runs; None if unknown beforehand."""
     if isinstance(work, CompareRequest):
-        prompt = count_tokens(work.prompt, Manner.of(work))[0]
+        prompt = count_tokens(work.prompt, ChatFormat.of(work))[0]
         return runs_of(work) * (prompt + work.max_new_tokens)
     if isinstance(work, EvalJob) and work.request.lengths:
         request = work.request

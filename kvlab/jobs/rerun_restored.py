@@ -1,15 +1,15 @@
-"""The same run again, recorded, beside one that was given something back."""
+"""Requests that repeat a recorded run next to a variant with tokens restored or kept."""
 
 from __future__ import annotations
 
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 from kvlab.trace.record import choice_of, request_again
 from kvlab.trace.schema import RunRecord
 
 
-def given_back(record: RunRecord, returned: Return) -> CompareRequest:
+def rerun_with_restored(record: RunRecord, returned: Restore) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and with `returned` on top of its budget."""
     with_it = choice_of(record).model_copy(update={"returned": returned})
     return request_again(record, with_it, f"{record.label} {returned.words}")
@@ -18,10 +18,8 @@ def given_back(record: RunRecord, returned: Return) -> CompareRequest:
 def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and with tokens `first` to `last` kept.
 
-    Tokens kept in the run already stay kept in both.
-
-    Raises:
-        UserError: a chosen token is not of the prompt, or they are more than the run's budget has places for.
+    Tokens that the run was forced to keep stay kept in both. Raises UserError if a token is outside the prompt, or
+    there are more tokens than the run's budget has slots.
     """
     chosen = tuple(range(first, last + 1))
     if not chosen or chosen[0] < 0 or chosen[-1] >= record.prompt_tokens:

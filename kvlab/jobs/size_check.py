@@ -1,6 +1,6 @@
-"""Whether an evaluation, a benchmark or a fit fits this machine: its worst moment, planned as a comparison's.
+"""Check that an evaluation, a benchmark or a fit fits this machine: plan its worst case as a comparison.
 
-A batch holds what one prompt holds as many times, but for the weights and the process. Free of torch.
+A batch takes the memory of one prompt times its rows, except for the weights and the process. Torch-free.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from kvlab.model_info.size import find_model
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import STANDING
 from kvlab.planning.parts import Phase
-from kvlab.planning.plan import HoldsOf, Plan, can_plan, make_plan
+from kvlab.planning.plan import FootprintOf, Plan, can_plan, make_plan
 from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, LOADING, CompareRequest, MethodChoice, RecordLevel
 
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
-READER = MethodChoice(method="kvzip", budget=0.5)  # what fits read a window of text by
-ONCE = (*STANDING, "CUDA itself")  # parts that a batch has but once
+READER = MethodChoice(method="kvzip", budget=0.5)  # the method that fits read a window of text with
+ONCE = (*STANDING, "CUDA itself")  # parts that do not grow with the batch
 LOADS, DECODES = "loading the weights", "decoding"
-SEEKS_THE_LIMIT = "batch"  # the mode of benchmarks that is not judged
-WITHOUT_PROMPT = ("decode", "compress", "memory")  # that fill their caches with made-up states, unless told otherwise
-Several = EvalJob | SampleJob | BenchJob | FitJob
+SEEKS_THE_LIMIT = "batch"  # a benchmark mode that is not judged
+WITHOUT_PROMPT = ("decode", "compress", "memory")  # modes that fill caches with synthetic states by default
+BulkJob = EvalJob | SampleJob | BenchJob | FitJob
 
 
 @dataclass(frozen=True)
-class StandIn:
-    """A comparison that holds what `rows` prompts of `tokens` tokens hold together.
+class WorstCase:
+    """A comparison that takes as much memory as `rows` prompts of `tokens` tokens together.
 
-    `filled` caches have seen no prompt. Where `others_go_on`, a method that runs out of memory leaves the rest alone.
+    `filled` caches have read no prompt. If `others_go_on`, a method that runs out of memory does not end the job.
     """
 
     request: CompareRequest
@@ -45,47 +45,47 @@ class StandIn:
     others_go_on: bool = False
 
 
-def too_big(work: Several, longest: int, holds: HoldsOf, machine: Machine, root: Path) -> str:
-    """Why the work is too big for this machine, in a sentence; empty where it fits, or nobody can say.
+def too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine, root: Path) -> str:
+    """Why the job is too big for this machine, in one sentence; empty if it fits or that is unknown.
 
-    `longest` are the tokens of an evaluation's longest prompt. Raises UserError for a model that is not known here.
+    `longest` is the length of an evaluation's longest prompt in tokens. Raises UserError for an unknown model.
     """
-    for stand_in in stand_ins(work, longest, machine.device):
-        model = find_model(stand_in.request.model, stand_in.scale)
-        plan = make_plan(stand_in.request, stand_in.tokens, model, holds, machine, root, timed=False)
-        if not can_plan(stand_in.request, machine):
+    for case in worst_cases(work, longest, machine.device):
+        model = find_model(case.request.model, case.scale)
+        plan = make_plan(case.request, case.tokens, model, holds, machine, root, timed=False)
+        if not can_plan(case.request, machine):
             continue
-        parts = _of_rows(plan, stand_in)
+        parts = _of_rows(plan, case)
         lacking = [part for part in parts if part.lacking is not None]
-        if lacking and (not stand_in.others_go_on or len(lacking) == len(parts)):
-            together = f"{stand_in.rows:,} prompts" if stand_in.rows > 1 else "one prompt"
+        if lacking and (not case.others_go_on or len(lacking) == len(parts)):
+            together = f"{case.rows:,} prompts" if case.rows > 1 else "one prompt"
             return (
-                f"This needs about {lacking[0].lacking} ({together} of {stand_in.tokens:,} tokens at once, phase "
+                f"This needs about {lacking[0].lacking} ({together} of {case.tokens:,} tokens at once, phase "
                 f"“{lacking[0].peak.name}”): take shorter or fewer prompts at once, a prefill chunk, a smaller model, "
                 "or a larger device."
             )
     return ""
 
 
-def stand_ins(work: Several, longest: int, device: str) -> Iterator[StandIn]:
-    """What stands for the work's worst moments on a device of this kind."""
+def worst_cases(work: BulkJob, longest: int, device: str) -> Iterator[WorstCase]:
+    """Comparisons that stand for the job's largest memory use on a device of this kind."""
     if isinstance(work, EvalJob | SampleJob):
         # On a GPU a batch that does not fit is halved until one prompt is left.
         rows = work.request.batch_rows or 1 if device == "cpu" and isinstance(work, EvalJob) else 1
         level: RecordLevel = "full" if isinstance(work, SampleJob) else "off"
         chosen = work.request.all_choices
         asked = _comparison(work.request, chosen, ANSWER_TOKENS, level, prefill_chunk=work.request.prefill_chunk)
-        yield StandIn(asked, max(longest, 1), rows)
+        yield WorstCase(asked, max(longest, 1), rows)
     elif isinstance(work, FitJob):
         chosen = (FULL,) if work.request.method == "less" else (READER,)
-        yield StandIn(_comparison(work.request, chosen), work.request.length)
+        yield WorstCase(_comparison(work.request, chosen), work.request.length)
     else:
-        for part in parts_of(work.requests):  # those of a preset are its experiment's, and known where methods are
+        for part in parts_of(work.requests):  # a preset's are known only where methods are
             if part.mode != SEEKS_THE_LIMIT:
                 yield _measured(part, device)
 
 
-def _measured(part: BenchRequest, device: str) -> StandIn:
+def _measured(part: BenchRequest, device: str) -> WorstCase:
     new_tokens = part.shortened(part.new_tokens) or part.repeats * part.timed_steps + part.warm_steps
     asked = _comparison(
         part,
@@ -94,7 +94,7 @@ def _measured(part: BenchRequest, device: str) -> StandIn:
         prefill_chunk=part.prefill_chunk,
         compress_every=part.compress_every,
     )
-    return StandIn(
+    return WorstCase(
         asked,
         part.shortened(part.contexts[0]),
         part.batches[0],
@@ -111,10 +111,10 @@ def _comparison(
     return CompareRequest(prompt="-", choices=chosen, max_new_tokens=new_tokens, level=level, **placed, **more)
 
 
-def _of_rows(plan: Plan, stand_in: StandIn) -> list[Plan]:
-    """A plan for each method with what all share, of so many prompts at once."""
-    phases = [_times(phase, stand_in.rows) for phase in plan.phases]
-    if stand_in.filled:
+def _of_rows(plan: Plan, case: WorstCase) -> list[Plan]:
+    """A plan for each method with the parts all share, for a batch of prompts."""
+    phases = [_times(phase, case.rows) for phase in plan.phases]
+    if case.filled:
         phases = [phase for phase in phases if phase.name == LOADS or phase.name.endswith(DECODES)]
     loads = [phase for phase in phases if phase.name == LOADS]
     stages = dict.fromkeys(phase.name.rpartition(":")[0] for phase in phases if phase.name != LOADS)
@@ -129,24 +129,24 @@ def _times(phase: Phase, rows: int) -> Phase:
     return Phase(phase.name, tuple(parts))
 
 
-def device_asked(work: Several) -> str:
-    """The device that the work names, `auto` or another; of several the first."""
+def requested_device(work: BulkJob) -> str:
+    """The device that the job names, such as `auto`; of several the first."""
     if not isinstance(work, BenchJob):
         return str(work.request.device)
     return str(work.requests[0].device if work.requests else work.changes.get("device", "auto"))
 
 
-MOST_LOOKED_AT = 1000  # lines of a file, for its longest
+MOST_LINES = 1000  # read of a file to find its longest prompt
 
 
 def longest_prompt(request: EvalRequest, listed: TaskList) -> int:
-    """Tokens of the longest prompt as asked for; 0 where nobody can say."""
-    few = request.model_copy(update={"samples": min(request.samples, MOST_LOOKED_AT)})
+    """Tokens of the longest prompt; 0 if unknown."""
+    few = request.model_copy(update={"samples": min(request.samples, MOST_LINES)})
     return max(prompt_lengths(few, listed), default=0)
 
 
 def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
-    """Tokens of every prompt as asked for; of files as their bytes let one expect."""
+    """Tokens of every prompt; for files estimated from their bytes."""
     known = {task.name: task for task in listed.tasks}
     window = context_length(request.model)
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""All kinds of work that the queue knows. Torch-free: the web side writes requests."""
+"""All kinds of jobs the queue accepts. Torch-free: the web side writes requests."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ Work = CompareRequest | RescueRequest | EvalJob | SampleJob | BenchJob | FitJob
 
 
 def read_request(text: str | bytes) -> Work:
-    """A request for the queue from its JSON; raises pydantic's ValidationError where it is none."""
+    """Parse a job's request from JSON; raises pydantic's ValidationError."""
     return TypeAdapter(Work).validate_json(text)

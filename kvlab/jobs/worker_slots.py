@@ -1,4 +1,4 @@
-"""Who serves a queue and who wants it served: the places of workers, and the dashboards that keep them."""
+"""Slots of the workers that serve a queue, and the dashboards (keepers) that need them."""
 
 from __future__ import annotations
 
@@ -7,85 +7,84 @@ import sqlite3
 import time
 from datetime import UTC, datetime
 
-from kvlab.common.liveness import is_alive, this_place
+from kvlab.common.liveness import host_id, is_alive
 from kvlab.jobs.queue_db import finish
 
 HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 20.0
 KILLED = (
     "The worker was killed while this job ran (often: not enough memory); the runs it saved are kept, and the job can "
-    "go on from them."
+    "be resumed."
 )
 
 
-def take_place(connection: sqlite3.Connection, pid: int, place: int = 1, devices: str = "") -> bool:
-    """Make this process the worker of a place; False when another one lives there. Call inside a transaction."""
+def take_slot(connection: sqlite3.Connection, pid: int, place: int = 1, devices: str = "") -> bool:
+    """Make this process the worker of a slot; False if another one is alive there. Call inside a transaction."""
     if live_worker(connection, place) not in (None, pid):
         return False
     connection.execute(
         "INSERT OR REPLACE INTO workers (place, pid, host, since, heartbeat, devices) VALUES (?, ?, ?, ?, ?, ?)",
-        (place, pid, this_place(), datetime.now(UTC).isoformat(), time.time(), devices),
+        (place, pid, host_id(), datetime.now(UTC).isoformat(), time.time(), devices),
     )
     return True
 
 
-def leave_place(connection: sqlite3.Connection, pid: int) -> None:
-    """This worker serves no longer."""
-    connection.execute("DELETE FROM workers WHERE pid = ? AND host = ?", (pid, this_place()))
+def leave_slot(connection: sqlite3.Connection, pid: int) -> None:
+    connection.execute("DELETE FROM workers WHERE pid = ? AND host = ?", (pid, host_id()))
 
 
-def beats(connection: sqlite3.Connection, pid: int) -> bool:
-    """This worker says that it lives; False where its place was given to another."""
+def heartbeat(connection: sqlite3.Connection, pid: int) -> bool:
+    """Record this worker's heartbeat; False if its slot was given to another."""
     done = connection.execute(
-        "UPDATE workers SET heartbeat = ? WHERE pid = ? AND host = ?", (time.time(), pid, this_place())
+        "UPDATE workers SET heartbeat = ? WHERE pid = ? AND host = ?", (time.time(), pid, host_id())
     )
     return done.rowcount > 0
 
 
 def live_workers(connection: sqlite3.Connection) -> list[sqlite3.Row]:
-    """The rows of the workers that live, by their place."""
-    return [row for row in connection.execute("SELECT * FROM workers ORDER BY place").fetchall() if _lives(row)]
+    """Rows of the workers that are alive, by slot."""
+    return [row for row in connection.execute("SELECT * FROM workers ORDER BY place").fetchall() if _is_alive(row)]
 
 
 def live_worker(connection: sqlite3.Connection, place: int | None = None) -> int | None:
-    """The process id of the worker of a place, or of the first; None when there is none or it died."""
+    """Process id of the worker of a slot, or of the first; None if it is missing or dead."""
     found = [row["pid"] for row in live_workers(connection) if place in (None, row["place"])]
     return found[0] if found else None
 
 
-def _lives(row: sqlite3.Row) -> bool:
-    # Process ids of another machine or container mean nothing here: there the heartbeat decides. Queues of version 1
-    # name the machine alone.
-    if row["host"] in (this_place(), platform.node()):
+def _is_alive(row: sqlite3.Row) -> bool:
+    # Process ids of another machine or container are meaningless here, so the heartbeat decides. Queues of version 1
+    # store the machine alone.
+    if row["host"] in (host_id(), platform.node()):
         return is_alive(row["pid"], row["since"])
     return time.time() - row["heartbeat"] < SILENT_SECONDS
 
 
-def keep(connection: sqlite3.Connection, pid: int) -> None:
-    """This process wants the folder's workers to live; a dashboard says so again and again."""
+def add_keeper(connection: sqlite3.Connection, pid: int) -> None:
+    """Record that this process needs the folder's workers; a dashboard repeats it."""
     now = datetime.now(UTC).isoformat(), time.time()
     connection.execute(
         "INSERT INTO keepers (pid, host, since, heartbeat) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (pid, host) DO UPDATE SET heartbeat = excluded.heartbeat",
-        (pid, this_place(), *now),
+        (pid, host_id(), *now),
     )
 
 
-def release(connection: sqlite3.Connection, pid: int) -> None:
-    """This process wants no worker any more."""
-    connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (pid, this_place()))
+def remove_keeper(connection: sqlite3.Connection, pid: int) -> None:
+    """Record that this process needs no worker any more."""
+    connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (pid, host_id()))
 
 
-def is_kept(connection: sqlite3.Connection) -> bool:
-    """Whether any process that lives wants the workers; those that died are forgotten."""
+def has_keeper(connection: sqlite3.Connection) -> bool:
+    """Whether any live process needs the workers; dead ones are removed."""
     for row in connection.execute("SELECT * FROM keepers").fetchall():
-        if _lives(row):
+        if _is_alive(row):
             return True
         connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (row["pid"], row["host"]))
     return False
 
 
-def bury_orphans(connection: sqlite3.Connection) -> None:
+def fail_orphans(connection: sqlite3.Connection) -> None:
     """Mark running jobs whose worker is gone as failed."""
     alive = {(row["pid"], host) for row in live_workers(connection) for host in (row["host"], "")}
     question = "SELECT job_id, worker_pid, worker_host FROM jobs WHERE state = 'running'"

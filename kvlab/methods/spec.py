@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
-from kvlab.requests.budget import Amount, Budget, not_bound
+from kvlab.requests.budget import Amount, Budget, unbounded_note
 from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.method_spec import parse_spec, split_list
 
@@ -26,7 +26,7 @@ def unused_byte_budgets(methods: str, budgets: str) -> str:
     """Note for byte budgets given to methods that take no budget; empty if there are none."""
     made = [make_method(name, **values) for name, values in map(parse_spec, split_list(methods))]
     free = [one.title for one in made if not one.needs_budget and one.name != FULL.method]
-    return not_bound(free, [Budget.parse(text) for text in split_list(budgets)])
+    return unbounded_note(free, [Budget.parse(text) for text in split_list(budgets)])
 
 
 def _with_budgets(name: str, values: dict[str, JsonValue], amounts: list[Amount]) -> list[MethodChoice]:

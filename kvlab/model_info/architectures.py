@@ -1,6 +1,6 @@
-"""Architectures of well-known models as numbers: memory and speed depend on them, and not on the weights' values.
+"""Architectures of well-known models as numbers, which determine memory and speed; the weights' values do not matter.
 
-Free of torch, as plans are made of them on the web side too.
+Torch-free, as the web side plans with them too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """What decides the bytes and operations of a decoder-only model, under transformers' own names."""
+    """The numbers that determine bytes and operations of a decoder-only model, under transformers' names."""
 
     family: str
     num_hidden_layers: int
@@ -31,9 +31,9 @@ class Shape:
     options: dict[str, Any] = field(default_factory=dict)
 
     def scaled(self, by: int) -> Shape:
-        """The same shape with layers, heads, hidden and intermediate sizes and vocabulary divided by `by`.
+        """The shape with layers, heads, hidden and intermediate sizes and vocabulary divided by `by`.
 
-        Width of a head and query heads per KV head stay, so a slot costs what it costs in the real model.
+        `head_dim` and query heads per KV head stay, so a slot costs what it costs in the real model.
         """
         group = self.num_attention_heads // self.num_key_value_heads
         key_value_heads = max(1, self.num_key_value_heads // by)
@@ -49,7 +49,6 @@ class Shape:
         )
 
     def config(self) -> PretrainedConfig:
-        """The transformers configuration of this shape."""
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
         numbers: dict[str, Any] = {

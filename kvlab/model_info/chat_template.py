@@ -1,4 +1,4 @@
-"""A prompt as the model will be given it: as it stands, or in the model's chat template. Asked of a second process."""
+"""Render a prompt as the model receives it: plain, or in the model's chat template (in a second process)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvlab.common.errors import UserError
 from kvlab.model_info.files import model_file
 from kvlab.requests.compare import ChatRequest, ModelRequest
 from kvlab.requests.conversation import Turn
-from kvlab.requests.prompt_notes import Reader
+from kvlab.requests.prompt_notes import TokenizerInfo
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab.models.render")
 SECONDS_ALLOWED = 20
@@ -22,8 +22,8 @@ TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json")
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How a prompt is put to a model; the fields are those of a request."""
+class ChatFormat:
+    """How a prompt is presented to a model; the fields are those of a request."""
 
     model: str
     chat: str = "auto"
@@ -32,17 +32,16 @@ class Manner:
     turns: tuple[Turn, ...] = ()
 
     @classmethod
-    def of(cls, request: ModelRequest) -> Manner:
-        """That of a request."""
+    def of(cls, request: ModelRequest) -> ChatFormat:
         turns = request.turns if isinstance(request, ChatRequest) else ()
         return cls(request.model, request.chat, request.system, request.thinking, turns)
 
 
 @dataclass(frozen=True)
-class Spoken:
-    """The text a tokenizer is given. `own` (start, stop) is where the prompt stands in it; a template puts the rest.
+class RenderedPrompt:
+    """The text given to the tokenizer; `own` (start, stop) is the prompt in it, the rest comes from the template.
 
-    In a template all special tokens are written out, so the tokenizer adds none.
+    A template writes out all special tokens, so the tokenizer adds none.
     """
 
     text: str
@@ -50,39 +49,40 @@ class Spoken:
     templated: bool = False
 
 
-def spoken(prompt: str, how: Manner) -> Spoken:
-    """The prompt as the model will be given it, as far as that can be told from the files on this machine.
+def render_prompt(prompt: str, how: ChatFormat) -> RenderedPrompt:
+    """The prompt as the model receives it, as far as the files on this machine tell.
 
-    Raises:
-        UserError: the template refuses the prompt, or nothing would read the system prompt.
+    Raises UserError if the template refuses the prompt, or the system prompt would be ignored.
     """
     asks = bool(how.system.strip()) or how.thinking is not None
     if not (asks or (how.chat == "auto" and has_template(how.model))):
-        return Spoken(prompt, (0, len(prompt)))
+        return RenderedPrompt(prompt, (0, len(prompt)))
     if model_file(how.model, "tokenizer_config.json") is None:
-        return Spoken(prompt, (0, len(prompt)))  # the worker will tell
+        return RenderedPrompt(prompt, (0, len(prompt)))  # the worker reports it
     text, error = _rendered(prompt, how, _changed(how.model))
     if error:
         raise UserError(error)
     if text is None:
-        return Spoken(prompt, (0, len(prompt)))
+        return RenderedPrompt(prompt, (0, len(prompt)))
     first, last = (how.turns[0].content, how.turns[-1].content) if how.turns else (prompt, prompt)
     start, stop = text.find(first.strip()), text.rfind(last.strip())
-    if min(start, stop) < 0:  # the template changed it, and nobody can tell which part it is
-        return Spoken(text, (0, len(text)), templated=True)
-    return Spoken(text, (start, stop + len(last.strip())) if how.turns else (start, start + len(prompt.strip())), True)
+    if min(start, stop) < 0:  # the template changed it, so its position is unknown
+        return RenderedPrompt(text, (0, len(text)), templated=True)
+    return RenderedPrompt(
+        text, (start, stop + len(last.strip())) if how.turns else (start, start + len(prompt.strip())), True
+    )
 
 
 def has_template(model: str) -> bool:
-    """Whether the files of the model on this machine have a chat template."""
+    """Whether the model's files on this machine have a chat template."""
     return bool(_template(model))
 
 
-def reader_of(model: str, special: Collection[str]) -> Reader:
-    """What notes on prompts have to know of a model's tokenizer, whose special tokens are given."""
+def tokenizer_info(model: str, special: Collection[str]) -> TokenizerInfo:
+    """What prompt notes need to know of a model's tokenizer, given its special tokens."""
     known = _settings(model)
     bos, eos = (_token(known.get(name)) for name in ("bos_token", "eos_token"))
-    return Reader(bos, eos, special, _template(model))
+    return TokenizerInfo(bos, eos, special, _template(model))
 
 
 def _template(model: str) -> str:
@@ -94,7 +94,7 @@ def _template(model: str) -> str:
 
 
 def _settings(model: str) -> dict[str, Any]:
-    """The tokenizer's settings among the files of the model on this machine."""
+    """The model's `tokenizer_config.json`, if it is on this machine."""
     file = model_file(model, TEMPLATE_FILES[1])
     try:
         known: Any = json.loads(file.read_text(encoding="utf-8")) if file else {}
@@ -104,7 +104,7 @@ def _settings(model: str) -> dict[str, Any]:
 
 
 def _token(given: object) -> str | None:
-    """A token as settings name it: its text, or an object that holds it."""
+    """A token in the settings: its text, or an object that holds it."""
     text = given.get("content") if isinstance(given, dict) else given
     return text if isinstance(text, str) else None
 
@@ -115,10 +115,10 @@ def _changed(model: str) -> tuple[float, ...]:
 
 
 @lru_cache(maxsize=16)
-def _rendered(prompt: str, how: Manner, _changed: tuple[float, ...]) -> tuple[str | None, str]:
-    """The rendered text, None where there is no template, and what the template has against it.
+def _rendered(prompt: str, how: ChatFormat, _changed: tuple[float, ...]) -> tuple[str | None, str]:
+    """The rendered text (None without a template) and the template's error message.
 
-    Raises UserError, which is not kept, where the second process gives no answer.
+    Raises UserError, which is not cached, if the second process gives no answer.
     """
     asked = json.dumps(asdict(how) | {"prompt": prompt, "turns": [turn.model_dump() for turn in how.turns]})
     try:

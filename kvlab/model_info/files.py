@@ -1,4 +1,4 @@
-"""Where a model's files lie on this machine, found without loading it: for the web side and for plans."""
+"""Find a model's files on this machine without loading it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EMBEDDED = "mini"
 
 
 def model_file(name: str, file: str) -> Path | None:
-    """A file of the model `name` (mini, a folder or a hub name) where it is on this machine, else None."""
+    """A file of the model `name` (mini, a folder or a hub name) if it is on this machine, else None."""
     folder = project_root() / "assets" / EMBEDDED if name == EMBEDDED else model_folder(name)
     if folder is not None:
         return folder / file if (folder / file).is_file() else None
@@ -29,7 +29,7 @@ def model_file(name: str, file: str) -> Path | None:
 
 
 def model_folder(name: str) -> Path | None:
-    """The folder that `name` is the path of, if there is one."""
+    """The folder that `name` is the path of, if it exists."""
     known = offered()
     if known is not None:
         place = known.get(name, "")
@@ -37,5 +37,5 @@ def model_folder(name: str) -> Path | None:
     try:
         folder = Path(name).expanduser()
         return folder if folder.is_dir() else None
-    except (OSError, RuntimeError):  # a name too long for a path, or the home of nobody
+    except (OSError, RuntimeError):  # a name too long for a path, or an unknown home
         return None

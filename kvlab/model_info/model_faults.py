@@ -1,4 +1,4 @@
-"""Why a file or folder cannot be loaded as a model: one sentence that says what to do, told from its files' names."""
+"""Explain, from file names alone, why a file or folder cannot be loaded as a model, and what to do about it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHERS = ("*.h5", "*.msgpack", "*.onnx", "*.npz", "*.tflite", "*.mlmodel", "*.pd
 
 
 def fault(place: Path, name: str = "") -> str:
-    """The sentence for a file or folder, called `name`, that holds no model in safetensors form; empty for others."""
+    """Why the file or folder `place`, shown as `name`, holds no safetensors model; empty if it does."""
     called = name or str(place)
     try:
         if place.is_file():
@@ -32,12 +32,12 @@ def fault(place: Path, name: str = "") -> str:
         if not (place / "config.json").is_file():
             return _without_config(place, called)
         return _of_weights(place, called) or _of_adapter_beside(place, called)
-    except (OSError, ValueError):  # no path, or one that may not be looked at
+    except (OSError, ValueError):  # no valid path, or no permission
         return ""
 
 
 def no_tokenizer(folder: Path, name: str) -> str:
-    """The sentence for a folder without any file of a tokenizer; empty for others."""
+    """Why a folder lacks a tokenizer; empty if it has one."""
     if any((folder / file).is_file() for file in TOKENIZERS):
         return ""
     return (
@@ -49,7 +49,7 @@ def no_tokenizer(folder: Path, name: str) -> str:
 def _of_file(file: Path, called: str) -> str:
     if file.suffix.lower() == ".gguf":
         return _gguf(called, str(Path(called).parent), file.name)
-    return f"{called!r} is a file: give the folder that it lies in, with config.json and the tokenizer beside it."
+    return f"{called!r} is a file: give its folder, with config.json and the tokenizer in it."
 
 
 def _gguf(called: str, folder: str, file: str) -> str:
@@ -58,10 +58,8 @@ def _gguf(called: str, folder: str, file: str) -> str:
 
 
 def _without_config(folder: Path, called: str) -> str:
-    if (folder / "adapter_config.json").is_file():
-        return _adapter(folder, called)
-    if ggufs := sorted(folder.glob("*.gguf")):
-        return _gguf(f"{called}/{ggufs[0].name}", called, ggufs[0].name)
+    if other := _adapter_or_gguf(folder, called):
+        return other
     if inside := sorted(folder.glob("*/config.json")) or sorted(folder.glob("snapshots/*/config.json")):
         there = f"{called}/{inside[0].parent.relative_to(folder)}"
         return f"The folder {called!r} holds no config.json itself: give {there!r}, which does."
@@ -73,15 +71,19 @@ def _without_config(folder: Path, called: str) -> str:
     return f"The folder {called!r} holds no config.json: give a folder that transformers' save_pretrained wrote."
 
 
-def _adapter(folder: Path, called: str) -> str:
-    return (
-        f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of "
-        "peft's AutoPeftModelForCausalLM, merge_and_unload, save_pretrained(OUT), the tokenizer too) and give OUT."
-    )
+def _adapter_or_gguf(folder: Path, called: str) -> str:
+    if (folder / "adapter_config.json").is_file():
+        return (
+            f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of "
+            "peft's AutoPeftModelForCausalLM, merge_and_unload, save_pretrained(OUT), the tokenizer too) and give OUT."
+        )
+    if ggufs := sorted(folder.glob("*.gguf")):
+        return _gguf(f"{called}/{ggufs[0].name}", called, ggufs[0].name)
+    return ""
 
 
 def _of_what(folder: Path) -> str:
-    """Of which model an adapter is, as far as its file tells."""
+    """Which model an adapter belongs to, if its file tells."""
     try:
         base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -100,18 +102,16 @@ def _of_weights(folder: Path, called: str) -> str:
     parts = [file for file in there if PART.fullmatch(file)]
     if parts:
         return (
-            f"The folder {called!r} holds parts of a model ({_some(parts)}) without {PARTS}, which says what lies in "
-            "which: copy that file from where the model came."
+            f"The folder {called!r} holds parts of a model ({_some(parts)}) without {PARTS}, which maps "
+            "weights to files: copy that file from where the model came."
         )
     if there:
         return (
             f"The folder {called!r} holds {_some(there)} and no {WEIGHTS}: kvlab reads what transformers' "
             "save_pretrained writes, under its names."
         )
-    if (folder / "adapter_config.json").is_file():
-        return _adapter(folder, called)
-    if ggufs := sorted(folder.glob("*.gguf")):
-        return _gguf(f"{called}/{ggufs[0].name}", called, ggufs[0].name)
+    if other := _adapter_or_gguf(folder, called):
+        return other
     return _of_other_weights(folder, called)
 
 
@@ -138,7 +138,7 @@ def _named_parts(folder: Path) -> list[str]:
         index = json.loads((folder / PARTS).read_text(encoding="utf-8"))
         return sorted({str(part) for part in index["weight_map"].values()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return []  # transformers says what is wrong with it
+        return []  # transformers reports the error
 
 
 def _of_adapter_beside(folder: Path, called: str) -> str:

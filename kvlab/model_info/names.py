@@ -1,4 +1,4 @@
-"""What can be said of a model's name without loading it."""
+"""Check a model's name and read its small files without loading it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from kvlab.model_info.files import EMBEDDED, HUB_NAME, model_file, model_folder
 from kvlab.model_info.model_faults import fault
 from kvlab.server.offered_models import offered, place_of
 
-PREFIX = "models--"  # of the hub's folders, which have -- for the slash
+PREFIX = "models--"  # of folders in the hub's cache, with -- for the slash
 
 
 def check_model(name: str) -> str:
-    """The model's name when it can be meant: `mini`, a folder that holds a model, or a hub name.
+    """The model's name if it is valid: `mini`, a folder that holds a model, or a hub name.
 
-    A hub name is not looked up here; the worker says so when the hub has no such model.
-
-    Raises:
-        UserError: it is none of these.
+    A hub name is not looked up; the worker reports an unknown one. Raises UserError if it is none of these.
     """
     name = name.strip()
     if offered() is not None:
@@ -43,23 +40,23 @@ def check_model(name: str) -> str:
 
 
 def tokenizer_file(name: str) -> Path | None:
-    """The model's `tokenizer.json` when it is on this machine; None when only the worker can tell."""
+    """The model's `tokenizer.json` if it is on this machine, else None."""
     return model_file(name, "tokenizer.json")
 
 
 def context_length(name: str) -> int | None:
-    """How many tokens the model was trained to read, as its `config.json` on this machine says; None if unknown."""
+    """The model's context window in tokens, from its `config.json` on this machine; None if unknown."""
     file = model_file(name, "config.json")
     try:
         config = json.loads(file.read_text(encoding="utf-8")) if file else {}
         length = config.get("text_config", config).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError):  # the worker will say what is wrong with the file
+    except (OSError, ValueError, AttributeError):  # the worker reports the error
         return None
     return length if isinstance(length, int) else None
 
 
 def generation_settings(name: str) -> dict[str, Any]:
-    """The model's `generation_config.json` on this machine; empty where there is none that can be read."""
+    """The model's `generation_config.json` on this machine; empty if missing or unreadable."""
     file = model_file(name, "generation_config.json")
     try:
         settings = read_json(file.read_bytes()) if file else {}
@@ -71,7 +68,7 @@ def generation_settings(name: str) -> dict[str, Any]:
 def _path(name: str) -> Path:
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # the home of nobody
+    except RuntimeError:  # an unknown home
         return Path(name)
 
 

@@ -1,4 +1,4 @@
-"""A model as the numbers that decide its memory and time, read from `config.json` and the weights' headers alone."""
+"""A model's sizes, which determine memory and time, read from `config.json` and the weights' headers alone."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kvlab.model_info.model_faults import fault
 LARGEST_CONFIG_BYTES = 2**24
 SHAPE_PREFIX = "shape:"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
-# A packed weight with its share of the scale: 4 bytes for 64 in 4 bit, for a row in 8 bit.
+# A packed weight with its share of the scale: 4 bytes per 64 weights in 4 bit, per row in 8 bit.
 PACKED_BYTES = {"8bit": 1.01, "4bit": 0.5625}
 
 
 @dataclass(frozen=True)
 class Model:
-    """Layers, heads and widths of a decoder. `parameters` are counted in the weights' files, or from the shape."""
+    """Layers, heads and widths of a decoder; `parameters` come from the weight files or the shape."""
 
     name: str
     family: str
@@ -35,44 +35,41 @@ class Model:
     key_value_heads: int
     head_dim: int
     hidden: int
-    intermediate: int  # of what one token passes through: all its experts'
+    intermediate: int  # that one token passes through: of all its experts
     vocabulary: int
     parameters: int
     read_per_token: int  # parameters that one token passes through
     dtype: str  # of the checkpoint
-    counted: bool  # the parameters were counted, not worked out
-    tables: int = 0  # parameters of embedding and output layer, which packing leaves as they are
-    other_layers: int = 0  # that keep a recurrent state, or nothing
-    written_out: bool = False  # its logits are capped, biased or beside a learned sink, so no fused kernel takes them
+    counted: bool  # whether `parameters` were counted
+    tables: int = 0  # parameters of embedding and output layer, which are not packed
+    other_layers: int = 0  # with a recurrent state, or none
+    written_out: bool = False  # logits are capped, biased or have a learned sink, so no fused kernel applies
 
     @property
     def layers(self) -> int:
-        """All layers."""
         return self.full_layers + self.sliding_layers + self.other_layers
 
     @property
     def group(self) -> int:
-        """Query heads to a KV head."""
+        """Query heads per KV head."""
         return max(1, self.heads // self.key_value_heads)
 
     def number_bytes(self, dtype: str, device: str) -> int:
-        """Bytes of one number of weights and cache under a request's `dtype`, resolved as the loader does."""
+        """Bytes of one weight or cache number under a request's `dtype`, resolved as the loader does."""
         if dtype == "auto":
             dtype = "float32" if device == "cpu" else self.dtype
         return BYTES.get(dtype, 4)
 
     def weight_bytes(self, number: int, load_in: str | None = None) -> int:
-        """Bytes of all weights, at `number` bytes each; packed, but for the tables, where `load_in` says so."""
+        """Bytes of all weights at `number` bytes each; with `load_in` all but the tables are packed."""
         tables = min(self.tables, self.parameters)
         return math.ceil(tables * number + (self.parameters - tables) * PACKED_BYTES.get(load_in or "", number))
 
 
 def find_model(name: str, scale: int = 1) -> Model:
-    """The numbers of `mini`, a local folder, a hub name whose configuration is cached here, or `shape:NAME`.
+    """The sizes of `mini`, a local folder, a cached hub name, or `shape:NAME` scaled down by `scale`.
 
-    A shape is made `scale` times smaller first.
-
-    Raises UserError where there is no configuration on this machine, or one that says too little.
+    Raises UserError if the configuration is not on this machine or incomplete.
     """
     if name.startswith(SHAPE_PREFIX):
         return _of_shape(name, scale)
@@ -92,7 +89,7 @@ def find_model(name: str, scale: int = 1) -> Model:
 
 
 def model_from(name: str, config: Mapping[str, Any], parameters: int | None = None) -> Model:
-    """The numbers of a transformers configuration. Raises KeyError where one that cannot be guessed is missing."""
+    """The sizes in a transformers configuration. Raises KeyError if a required one is missing."""
     layers = count_layers(config)
     heads = _first(config, "num_attention_heads", "n_head", "n_heads")
     hidden = _first(config, "hidden_size", "n_embd", "n_embed", "d_model")
@@ -150,10 +147,10 @@ def _key_value_heads(config: Mapping[str, Any], heads: int) -> int:
 
 
 def _counted(folder: Path) -> int | None:
-    """Parameters in the safetensors files of a model's folder, by their headers; None without any."""
+    """Parameters in a folder's safetensors files, from their headers; None if there are none."""
     files = sorted(folder.glob("*.safetensors"))
     named = folder / "model.safetensors.index.json"
-    if named.is_file():  # some folders hold a second, merged copy; and not all parts may be here
+    if named.is_file():  # some folders hold a second, merged copy, and parts may be missing
         parts = {folder / part for part in json.loads(named.read_text(encoding="utf-8"))["weight_map"].values()}
         files = sorted(parts) if all(part.is_file() for part in parts) else []
     shapes = [tensor["shape"] for file in files for name, tensor in _header(file).items() if name != "__metadata__"]
@@ -168,16 +165,16 @@ def _header(file: Path) -> dict[str, Any]:
         return read_json(opened.read(size))
 
 
-# Layers that keep a window of their own, under transformers' names.
+# Sliding-window layers, under transformers' names.
 WINDOWED = ("sliding_attention", "chunked_attention", "hybrid_sliding")
 WHOLE = ("full_attention", "attention", "hybrid")
-# Families whose layers all slide where the configuration names a window and no kinds of layers.
+# Families whose layers are all sliding-window if the configuration has a window and no layer types.
 ALL_SLIDE = ("mistral", "mixtral", "phi3", "starcoder2")
 PATTERN = {"*": "full_attention", "M": "linear_attention", "-": "mlp", "E": "moe"}  # of Nemotron-H
 
 
 def kinds_of_layers(config: Mapping[str, Any], layers: int) -> tuple[int, int, int]:
-    """(layers with keys and values of the whole text, layers that slide, their window); others keep neither."""
+    """(full-attention layers, sliding-window layers, their window); other layers keep no keys and values."""
     window = config.get("sliding_window") or config.get("attention_chunk_size") or 0
     if kinds := _named(config, layers):
         return sum(kind in WHOLE for kind in kinds), sum(kind in WINDOWED for kind in kinds), window
@@ -190,7 +187,7 @@ def kinds_of_layers(config: Mapping[str, Any], layers: int) -> tuple[int, int, i
 
 
 def count_layers(config: Mapping[str, Any]) -> int:
-    """All layers. Raises KeyError where the configuration does not say."""
+    """The number of layers. Raises KeyError if the configuration does not say."""
     names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     given = next((config[name] for name in names if config.get(name) is not None), None)
     return given or len(_named(config, 0)) or config[names[0]]

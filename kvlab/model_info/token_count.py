@@ -1,4 +1,4 @@
-"""Prompts as people bring them, pasted or uploaded: decoded, checked, and counted in tokens."""
+"""Decode, check and count the tokens of pasted or uploaded prompts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text, decode_text
-from kvlab.model_info.chat_template import Manner, reader_of, spoken
+from kvlab.model_info.chat_template import ChatFormat, render_prompt, tokenizer_info
 from kvlab.model_info.names import tokenizer_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 from kvlab.requests.prompt_notes import prompt_notes
@@ -17,27 +17,19 @@ CHARACTERS_PER_TOKEN = 4.0  # English prose under the usual vocabularies
 
 
 def decode_upload(name: str, content: bytes) -> str:
-    """The text of an uploaded file.
-
-    Raises:
-        UserError: it is too large, empty, or not text.
-    """
+    """The text of an uploaded file. Raises UserError if it is too large, empty, or not text."""
     check_upload_size(name, len(content))
     return check_prompt(decode_text(content, f"The file {name}"))
 
 
 def check_upload_size(name: str, size: int) -> None:
-    """Nothing, before a text file is read. Raises UserError where it is too large."""
+    """Raises UserError if a text file is too large."""
     if size > LARGEST_PROMPT_BYTES:
         raise UserError(_too_large(f"The file {name}", size))
 
 
 def check_prompt(text: str) -> str:
-    """The prompt itself when it can be run.
-
-    Raises:
-        UserError: it is empty or too large.
-    """
+    """The prompt, if it can be run. Raises UserError if it is empty or too large."""
     if not text.strip():
         raise UserError("The prompt is empty: paste some text, upload a file or take a sample.")
     size = len(text.encode("utf-8", errors="surrogatepass"))
@@ -46,39 +38,37 @@ def check_prompt(text: str) -> str:
     return check_text(text)
 
 
-def count_tokens(prompt: str, how: Manner) -> tuple[int, bool]:
-    """Tokens of the prompt as the model is given it, and whether that is exact; an estimate without its tokenizer.
+def count_tokens(prompt: str, how: ChatFormat) -> tuple[int, bool]:
+    """Tokens of the rendered prompt, and whether the count is exact; an estimate without the model's tokenizer.
 
-    Raises:
-        UserError: the model's chat template refuses the prompt, or nothing would read the system prompt.
+    Raises UserError if the chat template refuses the prompt, or the system prompt would be ignored.
     """
     file = tokenizer_file(how.model)
     if file is None or tokenizer_of(how.model) is None:
         return max(1, round(len(prompt) / CHARACTERS_PER_TOKEN)), False
-    read = spoken(prompt, how)
+    read = render_prompt(prompt, how)
     return _count(file, file.stat().st_mtime, read.text, not read.templated), True
 
 
-def notes(prompt: str, how: Manner) -> list[str]:
-    """What is likely a mistake in the prompt's form, a sentence each; nothing without the model's tokenizer.
+def notes(prompt: str, how: ChatFormat) -> list[str]:
+    """Likely mistakes in the prompt's format, one sentence each; none without the model's tokenizer.
 
-    Raises:
-        UserError: as `count_tokens`.
+    Raises UserError as `count_tokens`.
     """
     tokenizer = tokenizer_of(how.model)
     if tokenizer is None or not prompt.strip():
         return []
-    read = spoken(prompt, how)
+    read = render_prompt(prompt, how)
     special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
-    reader = reader_of(how.model, special)
-    # A second one is written out somewhere; where none is, a long text need not be read for it.
+    reader = tokenizer_info(how.model, special)
+    # Only a text that writes out the BOS token can have two, so others need not be encoded.
     written = reader.bos is not None and reader.bos in read.text
     tokens = encoded(tokenizer, read.text, not read.templated).tokens if written else []
     return prompt_notes(prompt, tokens, read.templated, reader)
 
 
 def tokenizer_of(model: str) -> Any:
-    """The model's tokenizer (of the tokenizers library) when it is on this machine, else None."""
+    """The model's tokenizer (of the tokenizers library) if it is on this machine, else None."""
     file = tokenizer_file(model)
     return _tokenizer(file, file.stat().st_mtime) if file else None
 
@@ -89,9 +79,9 @@ def _count(file: Path, changed: float, text: str, special: bool) -> int:
 
 
 def encoded(tokenizer: Any, text: str, special: bool) -> Any:
-    """The text's tokens (`tokenizers.Encoding`), while other threads go on: pages of others wait for nobody's prompt.
+    """The text's tokens (`tokenizers.Encoding`), without blocking other threads.
 
-    Alone a text holds Python's lock until it is read, 2.6 s for 2 MB; as a batch of one it does not.
+    Encoding a single text holds the GIL, 2.6 s for 2 MB; as a batch of one it does not.
     """
     return tokenizer.encode_batch([text], add_special_tokens=special)[0]
 
@@ -102,7 +92,7 @@ def _tokenizer(file: Path, _changed: float) -> Any:
 
     try:
         return Tokenizer.from_file(str(file))
-    except Exception:  # the library raises no narrower class; the worker will say what is wrong with the file
+    except Exception:  # the library raises no narrower class; the worker reports the error
         return None
 
 

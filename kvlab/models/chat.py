@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import ChatRequest, ModelRequest
 from kvlab.requests.conversation import Turn
-from kvlab.requests.prompt_notes import Reader
+from kvlab.requests.prompt_notes import TokenizerInfo
 
 SWITCH = "enable_thinking"
 PLACE = "kvlab-puts-the-prompt-here"
@@ -85,10 +85,10 @@ def chat_of(request: ModelRequest, tokenizer: PreTrainedTokenizerBase) -> Chat |
     return None
 
 
-def reader_of(tokenizer: PreTrainedTokenizerBase) -> Reader:
+def tokenizer_info(tokenizer: PreTrainedTokenizerBase) -> TokenizerInfo:
     """Tokenizer data for notes on prompts."""
     special = tuple(map(str, tokenizer.all_special_tokens))
-    return Reader(tokenizer.bos_token, tokenizer.eos_token, special, _template(tokenizer))
+    return TokenizerInfo(tokenizer.bos_token, tokenizer.eos_token, special, _template(tokenizer))
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -1,4 +1,4 @@
-"""What a comparison will take of this machine, worked out from shapes before anything is loaded. Free of torch."""
+"""Plan a comparison's memory, disk and time from shapes, before anything is loaded. Torch-free."""
 
 from kvlab.model_info.size import Model, find_model
 from kvlab.planning.machine import Machine, this_machine

@@ -1,4 +1,4 @@
-"""What this machine has for a comparison: memory of the device and the host, and room on the disk. Asks no torch."""
+"""Memory and disk space of this machine, without torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
-WORKER = "kvlab.jobs.worker"  # what a worker holds is given back before it loads another model
-SHARE = 0.95  # of what is free: allocators lose some of it between tensors
+WORKER = "kvlab.jobs.worker"  # a worker frees its memory before it loads another model
+SHARE = 0.95  # of free memory: allocators lose some between tensors
 CGROUP = Path("/sys/fs/cgroup")
 CPU_FLAGS, TILE_FLAGS = Path("/proc/cpuinfo"), {"amx_tile", "amx_int8", "amx_bf16"}
 SMI = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
@@ -20,29 +20,26 @@ MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Machine:
-    """A device (cpu, cuda or mps) by name, and bytes that a comparison may take of each memory."""
+    """A device (cpu, cuda or mps) by name, and the bytes of each memory that a comparison may use."""
 
     device: str
     name: str
     device_bytes: int
     host_bytes: int
     disk_bytes: int
-    devices: int = 1  # of this kind, each taken to have as much
-    packs: bool = False  # whether a CPU multiplies bfloat16 in tiles, for which its kernels pack keys and values
+    devices: int = 1  # of this kind, assumed equal
+    packs: bool = False  # a CPU with tiles for bfloat16, whose kernels pack keys and values
 
     @property
     def shared(self) -> bool:
-        """Whether the device works in the host's own memory."""
+        """Whether the device uses the host's memory."""
         return self.device != "cuda"
 
 
 def this_machine(
     device: str = "auto", root: Path = Path("."), memory: int | None = None, devices: int | None = None
 ) -> Machine:
-    """The machine as it is now; `memory` bytes instead of what a device has, which then need not be here.
-
-    `devices` of that kind instead of how many there are.
-    """
+    """The machine as it is now; `memory` bytes and `devices` replace what is found, so the device need not exist."""
     kind = device.partition(":")[0]
     found = cards() if kind in ("auto", "cuda") else []
     kind = ("cuda" if found else "cpu") if kind == "auto" else kind
@@ -56,7 +53,7 @@ def this_machine(
 
 
 def has_tiles() -> bool:
-    """Whether this CPU has AMX's tiles, as Intel's servers have since 2023; False where nothing says so."""
+    """Whether this CPU has AMX tiles, as Intel servers since 2023; False if unknown."""
     try:
         return any(set(line.split()) >= TILE_FLAGS for line in CPU_FLAGS.open() if line.startswith("flags"))
     except OSError:
@@ -64,7 +61,7 @@ def has_tiles() -> bool:
 
 
 def _host_bytes() -> int:
-    """Free memory of the host, or of the container this runs in, with what idle workers of kvlab hold."""
+    """Free memory of the host or container, including what idle kvlab workers hold."""
     free = psutil.virtual_memory().available
     try:
         most = (CGROUP / "memory.max").read_text().strip()
@@ -84,12 +81,12 @@ def _workers() -> list[psutil.Process]:
 
 
 def cards() -> list[tuple[str, int, int]]:
-    """(name, bytes, free bytes) of every NVIDIA card; none where its tool is missing."""
+    """(name, bytes, free bytes) of every NVIDIA card; none without `nvidia-smi`."""
     try:
-        said = subprocess.run(SMI, capture_output=True, text=True, timeout=10, check=True).stdout
-        rows = [line.rsplit(",", 2) for line in said.splitlines() if line.strip()]
+        output = subprocess.run(SMI, capture_output=True, text=True, timeout=10, check=True).stdout
+        rows = [line.rsplit(",", 2) for line in output.splitlines() if line.strip()]
         found = [(name.strip(), int(total) * MEGABYTE, int(free) * MEGABYTE) for name, total, free in rows]
-        chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # the tool does not heed it
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # nvidia-smi ignores it
         numbers = [int(word) for word in chosen.split(",") if word.strip().isdigit()]
         return [found[number] for number in numbers if number < len(found)] if numbers else found
     except (OSError, subprocess.SubprocessError, ValueError):
@@ -97,7 +94,7 @@ def cards() -> list[tuple[str, int, int]]:
 
 
 def visible_gpus() -> list[str]:
-    """How the driver calls the NVIDIA cards that this process may use, in the order in which requests count them."""
+    """The driver's ids of the NVIDIA cards this process may use, in the order of requests' device numbers."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return [word.strip() for word in chosen.split(",") if word.strip()]

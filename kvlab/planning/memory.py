@@ -1,6 +1,6 @@
-"""The phases of a comparison and what each holds at its worst moment. Formulas as read in the engine and the cache.
+"""The phases of a comparison and the memory each holds at its peak, following the engine and the cache.
 
-Measured against torch's own allocator on CPU (`tests/planning/test_measured.py`).
+Validated against torch's own allocator on CPU (`tests/planning/test_measured.py`).
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
-from kvlab.planning.footprint import FULL, Holds
+from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.parts import Part, Phase, Place
-from kvlab.planning.work import FLOAT, Work
+from kvlab.planning.workload import FLOAT, Workload
 from kvlab.requests.budget import Amount
 from kvlab.requests.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
 
 WHOLE = 1.0
-PROCESS_BYTES = 540_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
-COMPILER_BYTES = 140_000_000  # what numba adds to it where decisions of a CPU are compiled
-CONTEXT_BYTES = 600_000_000  # what CUDA and its libraries take of a GPU before the first tensor
+PROCESS_BYTES = 540_000_000  # Python with torch and transformers: 450 MB on Linux after the import, more after running
+COMPILER_BYTES = 140_000_000  # added by numba if CPU decisions are compiled
+CONTEXT_BYTES = 600_000_000  # CUDA and its libraries, before the first tensor
 SHADOW = "shadow"
-TOKENS_AT_ONCE, ROOM = 4096, 2  # of the shadow: how long its blocks are, and how many are on the device at once
+TOKENS_AT_ONCE, ROOM = 4096, 2  # of the shadow: length of its blocks, and how many are on the device at once
 STANDING = ("weights", "the process", "weights on their way")
 LOGITS_PART = "logits"
-EVENT_BYTES, STEP_BYTES = 110, 160  # of a row that waits to be written
-MOST_WAITING = 1_000_000  # rows of a table, then they are written
+EVENT_BYTES, STEP_BYTES = 110, 160  # per row that waits to be written
+MOST_WAITING = 1_000_000  # rows of a table before they are written
 INDEX = 8  # bytes of an int64
 SORTED_ROWS, SAMPLES = 4096, 8  # of the probe: hidden states that are sorted, and queries that GVote draws
 
 
-def phases(work: Work, choices: list[tuple[str, Holds, Amount]], device: str) -> list[Phase]:
-    """Every phase, in order; each `choices` is a label, what the method holds and its budget."""
+def phases(work: Workload, choices: list[tuple[str, Footprint, Amount]], device: str) -> list[Phase]:
+    """Every phase, in order; each of `choices` is a label, the method's footprint and its budget."""
     deciding = any(holds.compresses and holds.decode for _, holds, _ in choices)
     common = standing(work, device, compiles=deciding and find_spec("numba") is not None)
     made = [Phase("loading the weights", (*common, *_loading(work, device))), *_reference(work, common)]
@@ -42,8 +42,8 @@ def phases(work: Work, choices: list[tuple[str, Holds, Amount]], device: str) ->
     return [_with_blocks(work, phase) for phase in made] if device == "cuda" else _with_slack(made)
 
 
-def _with_blocks(work: Work, phase: Phase) -> Phase:
-    """The shadow lies on the host; what of it is on the device at once."""
+def _with_blocks(work: Workload, phase: Phase) -> Phase:
+    """Add the blocks of the shadow, which is on the host, that are on the device at once."""
     if all(part.name != SHADOW for part in phase.parts):
         return phase
     model = work.model
@@ -53,9 +53,9 @@ def _with_blocks(work: Work, phase: Phase) -> Phase:
 
 
 def _with_slack(made: list[Phase]) -> list[Phase]:
-    """The host's allocator keeps freed blocks, but for the largest: as many as were alive at most, in any phase so far.
+    """Add freed blocks that the host's allocator keeps: the most, without the largest parts, that was alive so far.
 
-    Peak RSS of processes of their own grew by twice what was alive (`tests/planning/test_resident.py`).
+    Peak RSS of separate processes grew by twice what was alive (`tests/planning/test_resident.py`).
     """
     why, most, found = "what the host's allocator does not return, about as much as was alive", 0, []
     for phase in made:
@@ -65,8 +65,8 @@ def _with_slack(made: list[Phase]) -> list[Phase]:
     return found
 
 
-def standing(work: Work, device: str, compiles: bool = False) -> tuple[Part, ...]:
-    """What is there all the time; `compiles`: a CPU's decisions are compiled."""
+def standing(work: Workload, device: str, compiles: bool = False) -> tuple[Part, ...]:
+    """Parts that are always there; `compiles`: CPU decisions are compiled with numba."""
     weights = Part("weights", "device", work.weight_bytes, f"{work.model.parameters:,} numbers")
     process = Part("the process", "host", PROCESS_BYTES, "Python, torch and transformers")
     if compiles and device == "cpu":
@@ -75,18 +75,18 @@ def standing(work: Work, device: str, compiles: bool = False) -> tuple[Part, ...
     return (weights, process, context) if device == "cuda" else (weights, process)
 
 
-def _loading(work: Work, device: str) -> tuple[Part, ...]:
+def _loading(work: Workload, device: str) -> tuple[Part, ...]:
     why = "the weights pass through host memory"
     return () if device == "cpu" else (Part("weights on their way", "host", work.weight_bytes, why),)
 
 
-def _reference(work: Work, common: tuple[Part, ...]) -> list[Phase]:
+def _reference(work: Workload, common: tuple[Part, ...]) -> list[Phase]:
     name = "full cache"
     moments = [_moment(work, common, f"{name}: {at}", FULL, WHOLE, at, watched=False) for at in MOMENTS]
     return [*moments, _decoding(work, common, name, FULL, WHOLE, watched=False)]
 
 
-def _of_method(work: Work, label: str, holds: Holds, budget: Amount, common: tuple[Part, ...]) -> list[Phase]:
+def _of_method(work: Workload, label: str, holds: Footprint, budget: Amount, common: tuple[Part, ...]) -> list[Phase]:
     watched = work.level == "full"
     moments = [_moment(work, common, f"{label}: {at}", holds, budget, at, watched) for at in MOMENTS]
     again = _again(work, common, label, holds, watched)
@@ -99,15 +99,15 @@ MOMENTS = (ATTENTION, FEED_FORWARD, LOGITS)
 
 
 def _moment(
-    work: Work, common: tuple[Part, ...], name: str, holds: Holds, budget: Amount, at: str, watched: bool
+    work: Workload, common: tuple[Part, ...], name: str, holds: Footprint, budget: Amount, at: str, watched: bool
 ) -> Phase:
-    """One moment of the prompt's pass, in the last layer, when all before it are as the method leaves them."""
+    """One moment of the prefill in the last layer, when the method has compressed all earlier ones."""
     layers, whole = work.model.full_layers, work.slot_bytes(holds) * work.tokens
     room = work.kept_bytes(holds, work.first_slots(holds, budget))
     drops = holds.packed is not None or work.drops(holds, budget)
     waits = holds.deferred or not holds.compresses or not drops
     settled = whole if waits else room
-    # In attention the last layer still holds everything; of a prompt in chunks every layer does.
+    # During attention the last layer still holds everything; with a chunked prompt every layer does.
     open_layers = min(layers, 1 if not work.chunked else layers) if at == ATTENTION else 0
     tables = (layers - open_layers) * settled + open_layers * whole + work.recalled_bytes(holds)
     why = f"{layers} layers x {work.model.key_value_heads} KV heads; a slot of a layer takes {work.slot_bytes(holds):,}"
@@ -119,12 +119,12 @@ def _moment(
     return Phase(name, (*common, *parts))
 
 
-def _again(work: Work, common: tuple[Part, ...], label: str, holds: Holds, watched: bool) -> list[Phase]:
-    """The prompt, still whole in every layer, read once more; then a decision that refers to queries of that."""
+def _again(work: Workload, common: tuple[Part, ...], label: str, holds: Footprint, watched: bool) -> list[Phase]:
+    """Read the prompt, still whole in every layer, a second time; then decide with queries of that pass."""
     if holds.again is None:
         return []
     longer, kept = work.read_again(holds.again), work.reference_bytes(holds.again)
-    copies = 2 if holds.again.on_policy else 1  # layers that decide in turn are read through in a copy
+    copies = 2 if holds.again.on_policy else 1  # layers that decide in turn are read in a copy
     working = max(longer.reading_bytes(holds), longer.feed_forward_bytes())
     moments = [(READ_AGAIN, longer, "reading again", working, "attention and scores of a piece over all of the prompt")]
     if holds.again.references:
@@ -138,8 +138,8 @@ def _again(work: Work, common: tuple[Part, ...], label: str, holds: Holds, watch
     return made
 
 
-def _working(work: Work, holds: Holds, budget: Amount, at: str, open_table: int) -> Part:
-    """What a layer works with; `open_table` are bytes counted elsewhere that are not there while a sliding one runs."""
+def _working(work: Workload, holds: Footprint, budget: Amount, at: str, open_table: int) -> Part:
+    """Working memory of a layer; `open_table` are bytes counted elsewhere that a sliding layer does not need."""
     if at == LOGITS:
         rows = "each prompt token" if work.logits_bytes() > 2 * work.model.vocabulary * FLOAT else "the last token"
         return Part(LOGITS_PART, "device", work.logits_bytes(), f"float32, twice, of {rows} over the vocabulary")
@@ -150,7 +150,9 @@ def _working(work: Work, holds: Holds, budget: Amount, at: str, open_table: int)
     return Part("prefill's attention", "device", largest, why)
 
 
-def _decoding(work: Work, common: tuple[Part, ...], label: str, holds: Holds, budget: Amount, watched: bool) -> Phase:
+def _decoding(
+    work: Workload, common: tuple[Part, ...], label: str, holds: Footprint, budget: Amount, watched: bool
+) -> Phase:
     slot, layers = work.slot_bytes(holds), work.model.full_layers
     first, last = work.first_slots(holds, budget), work.last_slots(holds, budget)
     copies = (last > first) + watched
@@ -166,12 +168,12 @@ def _decoding(work: Work, common: tuple[Part, ...], label: str, holds: Holds, bu
     return Phase(f"{label}: decoding", (*common, *parts))
 
 
-def _reference_rows(work: Work) -> Part:
+def _reference_rows(work: Workload) -> Part:
     why = "the full cache's, of every new token over the vocabulary"
     return Part("log-probabilities to compare with", "host", work.kept_rows_bytes(), why)
 
 
-def _shadow(work: Work) -> list[Part]:
+def _shadow(work: Workload) -> list[Part]:
     model, heads = work.model, work.model.key_value_heads
     states = 2 * heads * work.seen * model.head_dim * work.number
     owners = heads * work.seen * INDEX
@@ -179,21 +181,21 @@ def _shadow(work: Work) -> list[Part]:
     return [Part(SHADOW, "host", model.full_layers * (states + owners), why)]
 
 
-def attention_row_bytes(work: Work) -> int:
-    """Recorded attention of all layers, as it is kept and then written: as much as fits under the run's limit."""
+def attention_row_bytes(work: Workload) -> int:
+    """Recorded attention of all layers, in memory and on disk, as far as the run's limit allows."""
     layers, heads = range(work.model.full_layers), work.model.key_value_heads
     kept, _ = attention_that_fits(work.record, layers, heads, work.seen, work.new_tokens)
     rows = -(-work.new_tokens // kept.every)
     return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * len(kept.of_heads(heads)) * work.seen
 
 
-def _attention_rows(work: Work) -> list[Part]:
+def _attention_rows(work: Workload) -> list[Part]:
     why = "true and given mass of every step, in half precision"
     return [Part("attention rows", "host", attention_row_bytes(work), why)]
 
 
-def event_rows(work: Work, holds: Holds, budget: Amount) -> int:
-    """Slots that leave in the whole run."""
+def event_rows(work: Workload, holds: Footprint, budget: Amount) -> int:
+    """Slots evicted or merged in the whole run."""
     if not work.drops(holds, budget):
         return 0
     decided = work.seen if holds.decode else work.tokens
@@ -201,19 +203,19 @@ def event_rows(work: Work, holds: Holds, budget: Amount) -> int:
     return work.model.full_layers * work.model.key_value_heads * (decided - kept)
 
 
-def step_rows(work: Work) -> int:
-    """Rows of `steps`: one a head, layer and step."""
+def step_rows(work: Workload) -> int:
+    """Rows of `steps`: one per head, layer and step."""
     return work.model.full_layers * work.model.key_value_heads * work.new_tokens
 
 
-def _waiting(work: Work, holds: Holds, budget: Amount) -> list[Part]:
+def _waiting(work: Workload, holds: Footprint, budget: Amount) -> list[Part]:
     events = min(event_rows(work, holds, budget), MOST_WAITING) * EVENT_BYTES
     steps = min(step_rows(work), MOST_WAITING) * STEP_BYTES
     return [Part("rows that wait to be written", "host", events + steps, "of the tables events and steps")]
 
 
-def _probe(work: Work) -> list[Part]:
-    """The passes over prompt and continuation, in chunks where the prompt comes in chunks."""
+def _probe(work: Workload) -> list[Part]:
+    """The probe's passes over prompt and continuation, chunked if the prompt is."""
     future = min(MOST_FUTURE, work.new_tokens)
     long = replace(work, tokens=work.tokens + future)
     model = work.model
@@ -226,7 +228,7 @@ def _probe(work: Work) -> list[Part]:
     ]
 
 
-def history_rows(work: Work) -> tuple[int, int]:
+def history_rows(work: Workload) -> tuple[int, int]:
     """(layers, queries) whose attention the probe keeps."""
     future, model = min(MOST_FUTURE, work.new_tokens), work.model
     asked = min(PROMPT_ROWS, work.tokens), future
@@ -235,27 +237,27 @@ def history_rows(work: Work) -> tuple[int, int]:
     return len(layers), rows + future if layers else 0
 
 
-def _history(long: Work, future: int) -> int:
-    """Masses and scores of the kept queries by KV head: in blocks, joined, and as half precision."""
+def _history(long: Workload, future: int) -> int:
+    """Masses and scores of the kept queries by KV head: in blocks, joined, and in half precision."""
     _, rows = history_rows(replace(long, tokens=long.tokens - future))
     return int(2.5 * 2 * rows * long.model.key_value_heads * long.tokens * FLOAT)
 
 
-def _hidden(work: Work) -> int:
-    """Float32 copies of the hidden states, some of them of a sorted part with its order."""
+def _hidden(work: Workload) -> int:
+    """Float32 copies of the hidden states, including a sorted part with its order."""
     return work.model.hidden * FLOAT * (4 * work.tokens + 4 * min(work.tokens, SORTED_ROWS))
 
 
-def _sampled(work: Work, future: int) -> int:
-    """Attention of the later queries and of GVote's samples, these sorted with their order."""
+def _sampled(work: Workload, future: int) -> int:
+    """Attention of the later queries and of GVote's samples, the latter sorted with their order."""
     return work.model.heads * work.tokens * (3 * future * FLOAT + SAMPLES * 2 * (2 * FLOAT + INDEX))
 
 
-def _cache_name(holds: Holds) -> str:
+def _cache_name(holds: Footprint) -> str:
     return "compressed cache" if holds.compresses else "full cache"
 
 
 def on(phase: Phase, device: str) -> dict[Place, int]:
-    """Bytes of a phase by place; on a CPU there is one memory, and all of it is `host`."""
+    """Bytes of a phase by place; a CPU has one memory, `host`."""
     device_bytes, host = phase.bytes_on("device"), phase.bytes_on("host")
     return {"device": 0, "host": device_bytes + host} if device == "cpu" else {"device": device_bytes, "host": host}

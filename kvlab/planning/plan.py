@@ -1,4 +1,4 @@
-"""Whether a comparison fits this machine, how long it takes, and which setting brings it under the limit."""
+"""Whether a comparison fits this machine, how long it takes, and which setting would make it fit."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.model_info.size import Model
 from kvlab.planning import disk
-from kvlab.planning.footprint import FULL, Holds
+from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import on, phases
 from kvlab.planning.parts import Part, Phase, largest_of_each
 from kvlab.planning.seconds import Duration, duration
-from kvlab.planning.spreading import spread_over
-from kvlab.planning.work import Work
+from kvlab.planning.workload import Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice
 
 CHUNKS = (4096, 1024, 256)
 MOST_WAYS = 3
-HoldsOf = Callable[[MethodChoice], Holds]
+PASSING = "weights on their way"
+BY_LAYER = ("weights", "full cache", "compressed cache", "tables held to be shown")
+FootprintOf = Callable[[MethodChoice], Footprint]
 Change = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a request takes of a machine. `ways` are changes that make it fit, each tried, the mildest first."""
+    """A request's needs of a machine. `ways` are changes that make it fit, each tried, the mildest first."""
 
     model: Model
     machine: Machine
@@ -41,17 +42,17 @@ class Plan:
 
     @property
     def parts(self) -> list[Part]:
-        """Every kind of part, as large as it gets, the trace last."""
+        """Every kind of part at its largest, the trace last."""
         return [*largest_of_each(list(self.phases)), self.trace]
 
     @property
     def peak(self) -> Phase:
-        """The phase that needs most of what is scarcest: the device's memory, or the host's where they are one."""
+        """The phase that needs most of the scarcest memory."""
         return max(self.phases, key=self._strain)
 
     @property
     def stages(self) -> dict[str, Phase]:
-        """Of each run, and of what comes before them, the phase that needs most."""
+        """The most demanding phase of each run, and of what comes before the runs."""
         found: dict[str, Phase] = {}
         for phase in self.phases:
             stage = phase.name.partition(":")[0]
@@ -61,7 +62,7 @@ class Plan:
 
     @property
     def device_bytes(self) -> int:
-        """The most any phase needs of the device; 0 where it works in the host's memory."""
+        """The most any phase needs of the device; 0 if it uses the host's memory."""
         return max(on(phase, self._kind)["device"] for phase in self.phases)
 
     @property
@@ -71,17 +72,17 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """The most it needs of the memory the device works in."""
+        """The most it needs of the memory the device uses."""
         return self.host_bytes if self.machine.shared else self.device_bytes
 
     @property
     def limit(self) -> int:
-        """What there is of that memory."""
+        """The size of that memory."""
         return self.machine.host_bytes if self.machine.shared else self.machine.device_bytes
 
     @property
     def lacking(self) -> str | None:
-        """The memory or disk that is too small, as a clause; None where all fits."""
+        """The memory or disk that is too small, as a clause; None if everything fits."""
         for needed, there, what in (
             (self.total, self.limit, f"{self.machine.name} has {format_bytes(self.limit)} free"),
             (self.host_bytes, self.machine.host_bytes, f"the host has {format_bytes(self.machine.host_bytes)} free"),
@@ -93,7 +94,6 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether memory and disk are enough."""
         return self.lacking is None
 
     @property
@@ -142,16 +142,16 @@ def make_plan(
     request: CompareRequest,
     tokens: int,
     model: Model,
-    holds: HoldsOf,
+    holds: FootprintOf,
     machine: Machine,
     root: Path = Path("runs"),
     *,
     timed: bool = True,
 ) -> Plan:
-    """The plan of a request whose prompt has `tokens` tokens; `holds` says what each choice's method holds.
+    """The plan of a request whose prompt has `tokens` tokens; `holds` returns the footprint of a choice's method.
 
-    Of several comparisons, one after another, each has such a prompt: disk and time are for all of them. Nothing is
-    loaded. Unless `timed`, how long it takes is left out. Raises UserError for a model without layers.
+    Several comparisons run one after another with such a prompt each: disk and time are for all of them. Nothing is
+    loaded. Without `timed` no duration is estimated. Raises UserError for a model without layers.
     """
     if model.layers < 1:
         raise UserError(f"The configuration of {model.name!r} names no layers.")
@@ -164,22 +164,22 @@ def make_plan(
 
 
 def with_reference(request: CompareRequest) -> tuple[MethodChoice, ...]:
-    """The runs that are made: with several methods the full cache is one of them."""
+    """The runs, with the full cache added if there are several methods."""
     choices = request.choices
     if len(choices) > 1 and all(choice.method != "full" for choice in choices):
         return (MethodChoice(method="full", budget=1.0), *choices)
     return choices
 
 
-def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) -> Work:
+def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) -> Workload:
     number = model.number_bytes(request.dtype, machine.device)
     weights = model.weight_bytes(number, request.load_in)
     settings = (request.level, request.compress_every, request.prefill_chunk, request.record)
-    packs = machine.packs and request.dtype == "bfloat16"  # of itself a CPU computes in float32
-    return Work(model, tokens, request.max_new_tokens, number, weights, *settings, packs=packs)
+    packs = machine.packs and request.dtype == "bfloat16"  # by default a CPU computes in float32
+    return Workload(model, tokens, request.max_new_tokens, number, weights, *settings, packs=packs)
 
 
-def _planned(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine) -> Plan:
+def _planned(request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine) -> Plan:
     work = _work(request, tokens, model, machine)
     choices = [
         ("full cache, recorded", FULL, 1.0) if choice.method == "full" else (choice.label, holds(choice), choice.budget)
@@ -191,13 +191,29 @@ def _planned(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf,
     return Plan(model, machine, tokens, tuple(made), disk.trace(work, choices, request.comparisons), None)
 
 
+def spread_over(phases: Sequence[Phase], devices: int, layers: int) -> list[Phase]:
+    """The phases on the fullest of `devices`: its share of per-layer parts, with at most one extra layer."""
+    if devices < 2:
+        return list(phases)
+    return [Phase(phase.name, tuple(_on_one(part, devices, layers) for part in phase.parts)) for phase in phases]
+
+
+def _on_one(part: Part, devices: int, layers: int) -> Part:
+    if part.name == PASSING:
+        return Part(part.name, part.place, part.bytes // layers, "accelerate sends each to its device as it is read")
+    if part.place != "device" or part.name not in BY_LAYER:
+        return part
+    largest = min(-(-layers // devices) + 1, layers)  # layers on one device, of which none is split
+    return Part(part.name, part.place, part.bytes * largest // layers, f"on the fullest of {devices} devices")
+
+
 def can_plan(request: CompareRequest, machine: Machine) -> bool:
-    """Whether the plan knows where everything goes: not where accelerate leaves layers on the host or on the disk."""
+    """Whether the placement is known: not if accelerate leaves layers on the host or disk."""
     return request.placement == "single" or machine.devices > 1
 
 
-def _ways(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine) -> list[str]:
-    """Changes that make the request fit, found by trying: as few settings as do, without a method, a shorter prompt."""
+def _ways(request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine) -> list[str]:
+    """Changes that make the request fit, found by trying: few settings, fewer methods, a shorter prompt."""
 
     def fits(changes: dict[str, Any], length: int = tokens) -> bool:
         return _planned(request.model_copy(update=changes), length, model, holds, machine).fits
@@ -223,7 +239,7 @@ def _joined(tried: Sequence[Change]) -> dict[str, Any]:
 def _without_some(
     request: CompareRequest, kinds: Sequence[list[Change]], fits: Callable[[dict[str, Any]], bool]
 ) -> list[str]:
-    """Methods run one after another, so one alone may be what does not fit, whatever else is changed."""
+    """Leave out methods: they run one after another, so a single one may be what does not fit."""
     mildest = [kind[0] for kind in kinds]
     for count in range(len(mildest) + 1):
         for tried in combinations(mildest, count):
@@ -235,8 +251,8 @@ def _without_some(
     return []
 
 
-def _changes(request: CompareRequest, model: Model, machine: Machine, held: Sequence[Holds]) -> list[list[Change]]:
-    """What may be changed, the mildest first: of each kind of change its steps, in words and as fields."""
+def _changes(request: CompareRequest, model: Model, machine: Machine, held: Sequence[Footprint]) -> list[list[Change]]:
+    """Possible changes by kind, the mildest first, as text and as fields."""
     chunks = [chunk for chunk in CHUNKS if chunk < (request.prefill_chunk or 2**62)]
     kinds: list[list[Change]] = [
         [("level light", {"level": "light"})] if request.level == "full" else [],
@@ -260,7 +276,7 @@ def _changes(request: CompareRequest, model: Model, machine: Machine, held: Sequ
 
 
 def _longest(fits: Callable[[int], bool], tokens: int) -> int:
-    """The longest prompt that fits, to about 1 %; 0 where not even a short one does."""
+    """The longest prompt that fits, to about 1 %; 0 if even a short one does not."""
     low, high = 0, tokens
     while high - low > max(1, tokens // 100):
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""How long a comparison takes: from earlier runs of the same model on this kind of device, else from a short probe."""
+"""Estimate a comparison's duration from earlier runs of the model on this kind of device, else from a short probe."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
-from kvlab.planning.footprint import Again, Holds
+from kvlab.planning.footprint import Footprint, SecondPass
 from kvlab.planning.machine import Machine
-from kvlab.planning.work import Work
+from kvlab.planning.workload import Workload
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord
 
-FILE = ".speed.json"  # beside the runs: what each device was measured to do
+FILE = ".speed.json"  # next to the runs: measured speed of each device
 MOST_RUNS = 8
 # The range given is the estimate divided by the first and multiplied by the second. From a probe of a CPU, by the clock
 # of a quiet machine: eight comparisons that the shares below were chosen on took .83 to 1.43 times the estimate, six of
@@ -40,14 +40,14 @@ LAYER_SECONDS = 8e-4  # a layer's operations take to be started, in a decode ste
 RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
 PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probing.probe`): .9 to 1.6 for five shapes, 2.3 on mini
 MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
-LASTS = timedelta(days=7)  # measuring takes a second or two, and a machine's neighbours, clock and cooling change
-TRIES, TRIED_SECONDS = 16, 1.0  # the best of so many, for a busy machine is fast now and then
+LASTS = timedelta(days=7)  # measuring takes a second or two, and a machine's load, clock and cooling change
+TRIES, TRIED_SECONDS = 16, 1.0  # the best counts, as a busy machine is fast now and then
 _measuring = threading.Lock()
-_measured: dict[str, Speed] = {}  # by this process: a device is as fast whatever folder is asked about
+_measured: dict[str, Speed] = {}  # by this process, for all folders
 
 
 class Speed(BaseModel):
-    """Operations of a matrix product and bytes copied a second, as a device was measured to do; when, and by what."""
+    """Measured operations per second of a matrix product and bytes copied per second; when, and with which versions."""
 
     operations: float
     bytes: float
@@ -56,20 +56,20 @@ class Speed(BaseModel):
 
     @property
     def holds(self) -> bool:
-        """Whether it was measured by the versions that are here, and of late."""
+        """Whether it was measured recently with the installed versions."""
         if self.measured is None or self.by != _versions():
             return False
         return timedelta(0) <= datetime.now(UTC) - self.measured <= LASTS
 
     @property
     def when(self) -> str:
-        """The day, with the word before it; empty where nobody noted it."""
+        """` on YYYY-MM-DD`, or empty if the date is unknown."""
         return f" on {self.measured:%Y-%m-%d}" if self.measured else ""
 
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds without loading the model, from `low` to `high`, and what that rests on."""
+    """Seconds without loading the model, from `low` to `high`, and the basis of the estimate."""
 
     low: float
     high: float
@@ -79,8 +79,10 @@ class Duration:
         return f"{format_duration(self.low, rough=True)} to {format_duration(self.high, rough=True)} ({self.basis})"
 
 
-def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, comparisons: int = 1) -> Duration | None:
-    """The time of so many comparisons, each of a run of every method; None where nothing is known of the device."""
+def duration(
+    work: Workload, runs: Sequence[Footprint], machine: Machine, root: Path, comparisons: int = 1
+) -> Duration | None:
+    """Duration of the comparisons, each with one run per method; None if nothing is known of the device."""
     earlier = _earlier(work.model.name, machine, root)
     if earlier:
         seconds = comparisons * _from_runs(work, runs, earlier)
@@ -99,10 +101,10 @@ def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, co
 
 
 def known_speed(machine: Machine, root: Path) -> Speed | None:
-    """What was measured of the device before; a CPU is measured now if that was never, long ago or by other versions.
+    """The device's measured speed; a CPU is measured now if that is missing, old, or of other versions.
 
-    The folder's note counts before what this process remembers. One measures while others who ask wait: several at
-    once would each see a slow machine, and take its memory.
+    The folder's note takes precedence over this process's. One thread measures while others wait: several at once would
+    slow each other down.
     """
     known = _noted(machine, root)
     if machine.device != "cpu" or (known is not None and known.holds):
@@ -122,7 +124,7 @@ def _noted(machine: Machine, root: Path) -> Speed | None:
 
 
 def _called(machine: Machine) -> str:
-    """A device by name; a CPU with the threads that this process may use."""
+    """The device's key: its name, for a CPU with the threads this process may use."""
     if machine.device != "cpu":
         return machine.name
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -142,7 +144,7 @@ def _version(name: str) -> str:
 
 
 def keep_speed(machine: Machine, root: Path, speed: Speed) -> Speed:
-    """Note what a device was measured to do just now beside the runs, where there is a folder of runs."""
+    """Store a device's measured speed next to the runs, if the folder exists."""
     name, speed = _called(machine), speed.model_copy(update={"measured": datetime.now(UTC), "by": _versions()})
     _measured[name] = speed
     if not root.is_dir():
@@ -155,7 +157,7 @@ def keep_speed(machine: Machine, root: Path, speed: Speed) -> Speed:
     try:
         replace_file(root / FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     except (OSError, UserError):
-        return speed  # this process remembers what it measured
+        return speed  # this process keeps it in memory
     return speed
 
 
@@ -189,7 +191,7 @@ def _earlier(model: str, machine: Machine, root: Path) -> list[RunRecord]:
     return found
 
 
-def _from_runs(work: Work, runs: Sequence[Holds], earlier: Sequence[RunRecord]) -> float:
+def _from_runs(work: Workload, runs: Sequence[Footprint], earlier: Sequence[RunRecord]) -> float:
     pace = [_operations_at(work, record.prompt_tokens) / _read_once(record) for record in earlier]
     free = [1 / r.decode_tokens_per_second for r in earlier if r.decode_tokens_per_second]
     step = statistics.median(free) if free else LAYER_SECONDS * work.model.layers
@@ -201,12 +203,12 @@ def _from_runs(work: Work, runs: Sequence[Holds], earlier: Sequence[RunRecord]) 
 
 
 def _read_once(record: RunRecord) -> float:
-    """Seconds that a run's prompt took without what its method read again."""
+    """Seconds of a run's prefill without the method's second pass."""
     return max((record.seconds_prefill or 1) - (record.seconds_rehearse or 0), 1e-6)
 
 
-def _total(work: Work, runs: Sequence[Holds], prefill: float, step: float, recorded: float) -> float:
-    """The reference, then every run twice: recorded, and on its own; then readings of speed in turns."""
+def _total(work: Workload, runs: Sequence[Footprint], prefill: float, step: float, recorded: float) -> float:
+    """The reference, then every run twice: recorded, and with its own text; then timed turns."""
     reference = prefill + work.new_tokens * step
     prompts = sum(prefill + _again(work, holds.again, prefill, step) for holds in runs)
     each = 2 * prompts + len(runs) * work.new_tokens * (step + recorded)
@@ -215,8 +217,8 @@ def _total(work: Work, runs: Sequence[Holds], prefill: float, step: float, recor
     return total + turn * turns_within(TURNS_SHARE * total, turn)
 
 
-def _again(work: Work, again: Again | None, prefill: float, step: float) -> float:
-    """Reading the prompt again, each token over all of it and half its piece; and writing what is read with it."""
+def _again(work: Workload, again: SecondPass | None, prefill: float, step: float) -> float:
+    """Seconds of a second pass: each token over the whole prompt and half its piece, and the generated tokens."""
     if again is None:
         return 0.0
     model, tokens = work.model, work.tokens
@@ -227,12 +229,12 @@ def _again(work: Work, again: Again | None, prefill: float, step: float) -> floa
     return readings * prefill * operations / _operations(work) + again.written * step
 
 
-def _operations(work: Work) -> float:
+def _operations(work: Workload) -> float:
     return _operations_at(work, work.tokens)
 
 
-def _operations_at(work: Work, tokens: int) -> float:
-    """Of a prompt's pass: two a parameter and token, and causal attention's products; of many logits the last alone."""
+def _operations_at(work: Workload, tokens: int) -> float:
+    """Operations of a prefill: two per parameter and token, causal attention, and the last token's logits if large."""
     model, read = work.model, work.model.read_per_token
     if tokens * model.vocabulary > MOST_PROMPT_LOGITS:
         read -= model.vocabulary * model.hidden

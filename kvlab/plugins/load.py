@@ -1,4 +1,4 @@
-"""Loading each plug-in once: one that fails is taken back whole, with a sentence, and the others go on."""
+"""Load each plug-in once; one that fails is undone completely and reported, and the others stay."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from kvlab.common.errors import UserError
+from kvlab.plugins.origin import Origin, Registrations, registering, undo
 from kvlab.plugins.requested import files_named, named, packages_named
-from kvlab.plugins.shelf import Origin, Shelf, registering, undo
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plug-in that was loaded, or the sentence that says why not."""
+    """A loaded plug-in, or the reason why it failed."""
 
     origin: Origin
     failure: str = ""
@@ -27,7 +27,11 @@ class Plugin:
     @property
     def brought(self) -> dict[str, list[str]]:
         """Names of what it registered, by kind."""
-        return {shelf.kind: names for shelf in Shelf.every if (names := shelf.of(self.origin))}
+        return {
+            registrations.kind: names
+            for registrations in Registrations.every
+            if (names := registrations.of(self.origin))
+        }
 
 
 _lock = threading.RLock()
@@ -37,10 +41,9 @@ _answered: set[tuple[str, ...]] = set()
 
 
 def load_plugins(word: str = "") -> list[Plugin]:
-    """Load whatever this process was told to load and has not yet; all that is loaded, what failed included.
+    """Load every requested plug-in that is not loaded yet; returns all plug-ins, failed ones included.
 
-    Only plug-ins with `word` in their code, if one is given. One that fails is reported once on standard error and
-    leaves nothing behind.
+    With `word` only plug-ins whose code contains it are loaded. A failure is reported once on standard error.
     """
     asked = (*named(), word)
     if asked in _answered:  # registries are read often, and looking for installed packages takes a while
@@ -56,7 +59,7 @@ def load_plugins(word: str = "") -> list[Plugin]:
 
 
 def stamps() -> dict[str, str]:
-    """`plugin:NAME` with version and hash of every plug-in that works, as runs and rows keep them."""
+    """`plugin:NAME` with version and hash of every working plug-in, as stored in runs and rows."""
     return {f"plugin:{plugin.origin.name}": plugin.origin.stamp for plugin in load_plugins() if not plugin.failure}
 
 
@@ -88,7 +91,7 @@ def _source(module: str) -> Path | None:
 
 
 def _digest(code: bytes, path: Path | None) -> str:
-    """SHA-256 of code, followed by the settings file of its name beside it where there is one."""
+    """SHA-256 of the code and of the settings file of the same name, if there is one."""
     return hashlib.sha256(code + _code(path.with_suffix(".toml") if path else None)).hexdigest()
 
 
@@ -121,24 +124,24 @@ def _load_package(point: EntryPoint, code: bytes) -> Plugin:
 
 
 def _guarded(origin: Origin, run: Callable[[], str]) -> Plugin:
-    """Run a plug-in's code as `origin`; on any failure all that it registered is forgotten."""
+    """Run a plug-in's code as `origin`; on failure everything it registered is removed."""
     try:
         with registering(origin):
             version = run()
     except Exception as error:
         undo(origin)
-        told = str(error) if isinstance(error, UserError) else _first_line(error)
-        return Plugin(origin, f"The plug-in {origin} was left out: {told}")
+        reason = str(error) if isinstance(error, UserError) else _first_line(error)
+        return Plugin(origin, f"The plug-in {origin} was left out: {reason}")
     return Plugin(_with_version(origin, version))
 
 
 def _with_version(origin: Origin, version: str) -> Origin:
-    """The origin with the version that the module itself states, in the registries too."""
+    """The origin with the version that the module states, in the registries too."""
     if origin.version or not version:
         return origin
     known = Origin(origin.name, version, origin.sha256, origin.place)
-    for shelf in Shelf.every:
-        shelf.renamed(origin, known)
+    for registrations in Registrations.every:
+        registrations.renamed(origin, known)
     return known
 
 

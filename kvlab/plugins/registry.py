@@ -1,4 +1,4 @@
-"""One kind of thing by name, whoever brought it: whoever reads it has the plug-ins loaded first."""
+"""Registry of one kind of objects by name; reading it loads the plug-ins first."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from difflib import get_close_matches
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 from kvlab.plugins.load import load_plugins
-from kvlab.plugins.shelf import Shelf, Thing
+from kvlab.plugins.origin import Registrations, T
 
-MOST_NAMED, MOST_MEANT = 12, 4  # names listed where nothing is alike, and of those that are
+MOST_NAMED, MOST_MEANT = 12, 4  # names listed in full, and of similar ones
 LISTED_BY = {"method": "kvlab methods", "task": "kvlab tasks", "loader": "kvlab tasks"}
 
 
-class Registry(Shelf[Thing], Mapping[str, Thing]):
-    """Things of one kind by name, in the order they are shown. Reading it loads the plug-ins first.
+class Registry(Registrations[T], Mapping[str, T]):
+    """Objects of one kind by name, in display order. Reading it loads the plug-ins first.
 
-    With `only_of_plugins_with` no plug-in is loaded for it whose code lacks that word.
+    With `only_of_plugins_with`, plug-ins whose code lacks that word are not loaded for it.
     """
 
-    def __init__(self, kind: str, own: Mapping[str, Thing] | None = None, *, only_of_plugins_with: str = "") -> None:
+    def __init__(self, kind: str, own: Mapping[str, T] | None = None, *, only_of_plugins_with: str = "") -> None:
         super().__init__(kind, own)
         self._word = only_of_plugins_with
 
-    def registering(self, name: str) -> Callable[[Thing], Thing]:
-        """Decorator: as `add`."""
+    def registering(self, name: str) -> Callable[[T], T]:
+        """Decorator version of `add`."""
 
-        def register(thing: Thing) -> Thing:
+        def register(thing: T) -> T:
             self.add(name, thing)
             return thing
 
         return register
 
-    def all(self) -> dict[str, Thing]:
-        """Everything by name; one look for plug-ins, where the mapping itself takes one a name."""
+    def all(self) -> dict[str, T]:
+        """Everything by name; looks for plug-ins once, while the mapping looks at every access."""
         load_plugins(self._word)
         return dict(self._things)
 
     def unknown(self, name: object, known: Iterable[str] = ()) -> UserError:
-        """The error for a name that nothing here has: plug-ins that failed first, then the names that are meant likely.
+        """The error for an unknown name, with failed plug-ins and the closest known names.
 
-        `known` are all names there are, where they are more than this registry's.
+        `known` are all valid names, if there are more than this registry's.
         """
         names = [*(known or self)]
         failed = [plugin.failure for plugin in load_plugins(self._word) if plugin.failure]
@@ -59,7 +59,7 @@ class Registry(Shelf[Thing], Mapping[str, Thing]):
             return f" (do you mean {' or '.join(alike[:MOST_MEANT])}?){listing}."
         return f"{listing}." if listing else f"; choose one of {', '.join(names)}."
 
-    def __getitem__(self, name: str) -> Thing:
+    def __getitem__(self, name: str) -> T:
         load_plugins(self._word)
         return self._things[name]
 

@@ -1,4 +1,4 @@
-"""Which plug-ins this process was told to load: files in `KVLAB_PLUGINS`, packages by their entry points."""
+"""The plug-ins this process should load: files in `KVLAB_PLUGINS`, and packages by their entry points."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ GROUP = "kvlab.plugins"
 
 
 def name_files(paths: Iterable[Path]) -> None:
-    """Add files to those that this process, and every process it starts, loads.
+    """Add plug-in files for this process and every process it starts.
 
-    Raises UserError where one is no Python file, or its path cannot be passed on.
+    Raises UserError if one is no Python file, or its path cannot be passed on.
     """
     files = files_named()
     for path in paths:
@@ -31,7 +31,7 @@ def name_files(paths: Iterable[Path]) -> None:
 
 
 def named() -> tuple[str, str]:
-    """What the environment says; while it says the same, there is nothing new to load."""
+    """The environment's settings; plug-ins are looked for again when they change."""
     return os.environ.get(FILES, ""), os.environ.get(ALLOWED, "all")
 
 
@@ -41,7 +41,7 @@ def files_named() -> list[Path]:
 
 
 def packages_named() -> Sequence[EntryPoint]:
-    """Entry points of installed packages, by name; `KVLAB_PLUGIN_ALLOW` bounds them."""
+    """Entry points of installed packages by name, restricted by `KVLAB_PLUGIN_ALLOW`."""
     allowed = os.environ.get(ALLOWED)
     wanted = None if allowed is None else {name.strip() for name in allowed.split(",")}
     found = sorted(entry_points(group=GROUP), key=lambda point: point.name)

@@ -1,4 +1,4 @@
-"""A first plug-in to change: a method with a scorer of its own, and its test."""
+"""Write a plug-in to start from: a method with its own scorer, and its test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.common.errors import UserError
 def write_plugin(name: str, folder: Path) -> list[Path]:
     """Write `NAME.py` and `test_NAME.py` into the folder and return their paths.
 
-    Raises UserError where the name cannot be a method's, or a file is there already.
+    Raises UserError if the name is invalid, or a file exists already.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) or len(name) > 60:
         raise UserError(f"{name!r} cannot be the name of a method: use small letters, digits and hyphens.")

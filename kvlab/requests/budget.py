@@ -1,4 +1,4 @@
-"""How much of the cache a method may keep, in an explicit unit: a share of the prompt, slots per KV head, or bytes."""
+"""The budget of a method in an explicit unit: a share of the prompt, slots per KV head, or bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 
 UNLIMITED = 2**30
-ROUNDING = 1e-9  # .29 of 100 tokens is 29 of them, though their product is a little less
+ROUNDING = 1e-9  # .29 * 100 is a little less than 29 in floating point
 Amount = float | int | str
 
 FRACTION, SLOTS, BYTE_SHARE, BYTES = "fraction", "slots", "share of bytes", "bytes"
@@ -21,25 +21,25 @@ _SHARE, _SIZE = re.compile(r"(\d+\.?\d*|\.\d+)%B"), re.compile(rf"(\d+\.?\d*|\.\
 
 @dataclass(frozen=True)
 class Sizes:
-    """What slots of one KV head take, in bytes, for budgets that are given in bytes.
+    """Bytes of the slots of one KV head, for budgets given in bytes.
 
-    At most `native` slots are held natively at any time, at `slot` each; the others are packed, at `packed` each.
+    At most `native` slots are held natively at a time, at `slot` bytes each; the others are packed, at `packed` each.
     """
 
     token: int  # a token's key and value in the full cache, as the model made them
     slot: int  # a native slot, metadata included
-    packed: float  # a packed one, metadata and its part of what slots share included
+    packed: float  # a packed slot, with metadata and its part of shared data
     native: int = UNLIMITED
-    beside: int = 0  # what a head takes beside its slots
+    beside: int = 0  # bytes of a head apart from its slots
     heads: int = 1  # heads of all layers and rows, which share a number of bytes
 
     def bytes_of(self, slots: int) -> float:
-        """What so many slots take at most."""
+        """The most bytes this many slots take."""
         native = min(slots, self.native)
         return self.beside + self.slot * native + self.packed * (slots - native)
 
     def slots_within(self, size: float) -> int:
-        """The most slots that never take more than `size` bytes together; at least 1."""
+        """The most slots that never take more than `size` bytes; at least 1."""
         room = size - self.beside
         few = math.floor(room / self.slot)
         return max(
@@ -49,11 +49,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Budget:
-    """A fraction in (0, 1] of the prompt's tokens (`float`), a number of slots per KV head (`int`), or bytes (`str`).
+    """A fraction in (0, 1] of the prompt's tokens (`float`), slots per KV head (`int`), or bytes (`str`).
 
-    The fraction 1.0 means that nothing is ever dropped, also while decoding; anything smaller is resolved once, on the
-    first prefill, and then holds for the rest of the run. `10%B` is that share of what keys and values of the whole
-    prompt take natively, `64MiB` a size of the whole cache; all that a slot takes counts against them.
+    The fraction 1.0 means that nothing is ever dropped, also while decoding; a smaller one is resolved once, on the
+    first prefill, for the rest of the run. `10%B` is that share of the native size of the prompt's keys and values,
+    `64MiB` a size of the whole cache; everything a slot takes counts.
     """
 
     amount: Amount
@@ -73,9 +73,9 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """A budget from the command line or a form: `0.2`, `20%`, `1.0` are fractions; `128` is slots per KV head.
+        """A budget from text: `0.2`, `20%`, `1.0` are fractions; `128` is slots per KV head; `20%B`, `64MiB` are bytes.
 
-        `20%B` and `64MiB` are bytes. Raises UserError for anything else.
+        Raises UserError for anything else.
         """
         text = "".join(text.split())
         try:
@@ -91,7 +91,7 @@ class Budget:
 
     @classmethod
     def of(cls, number: float, unit: str) -> Budget:
-        """The budget that `number` and `unit` stand for in tables."""
+        """The budget from its number and unit in tables."""
         if unit == BYTE_SHARE:
             return cls(f"{100 * number:g}%B")
         return cls(int(number)) if unit == SLOTS else cls(f"{number:.0f}B") if unit == BYTES else cls(float(number))
@@ -105,7 +105,7 @@ class Budget:
 
     @property
     def number(self) -> float:
-        """How many of its unit."""
+        """The amount in its unit."""
         if isinstance(self.amount, str):
             return self._share if self._share is not None else self._size or 0.0
         return float(self.amount)
@@ -124,7 +124,7 @@ class Budget:
         return self.amount == 1 and isinstance(self.amount, float)
 
     def slots(self, tokens: int, sizes: Sizes | None = None) -> int:
-        """Slots per KV head for a prompt of `tokens` tokens; at least 1. Bytes need to know `sizes`."""
+        """Slots per KV head for a prompt of `tokens` tokens, at least 1. Budgets in bytes need `sizes`."""
         if isinstance(self.amount, str):
             if sizes is None:
                 raise UserError(f"A budget in bytes ({self.words}) cannot be used here: give a fraction or slots.")
@@ -132,7 +132,7 @@ class Budget:
             return sizes.slots_within(size)
         if isinstance(self.amount, int):
             return min(self.amount, UNLIMITED)
-        # Down, as the authors' codes do, so that never more is held than was asked for.
+        # Rounded down, as in the authors' code, so that the budget is never exceeded.
         return UNLIMITED if self.amount == 1 else max(1, math.floor(self.amount * tokens + ROUNDING))
 
     @property
@@ -154,33 +154,33 @@ _WHAT_A_BUDGET_IS = (
 )
 
 
-def not_bound(titles: Sequence[str], budgets: Sequence[Budget]) -> str:
-    """A sentence on methods that take no budget where one of bytes was given; nothing where none was."""
+def unbounded_note(titles: Sequence[str], budgets: Sequence[Budget]) -> str:
+    """A sentence on methods that take no budget if one in bytes was given; else empty."""
     asked = [budget.words for budget in budgets if isinstance(budget.amount, str)]
     if not titles or not asked:
         return ""
     they = "takes no budget: it" if len(titles) == 1 else "take no budget: each"
-    return f"{' and '.join(titles)} {they} holds as many bytes as it comes to, whatever {' and '.join(asked)} is."
+    return f"{' and '.join(titles)} {they} holds as many bytes as it needs, whatever {' and '.join(asked)} is."
 
 
 def window_note(title: str, window: int, slots: int, tokens: int) -> str:
-    """A sentence on a budget that the tokens of a method's window take up whole; nothing where some is left."""
+    """A sentence if the method's own window takes up the whole budget; else empty."""
     if slots > window or slots >= tokens or not window:
         return ""
     return (
-        f"The budget of {slots:,} slots a head does not exceed the observation window of {window:,}: {title} keeps the "
-        f"last {slots:,} tokens and nothing else, as a local window does."
+        f"The budget of {slots:,} slots per head does not exceed the observation window of {window:,}: {title} keeps "
+        f"the last {slots:,} tokens and nothing else, as a local window does."
     )
 
 
 NATIVE, AUTO = "native", "auto"
-MANY = 1 / 3  # of the bytes: from there on 8 bits hold enough slots, and 4 would be too coarse
+MANY = 1 / 3  # of the bytes, from which 8 bits hold enough slots
 
 
-def meant_store(name: str, budget: Budget) -> str:
-    """The name itself; of `auto` what the budget makes of it: more slots help only where bytes are what is limited.
+def resolve_store(name: str, budget: Budget) -> str:
+    """The store's name; `auto` depends on the budget, as more slots help only where bytes are limited.
 
-    A size in bytes says nothing of its share, and is taken for a small one.
+    A size in bytes counts as a small share.
     """
     if name != AUTO:
         return name

@@ -1,18 +1,11 @@
-"""What a person asks for: one prompt, one model, some methods and budgets. Torch-free: the web side writes requests."""
+"""The request for a comparison: one prompt, one model, some methods and budgets. Torch-free."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from kvlab.common.validation import Seed, Text, check_text
 from kvlab.requests.budget import Budget
@@ -21,14 +14,14 @@ from kvlab.requests.facts import Fact, check_answer, find_facts
 from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.requests.recording import Recording
 from kvlab.requests.repeats import MOST_REPEATS, BatchName, Planting, Repeat
-from kvlab.requests.restore import Return, token_words
+from kvlab.requests.restore import Restore, token_words
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 LARGEST_PROMPTS_BYTES = 8 * LARGEST_PROMPT_BYTES  # of all prompts of one request
 
 MOST_NEW_TOKENS = 4096
 MOST_ANSWERS, MOST_NOTES = 100, 20  # of one prompt
-MOST_RUNS = 1000  # of one request: each is a folder, and a list of more nobody reads
+MOST_RUNS = 1000  # of one request: each is a folder
 
 RecordLevel = Literal["off", "light", "full"]
 
@@ -42,22 +35,23 @@ Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
 
 
 class MethodChoice(BaseModel):
-    """One method with one budget: a share of the prompt, slots per KV head, or bytes
-    (`kvlab.requests.budget.Budget`)."""
+    """One method with one budget: a share of the prompt, slots per KV head, or bytes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: str
     budget: Slots | Fraction | Bytes = 0.2
     hyper_parameters: dict[str, JsonValue] = Field(default_factory=dict)
-    force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="positions of tokens that must stay")
-    returned: Return | None = Field(None, description="what is given back on top of the budget")
-    called: str = Field("", description="the name of the run that is made again; none: made of method and settings")
+    force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (), description="positions of tokens that are never evicted"
+    )
+    returned: Restore | None = Field(None, description="what is restored on top of the budget")
+    called: str = Field("", description="the label of a repeated run; empty: built from method and settings")
 
     @model_validator(mode="before")
     @classmethod
     def _stored_is_no_reference(cls, fields: Any) -> Any:
-        """The full cache is what others are compared with; every token in a store is a method, `packed`."""
+        """A full cache in a packed store is the method `packed`, not the reference."""
         if not isinstance(fields, dict) or fields.get("method") != "full":
             return fields
         stored = (fields.get("hyper_parameters") or {}).get("store", "native") != "native"
@@ -70,7 +64,7 @@ class MethodChoice(BaseModel):
 
     @property
     def label(self) -> str:
-        """The name a legend shows, such as `keepkv 20 %`, `keepkv 20 % (paper)` or `h2o 128 slots`."""
+        """The name in a legend, such as `keepkv 20 %`, `keepkv 20 % (paper)` or `h2o 128 slots`."""
         amount = Budget(self.budget).words
         own = [f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()) if name != "preset"]
         changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *own])
@@ -83,7 +77,7 @@ FULL = MethodChoice(method="full", budget=1.0)
 
 
 class ModelRequest(BaseModel):
-    """Which model, where its weights go, and how it is spoken to."""
+    """The model, where its weights go, and its chat format."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -100,7 +94,7 @@ class ModelRequest(BaseModel):
 
     @property
     def loading(self) -> dict[str, Any]:
-        """What `kvlab.load_model` is given beside the name."""
+        """Keyword arguments of `kvlab.load_model`."""
         return {name: getattr(self, name) for name in LOADING}
 
 
@@ -108,7 +102,7 @@ LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")
 
 
 class ChatRequest(ModelRequest):
-    """A model that is asked something, and the turns of the conversation where it is more than one prompt."""
+    """A request with a chat format, and turns if the prompt is a conversation."""
 
     turns: tuple[Turn, ...] = Field(
         (), max_length=MOST_TURNS, description="a conversation, its system prompt too; none: the prompt is a turn"
@@ -116,17 +110,19 @@ class ChatRequest(ModelRequest):
 
 
 class OnePrompt(BaseModel):
-    """One of the prompts of a request that has several."""
+    """One of several prompts of a request."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Text = Field("", max_length=200, description="what lists call it")
+    name: Text = Field("", max_length=200, description="its name in lists")
     prompt: Text
     turns: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
     answer: Answer | None = None
-    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="right as well")
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="also right")
     facts: tuple[Fact, ...] = ()
-    notes: tuple[Text, ...] = Field((), max_length=MOST_NOTES, description="what of its file is not in the prompt")
+    notes: tuple[Text, ...] = Field(
+        (), max_length=MOST_NOTES, description="parts of its file that are not in the prompt"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -145,7 +141,7 @@ def _check_turns(turns: tuple[Turn, ...], prompt: str) -> None:
 
 
 def _filled_in(given: Any) -> Any:
-    """The fields of a prompt: its text is that of its turns, and facts that are words are found in it."""
+    """Fill in the prompt's text from its turns, and the positions of facts given as text."""
     if not isinstance(given, dict):
         return given
     turns, prompts = given.get("turns") or (), given.get("prompts") or ()
@@ -161,7 +157,7 @@ def _filled_in(given: Any) -> Any:
 class CompareRequest(ChatRequest):
     """Several methods over one prompt; all decode the full cache's continuation (forced) and their own (free)."""
 
-    prompt: Text = Field(description="what is read; of a conversation `kvlab.requests.conversation.as_text`")
+    prompt: Text = Field(description="the text; of a conversation `kvlab.requests.conversation.as_text`")
     choices: tuple[MethodChoice, ...]
     max_new_tokens: int = Field(64, ge=1, le=MOST_NEW_TOKENS)
     level: RecordLevel = "full"
@@ -172,13 +168,15 @@ class CompareRequest(ChatRequest):
     generation_config: GenerationSettings = Field(
         "ignore", description="the checkpoint's own: whether its penalties, suppressed tokens and so on are applied"
     )
-    record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
+    record: Recording = Field(Recording(), description="layers, KV heads and steps whose arrays are recorded")
     seed: Seed = 0
     title: Text = ""
-    answer: Answer | None = Field(None, description="what a right continuation holds, as whole words")
-    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="right as well as the answer")
-    facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
-    notes: tuple[Text, ...] = Field((), max_length=MOST_NOTES, description="what of its file is not in the prompt")
+    answer: Answer | None = Field(None, description="words that a right continuation contains")
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="also right")
+    facts: tuple[Fact, ...] = Field((), description="spans the answer needs; given as text, the first match counts")
+    notes: tuple[Text, ...] = Field(
+        (), max_length=MOST_NOTES, description="parts of its file that are not in the prompt"
+    )
     repeats: tuple[Planting, ...] = Field(
         (), max_length=MOST_REPEATS, description="needles in the prompt: one comparison each, see `kvlab.jobs.batch`"
     )
@@ -188,7 +186,7 @@ class CompareRequest(ChatRequest):
     batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
     repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
     private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
-    aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
+    aside: bool = Field(False, description="a preview: its runs are kept with the queue and in no list")
 
     @model_validator(mode="before")
     @classmethod
@@ -197,18 +195,18 @@ class CompareRequest(ChatRequest):
 
     @property
     def runs(self) -> tuple[MethodChoice, ...]:
-        """Every run that will be made, in order: beside several choices the full cache, first, where none is it."""
+        """Every run in order; with several choices the full cache is added as the first."""
         alone = len(self.choices) == 1 or any(choice.method == "full" for choice in self.choices)
         return self.choices if alone else (FULL, *self.choices)
 
     @property
     def comparisons(self) -> int:
-        """How many there will be: one, or one a repeat or prompt."""
+        """Number of comparisons: one, or one per repeat or prompt."""
         return len(self.repeats) or len(self.prompts) or 1
 
     @property
     def is_batch(self) -> bool:
-        """Whether it has repeats or several prompts: `kvlab.jobs.batch.run_batch` runs it."""
+        """Whether it has repeats or several prompts, which `kvlab.jobs.batch.run_batch` runs."""
         return bool(self.repeats or self.prompts)
 
     @model_validator(mode="after")
@@ -228,13 +226,13 @@ class CompareRequest(ChatRequest):
         if self.turns and self.system.strip():
             raise ValueError("a conversation has its system prompt as its first turn: leave out the other")
         if self.other_answers and self.answer is None:
-            raise ValueError("other answers stand beside an answer: give the first of them as the answer")
+            raise ValueError("other answers need an answer: give the first of them as the answer")
         _check_turns(self.turns, self.prompt)
         return self
 
 
 class RescueRequest(BaseModel):
-    """What to give back to a recorded run that does not answer, so that it does."""
+    """Find what to restore in a recorded run with a wrong answer, so that it answers right."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,7 +1,7 @@
-"""A conversation as the prompt of a run: turns with roles, the last of them the user's. Free of everything.
+"""A conversation as a prompt: turns with roles, the last one the user's.
 
-A model with a chat template reads the turns in it. One without reads `as_text`: every turn after the name of its role,
-an empty line between two, and `Assistant:` at the end.
+A model with a chat template reads the turns in it. Without one it reads `as_text`: every turn after the name of its
+role, separated by empty lines, and `Assistant:` at the end.
 """
 
 from __future__ import annotations
@@ -22,35 +22,22 @@ ROLES: tuple[Role, ...] = get_args(Role)
 MOST_TURNS = 200
 SAME: dict[object, Role] = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"}
 NAMED = re.compile(r"(?:^|\n\n)(?:System|User|Assistant):(?: |$)")
-# What parts of a message are by their type, and what messages hold beside their content.
-PARTS = {
-    "image": "image",
-    "image_url": "image",
-    "input_image": "image",
-    "audio": "audio part",
-    "audio_url": "audio part",
-    "input_audio": "audio part",
-    "video": "video",
-    "video_url": "video",
-    "file": "file",
-    "input_file": "file",
-    "document": "file",
-    "tool_use": "tool call",
-    "tool_call": "tool call",
-    "tool_result": "tool result",
-    "thinking": "reasoning part",
-    "reasoning": "reasoning part",
-    "refusal": "refusal",
+# Non-text parts of a message by their type, and message fields other than content.
+PART_TYPES = {
+    "image": ("image", "image_url", "input_image"),
+    "audio part": ("audio", "audio_url", "input_audio"),
+    "video": ("video", "video_url"),
+    "file": ("file", "input_file", "document"),
+    "tool call": ("tool_use", "tool_call"),
+    "tool result": ("tool_result",),
+    "reasoning part": ("thinking", "reasoning"),
+    "refusal": ("refusal",),
 }
-BESIDE = {
-    "tool_calls": "tool call",
-    "function_call": "tool call",
-    "audio": "audio part",
-    "images": "image",
-    "attachments": "file",
-    "refusal": "refusal",
-    "reasoning": "reasoning part",
-    "reasoning_content": "reasoning part",
+PARTS = {kind: noun for noun, kinds in PART_TYPES.items() for kind in kinds}
+OTHER_FIELDS = {
+    **dict.fromkeys(("tool_calls", "function_call"), "tool call"),
+    **{"audio": "audio part", "images": "image", "attachments": "file", "refusal": "refusal"},
+    **dict.fromkeys(("reasoning", "reasoning_content"), "reasoning part"),
 }
 SHAPE = 'give a list of objects with role and content, as {"messages": [{"role": "user", "content": "Hello"}]}'
 
@@ -65,10 +52,10 @@ class Turn(BaseModel):
 
 
 def check_turns(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """The turns, where a model can answer them.
+    """The turns, if a model can answer them.
 
-    Raises:
-        UserError: there are none or too many, the last is not the user's, or a system prompt stands further on.
+    Raises UserError if there are none or too many, the last is not the user's, or a system prompt is not the first
+    turn.
     """
     if not turns:
         raise UserError("The conversation is empty: give at least one turn of the user's.")
@@ -83,19 +70,19 @@ def check_turns(turns: Sequence[Turn]) -> tuple[Turn, ...]:
         raise UserError(f"Turn {late[0]} is a system prompt: it can only come first, and once.")
     blank = [number for number, turn in enumerate(turns, 1) if not turn.content.strip()]
     if blank:
-        raise UserError(f"Turn {blank[0]} is empty: write what it says, or remove it.")
+        raise UserError(f"Turn {blank[0]} is empty: write its text, or remove it.")
     return tuple(turns)
 
 
 def as_text(turns: Sequence[Turn]) -> str:
-    """What a model without a chat template reads."""
+    """The prompt of a model without a chat template."""
     return "\n\n".join([*(f"{turn.role.capitalize()}: {turn.content}" for turn in turns), "Assistant:"])
 
 
-def said_in(text: str) -> list[tuple[int, int]]:
-    """(start, stop) of what stands between the names of roles in `as_text`, white space at both ends left out.
+def turn_spans(text: str) -> list[tuple[int, int]]:
+    """(start, stop) of the turns' contents in `as_text`, without surrounding white space.
 
-    Where a turn's own text holds such a name, it comes in two parts.
+    A turn whose own text contains a role's name is split in two.
     """
     edges = [0, *(edge for found in NAMED.finditer(text) for edge in found.span()), len(text)]
     spans = [
@@ -105,11 +92,10 @@ def said_in(text: str) -> list[tuple[int, int]]:
     return [span for span in spans if span[0] < span[1]]
 
 
-def read_turns(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
-    """Turns from messages in OpenAI's form, and how many parts that are no text were left out.
+def parse_messages(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
+    """Turns from messages in OpenAI's format, and the number of non-text parts left out.
 
-    Raises:
-        UserError: `what` holds no such messages, or a role that no template knows.
+    Raises UserError if `what` holds no such messages, or an unknown role.
     """
     if not isinstance(messages, list) or not messages:
         raise UserError(f"{what} holds no messages: {SHAPE}.")
@@ -128,14 +114,14 @@ def read_turns(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
     return check_turns(turns), dropped
 
 
-def left_out_of(messages: Sequence[Any]) -> tuple[str, ...]:
-    """What messages hold beside their text, in a sentence; nothing where they hold no more."""
+def dropped_parts(messages: Sequence[Any]) -> tuple[str, ...]:
+    """A sentence on the non-text parts of messages; empty if there are none."""
     counts = Counter(noun for message in messages if isinstance(message, dict) for noun in _no_text(message))
     return left_out(counts)
 
 
 def _content(content: Any) -> tuple[str, int]:
-    """The text of a message, whose content is a text or a list of parts, and how many parts are none."""
+    """A message's text, whose content is text or a list of parts, and the number of non-text parts."""
     if isinstance(content, str):
         return plain_text(content), 0
     texts = [text for part in _parts(content) if (text := _text_of(part)) is not None]
@@ -152,11 +138,11 @@ def _text_of(part: Any) -> str | None:
 
 
 def _no_text(message: dict[str, Any]) -> Iterator[str]:
-    """What each part of a message is that no turn holds."""
+    """The kind of each non-text part of a message."""
     for part in _parts(message.get("content")):
         kind = str(part.get("type") or "") if isinstance(part, dict) else ""
         if _text_of(part) is None or not (kind in ("", "text") or kind.endswith("_text")):
             yield PARTS.get(kind, "unknown part")
-    for name, noun in BESIDE.items():
+    for name, noun in OTHER_FIELDS.items():
         held = message.get(name)
         yield from [noun] * (len(held) if isinstance(held, list) else bool(held))

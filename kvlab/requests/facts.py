@@ -1,4 +1,4 @@
-"""What a prompt asks for: the expected answer, and the facts that it needs, as spans of the prompt's characters."""
+"""The expected answer of a prompt and the facts it needs, as spans of the prompt's characters."""
 
 from __future__ import annotations
 
@@ -22,18 +22,12 @@ def _is_span(span: tuple[int, int]) -> tuple[int, int]:
 
 Place = Annotated[int, Field(ge=0, lt=2**31)]
 Fact = Annotated[
-    tuple[Place, Place],
-    AfterValidator(_is_span),
-    Field(description="first character of the prompt in it, and the first after it"),
+    tuple[Place, Place], AfterValidator(_is_span), Field(description="start and stop in the prompt's characters")
 ]
 
 
 def check_answer(answer: str) -> str:
-    """The answer without white space around it.
-
-    Raises:
-        UserError: there is none, or it is longer than an answer can be.
-    """
+    """The answer without surrounding white space. Raises UserError if it is empty or too long."""
     if not answer.strip():
         raise UserError("The expected answer is empty: write the words that a right continuation holds, or leave it.")
     if len(answer) > LONGEST_ANSWER:
@@ -42,12 +36,10 @@ def check_answer(answer: str) -> str:
 
 
 def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    """Each fact as (start, stop) in the prompt; words stand for the first place where they occur.
+    """Each fact as (start, stop) in the prompt; text stands for its first occurrence.
 
-    Words that do not occur as written are looked for as an answer is: case, quotes and the form of letters aside.
-
-    Raises:
-        UserError: the prompt lacks one of them.
+    Text without an exact match is matched as answers are, ignoring case, quotes and letter forms. Raises UserError if
+    the prompt lacks one of them.
     """
     return tuple(_find(prompt, fact) for fact in facts)
 
@@ -58,7 +50,7 @@ def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
         start = prompt.find(words) if words else -1
         place = (start, start + len(words)) if start >= 0 else find_answer(prompt, words)
         if place is None:
-            raise UserError(f"The prompt has no “{words[:80]}”: write the fact as it stands there, letter by letter.")
+            raise UserError(f"The prompt has no “{words[:80]}”: copy the fact from the prompt, letter by letter.")
         return place
     if len(fact) != 2 or not 0 <= fact[0] < fact[1] <= len(prompt):
         shown = " to ".join(map(str, fact))

@@ -1,4 +1,4 @@
-"""What a checkpoint's generation_config asks of decoding beyond the most likely token, and how a run treats it."""
+"""A checkpoint's generation_config: settings that change greedy decoding, and whether a run applies them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 GenerationSettings = Literal["ignore", "honour"]
 
-# What `generate` turns into logits processors, also when it decodes greedily, with the value that changes nothing.
+# Settings that `generate` applies as logits processors even when greedy, with their neutral values.
 PROCESSORS: dict[str, object] = {
     "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
@@ -23,19 +23,19 @@ PROCESSORS: dict[str, object] = {
     "watermarking_config": None,
     "remove_invalid_values": False,
 }
-# Settings that count only where `do_sample` is on.
+# Settings that count only with `do_sample`.
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 LONGEST_VALUE = 40
 
 
 def processors_set(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that change which token is the most likely one."""
+    """Settings that change which token is the most likely one."""
     found = {name: settings.get(name) for name in PROCESSORS}
     return {name: value for name, value in found.items() if value is not None and value != PROCESSORS[name]}
 
 
 def sampling_set(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that make `generate` draw tokens or search with beams; empty where it decodes greedily."""
+    """Settings that make `generate` sample or use beam search; empty if it decodes greedily."""
     beams = settings.get("num_beams") or 1
     searched = {"num_beams": beams} if beams != 1 else {}
     if not settings.get("do_sample"):
@@ -48,9 +48,9 @@ def sampling_set(settings: Mapping[str, Any]) -> dict[str, Any]:
 def generation_notes(
     settings: Mapping[str, Any], treated: GenerationSettings = "ignore", can_honour: bool = True
 ) -> list[str]:
-    """A sentence on the settings that change the most likely token, and one on sampling, where there are such.
+    """A sentence on settings that change the most likely token, and one on sampling, if there are any.
 
-    `can_honour` says whether there is a choice, which the first sentence then names.
+    `can_honour`: whether the user can choose to apply them, which the first sentence then mentions.
     """
     notes = []
     if changing := processors_set(settings):

@@ -49,7 +49,6 @@ class Evaluation:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments after `kvlab`."""
         options: dict[str, str | int] = {
             "methods": ",".join(self.methods),
             "budgets": budgets_text(self.budgets),
@@ -81,7 +80,6 @@ class Benchmark:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments after `kvlab`."""
         return ["bench", *_options({"preset": self.preset, **self.changes}), "--out", path_text(self.out)]
 
 
@@ -94,7 +92,6 @@ class ExhibitFill:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments after `kvlab`."""
         return ["atlas", "fill", "--only", self.exhibit, "--out", path_text(self.out)]
 
 
@@ -102,7 +99,6 @@ Measurement = RecordedComparison | Evaluation | Benchmark | ExhibitFill
 
 
 def command_line(measurement: Measurement) -> str:
-    """The shell command that makes the measurement."""
     return shlex.join(["kvlab", *measurement.arguments])
 
 

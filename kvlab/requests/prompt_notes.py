@@ -1,4 +1,4 @@
-"""What is likely a mistake in a prompt's form: a second beginning-of-text token, or a chat that is rendered already."""
+"""Likely mistakes in a prompt's format: a second beginning-of-text token, or an already rendered chat."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MARKERS = (
     "<|system|>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|start_of_role|>", "<|end_of_role|>",
     "<｜User｜>", "<｜Assistant｜>", "<|start|>", "<|message|>", "[|user|]", "[|assistant|]", "<|im_user|>",
 )  # fmt: skip
-# Templates in words, which a base model may be meant to read: only under another template they are a mistake.
+# Templates in plain text, valid for a base model: a mistake only inside another template.
 IN_WORDS = re.compile(r"^### Instruction:.*^### Response:|\bUSER: .*\bASSISTANT:", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Reader:
-    """What is known of a tokenizer: its beginning and end of text, all its special tokens, and its chat template."""
+class TokenizerInfo:
+    """A tokenizer's beginning- and end-of-text tokens, all its special tokens, and its chat template."""
 
     bos: str | None
     eos: str | None
@@ -27,38 +27,37 @@ class Reader:
     template: str = ""
 
 
-def prompt_notes(prompt: str, tokens: Sequence[str], templated: bool, reader: Reader) -> list[str]:
-    """A sentence for each thing that is likely a mistake; `tokens` are the names of what the model is given."""
-    return [note for note in (_second_bos(prompt, tokens, reader), _rendered(prompt, templated, reader)) if note]
+def prompt_notes(prompt: str, tokens: Sequence[str], templated: bool, info: TokenizerInfo) -> list[str]:
+    """One sentence per likely mistake; `tokens` are the names of the tokens the model receives."""
+    return [note for note in (_second_bos(prompt, tokens, info), _rendered(prompt, templated, info)) if note]
 
 
-def _second_bos(prompt: str, tokens: Sequence[str], reader: Reader) -> str:
-    bos = reader.bos
+def _second_bos(prompt: str, tokens: Sequence[str], info: TokenizerInfo) -> str:
+    bos = info.bos
     if not bos or tokens.count(bos) < 2:
         return ""
     leading = list(tokens[:2]) == [bos, bos]
-    # A template may put one before every turn, ChatML's begins each of them, and where a text's end has the same token
-    # it separates documents.
-    if not leading and (bos not in prompt or bos == reader.eos or bos in MARKERS):
+    # A template may put one before every turn (as ChatML), and a token that also ends texts separates documents.
+    if not leading and (bos not in prompt or bos == info.eos or bos in MARKERS):
         return ""
     where = "at its beginning" if leading else f"{tokens.count(bos)} times"
     return (
         f"The model is given {bos} {where}{' twice' if leading else ''}, as the prompt has it written out and the "
-        "tokenizer or template adds one: take it out of the prompt, for the first token draws much attention."
+        "tokenizer or template adds one: remove it from the prompt, as the first token draws much attention."
     )
 
 
-def _rendered(prompt: str, templated: bool, reader: Reader) -> str:
-    own = [token for token in reader.special if token in reader.template and token not in (reader.bos, reader.eos)]
+def _rendered(prompt: str, templated: bool, info: TokenizerInfo) -> str:
+    own = [token for token in info.special if token in info.template and token not in (info.bos, info.eos)]
     marker = next((marker for marker in (*MARKERS, *own) if marker in prompt), "")
     if templated and not marker and (found := IN_WORDS.search(prompt)):
         marker = found[0].split(":", 1)[0] + ":"
     if marker and templated:
         return (
             f"The prompt holds {marker} and looks like a chat that is rendered already, and the model's chat template "
-            "is put around it once more: give it as plain text (--chat no), or as a conversation (--messages)."
+            "is applied to it once more: give it as plain text (--chat no), or as a conversation (--messages)."
         )
-    if marker and marker not in reader.special and marker not in reader.template:
+    if marker and marker not in info.special and marker not in info.template:
         return (
             f"The prompt holds {marker} and looks like a chat rendered for another model: this one reads {marker} as "
             "ordinary text."

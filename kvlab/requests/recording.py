@@ -1,4 +1,4 @@
-"""Which layers, KV heads and steps of a run have arrays, and how much of what was asked for fits. Torch-free."""
+"""Which layers, KV heads and steps of a run have arrays, and how much of the request fits. Torch-free."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_ATTENTION_BYTES = 2**28  # of one run, all layers together, in host memory 
 MOST_HISTORY_BYTES = 2**29  # of a comparison's probe, likewise
 MOST_DECISION_BYTES = 2**28  # of one run: 32 layers x 8 KV heads x 131,072 tokens take 168 MB
 DECISION_BYTES_A_TOKEN = 5  # a score in single precision, and whether the token stayed
-LEAST_LAYERS = 4  # before steps are left out as well
+LEAST_LAYERS = 4  # kept before steps are left out as well
 HALF = 2  # bytes of a number in half precision
 BYTES_A_TOKEN = 4  # true mass and slot mass, or mass and log score, in half precision
 FORM = "write layers=0-3,8,heads=0,every=4, or some of the three"
@@ -28,13 +28,13 @@ Numbers = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class Recording(BaseModel):
-    """What keys, values, attention rows and the probe are written of; none: all of them."""
+    """Layers, heads and steps for which keys, values, attention rows and the probe are recorded; none: all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     layers: Numbers | None = None
     heads: Numbers | None = Field(None, description="KV heads")
-    every: int = Field(1, ge=1, description="attention rows of every so many-th step, from step 0 on")
+    every: int = Field(1, ge=1, description="attention rows of every N-th step, from step 0")
 
     @model_validator(mode="after")
     def _in_order(self) -> Recording:
@@ -46,10 +46,9 @@ class Recording(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Recording:
-        """From words such as `layers=0-3,8,heads=0,every=4`; an empty text asks for everything.
+        """Parse text such as `layers=0-3,8,heads=0,every=4`; an empty text means everything.
 
-        Raises:
-            UserError: a word is none of these.
+        Raises UserError if a part cannot be parsed.
         """
         found: dict[str, list[int]] = {}
         name = ""
@@ -67,21 +66,21 @@ class Recording(BaseModel):
 
     @property
     def text(self) -> str:
-        """As `parse` reads it; empty for everything."""
+        """The text that `parse` reads; empty for everything."""
         lists = ((name, getattr(self, name)) for name in ("layers", "heads"))
         words = [f"{name}={','.join(map(str, numbers))}" for name, numbers in lists if numbers is not None]
         return ",".join([*words, *([f"every={self.every}"] if self.every > 1 else [])])
 
     def of_layers(self, layers: Sequence[int]) -> list[int]:
-        """Those of `layers` that are recorded."""
+        """The recorded ones of `layers`."""
         return [layer for layer in layers if self.layers is None or layer in self.layers]
 
     def of_heads(self, count: int) -> list[int]:
-        """The recorded ones of `count` KV heads, in the order in which arrays hold them."""
+        """The recorded ones of `count` KV heads, in the order of the arrays."""
         return [head for head in range(count) if self.heads is None or head in self.heads]
 
     def check(self, layers: int, heads: int) -> None:
-        """Raises UserError for what a model of so many layers and KV heads does not have."""
+        """Raises UserError for layers or KV heads that the model does not have."""
         for name, asked, count in (("layer", self.layers, layers), ("KV head", self.heads, heads)):
             if asked and asked[-1] >= count:
                 raise UserError(
@@ -91,7 +90,7 @@ class Recording(BaseModel):
 
 
 def state_bytes(layers: int, heads: int, head_dim: int, tokens: int) -> int:
-    """What keys and values with their lengths take on disk."""
+    """Bytes on disk of keys and values with their lengths."""
     return 2 * layers * heads * tokens * (head_dim + 1) * HALF
 
 
@@ -124,10 +123,10 @@ def states_that_fit(
 def attention_that_fits(
     asked: Recording, layers: Sequence[int], heads: int, tokens: int, steps: int, most: int = MOST_ATTENTION_BYTES
 ) -> tuple[Recording, str]:
-    """(what attention rows are recorded of, a sentence on what was left out or nothing).
+    """(what attention rows are recorded of, a sentence on what was left out or "").
 
     `layers` are the compressed ones, `heads` the model's KV heads, `tokens` and `steps` those of prompt and forced
-    text. Fewer layers first, spread evenly, since most pages show one layer step by step; then fewer steps.
+    text. Layers are dropped first, evenly, since most pages show one layer step by step; then steps.
     """
     wanted, kept_heads = asked.of_layers(layers), asked.of_heads(heads)
     row = max(len(kept_heads) * tokens * BYTES_A_TOKEN, 1)
@@ -154,7 +153,7 @@ def attention_that_fits(
 def history_that_fits(
     layers: Sequence[int], heads: int, tokens: int, prompt_rows: int, later_rows: int, most: int = MOST_HISTORY_BYTES
 ) -> tuple[list[int], int, str]:
-    """(layers, prompt rows) of the probe's `history` that fit, and a sentence on what was left out or nothing."""
+    """(layers, prompt rows) of the probe's `history` that fit, and a sentence on what was left out or ""."""
     row = heads * tokens * BYTES_A_TOKEN
     whole = (prompt_rows + later_rows) * row
     if len(layers) * whole <= most:
@@ -177,7 +176,7 @@ def history_that_fits(
 def decision_that_fits(
     layers: Sequence[int], heads: int, tokens: int, most: int = MOST_DECISION_BYTES
 ) -> tuple[list[int], str]:
-    """(layers whose decision about a prompt of `tokens` is kept, a sentence on what was left out or nothing)."""
+    """(layers whose decision about a prompt of `tokens` is kept, a sentence on what was left out or "")."""
     one = max(heads * tokens * DECISION_BYTES_A_TOKEN, 1)
     if len(layers) * one <= most:
         return list(layers), ""

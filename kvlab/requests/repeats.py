@@ -1,7 +1,4 @@
-"""Repeats of a comparison, each a comparison of one batch: a needle again and again in one text, or several prompts.
-
-Free of everything, so that requests and records can name a repeat.
-"""
+"""Repeats of a comparison in one batch: a needle planted again and again in one text, or several prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from kvlab.common.errors import UserError
 
 MOST_REPEATS = 200
-VARIED = ("depth", "wording")  # a name and a number of its own every repeat has
+VARIED = ("depth", "wording")  # name and number differ in every repeat
 GOLDEN = (5**0.5 - 1) / 2
 
 BatchName = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,149}$")]
@@ -29,24 +26,24 @@ class Planting(BaseModel):
 
     @property
     def words(self) -> str:
-        """As a list shows it."""
+        """As shown in lists."""
         return f"depth {100 * self.depth:g} %, wording {self.wording + 1}, draw {self.draw}"
 
 
 class Repeat(BaseModel):
-    """Which repeat of which batch a comparison is: of a needle that is planted, or of a prompt of its own."""
+    """A comparison's place in its batch, with its planted needle or its own prompt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     batch: BatchName
     number: int = Field(ge=1)
     of: int = Field(ge=1, le=MOST_REPEATS)
-    planting: Planting | None = Field(None, description="of the needle; none: another prompt each time")
+    planting: Planting | None = Field(None, description="of the needle; none: each repeat has its own prompt")
     name: str = Field("", max_length=200, description="of the prompt")
 
     @property
     def words(self) -> str:
-        """What tells it from the others."""
+        """What distinguishes it from the other repeats."""
         return self.planting.words if self.planting else self.name
 
     @model_validator(mode="after")
@@ -57,13 +54,10 @@ class Repeat(BaseModel):
 
 
 def plantings(count: int, first: Planting, wordings: int, vary: tuple[str, ...] = VARIED) -> tuple[Planting, ...]:
-    """Return `count` plantings; what `vary` does not name is that of `first`, the draw counts up from its.
+    """`count` plantings; what `vary` does not name stays as in `first`, and the draw counts up.
 
-    Depths follow the golden ratio, so that those of the first few repeats are spread as evenly as all; wordings take
-    turns.
-
-    Raises:
-        UserError: the count is not one of 1 to `MOST_REPEATS`, or there is nothing of that name to vary.
+    Depths follow the golden ratio, so that any number of repeats is spread evenly; wordings take turns. Raises
+    UserError if the count is out of range, or `vary` has an unknown name.
     """
     if not 1 <= count <= MOST_REPEATS:
         raise UserError(f"There cannot be {count:,} repeats: ask for 1 to {MOST_REPEATS}.")

@@ -1,4 +1,4 @@
-"""What is given back to a compressed cache to see whether its answer comes back. Torch-free."""
+"""Changes to a method's decisions that restore tokens, to see whether its answer comes back. Torch-free."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-ReturnKind = Literal["tokens", "heads", "apart", "evict"]
+RestoreKind = Literal["tokens", "heads", "apart", "evict"]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class Return(BaseModel):
-    """One change to a method's decisions, in the KV heads named by `heads` ((layer, head); none: all of them).
+class Restore(BaseModel):
+    """One change to a method's decisions, in the KV heads `heads` ((layer, head); None: all).
 
     - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget.
-    - `heads`: nothing leaves these heads; they hold the full cache.
-    - `apart`: what the prompt's decision would merge keeps slots of its own, on top of the budget.
-    - `evict`: what would be merged, of the prompt or later, is evicted instead.
+    - `heads`: nothing is evicted from these heads; they hold the full cache.
+    - `apart`: slots that the prompt's decision would merge stay separate, on top of the budget.
+    - `evict`: slots that would be merged, in the prompt or later, are evicted instead.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: ReturnKind = "tokens"
+    kind: RestoreKind = "tokens"
     tokens: tuple[Count, ...] = ()
     heads: tuple[tuple[Count, Count], ...] | None = None
 
     @model_validator(mode="after")
-    def _names_what_it_returns(self) -> Return:
+    def _names_what_it_returns(self) -> Restore:
         if (self.kind == "tokens") != bool(self.tokens):
             raise ValueError("tokens are named where tokens are returned, and only there")
         return self
 
     def heads_of(self, layer: int, count: int) -> list[bool]:
-        """Whether each of `count` KV heads of this layer is meant."""
+        """Whether each of `count` KV heads of this layer is affected."""
         return [self.heads is None or (layer, head) in self.heads for head in range(count)]
 
     @property
     def words(self) -> str:
-        """As the name of a run shows it: `+ tokens 738-742 in layer 3 head 2`."""
+        """As in a run's name: `+ tokens 738-742 in layer 3 head 2`."""
         where = "" if self.heads is None else f" in {head_words(self.heads)}"
         if self.kind == "tokens":
             return f"+ {token_words(self.tokens)}{where}"
@@ -48,7 +48,7 @@ class Return(BaseModel):
 
 
 def head_words(heads: Iterable[tuple[int, int]], named: int = 2) -> str:
-    """`layer 3 head 2`, or, of more than `named`, how many heads of which layers."""
+    """`layer 3 head 2`, or for more than `named` heads their number and layers."""
     some = sorted(heads)
     if len(some) <= named:
         return " and ".join(f"layer {layer} head {head}" for layer, head in some)
@@ -62,7 +62,7 @@ def token_words(tokens: Collection[int]) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Increasing numbers as few spans: `3, 738-742`."""
+    """Increasing numbers as ranges: `3, 738-742`."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][1] + 1:

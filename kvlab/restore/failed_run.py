@@ -14,7 +14,7 @@ from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
 from kvlab.engine.prompt import divergence
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 from kvlab.restore.reading_heads import AnswerAttention, held_slots, own_slots, prompt_attention
 from kvlab.restore.shared_prompt import EVERYTHING, Prompt
 from kvlab.trace import Run
@@ -96,7 +96,7 @@ def gather_evidence(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
 
 
 def decode_forced(
-    prompt: Prompt, returned: Return | None, ids: list[int], full: list[Tensor], answer: tuple[int, int]
+    prompt: Prompt, returned: Restore | None, ids: list[int], full: list[Tensor], answer: tuple[int, int]
 ) -> ForcedDecoding:
     """Decode `ids` with `returned` restored; `full` are the full cache's log-probabilities."""
     observer = AnswerAttention(prompt.tokens, *answer)

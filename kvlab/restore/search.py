@@ -16,7 +16,7 @@ from kvlab.engine.progress import Cancelled
 from kvlab.models.load import LoadedModel, pick_device
 from kvlab.models.model_cache import held_model
 from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 from kvlab.restore.bisect import smallest
 from kvlab.restore.failed_run import Evidence, decode_forced, gather_evidence
 from kvlab.restore.shared_prompt import Prompt, read_prompt
@@ -123,16 +123,16 @@ class _Search:
         tokens = self.tokens()
         if tokens:
             readers = self.evidence.heads(layers, tokens)
-            self.look_for("reading heads", readers, lambda some: Return(tokens=tokens, heads=tuple(some)), 0.6)
-        whole = lambda some: Return(kind="heads", heads=tuple(some))  # noqa: E731
+            self.look_for("reading heads", readers, lambda some: Restore(tokens=tokens, heads=tuple(some)), 0.6)
+        whole = lambda some: Restore(kind="heads", heads=tuple(some))  # noqa: E731
         self.look_for("heads", self.evidence.heads(layers), whole, 0.6)
         for kind in ("evict", "apart") if self.merges else ():
-            undone = lambda some, kind=kind: Return(kind=kind, heads=tuple(some))  # noqa: E731
+            undone = lambda some, kind=kind: Restore(kind=kind, heads=tuple(some))  # noqa: E731
             self.look_for(kind, self.evidence.heads(layers), undone, 0.5)
 
     def tokens(self) -> tuple[int, ...]:
         """Tokens to restore in every head: the fact's, or if these do not suffice, those that lost most attention."""
-        order, back = self.evidence.tokens(self.prompt.tokens), lambda some: Return(tokens=tuple(sorted(some)))
+        order, back = self.evidence.tokens(self.prompt.tokens), lambda some: Restore(tokens=tuple(sorted(some)))
         fact = [token for token in order if token in self.evidence.fact]
         if fact and (found := self.look_for("tokens", fact, back, 0.4)).restores:
             return found.returned.tokens
@@ -144,7 +144,7 @@ class _Search:
         """Whether the run merged anything."""
         return bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
 
-    def look_for(self, name: str, items: Sequence, returned: Callable[[Sequence], Return], share: float) -> Found:
+    def look_for(self, name: str, items: Sequence, returned: Callable[[Sequence], Restore], share: float) -> Found:
         """Find and save the smallest part of `items` that restores the answer, in a share of the remaining reruns."""
         before, prompt = self.reruns.done, self.prompt
         part = smallest(items, lambda some: self._restores(name, returned(some)), self._most(share), name in UNLIKELY)
@@ -168,7 +168,7 @@ class _Search:
     def _most(self, share: float) -> int:
         return max(round(share * (self.reruns.most - self.reruns.done)), 1)
 
-    def _restores(self, name: str, returned: Return) -> bool:
+    def _restores(self, name: str, returned: Restore) -> bool:
         def write() -> bool:
             ids = self.prompt.write(returned, self.evidence.wanted.ended(self.prompt.decode))
             return self.evidence.wanted.is_there(ids, self.prompt.texts(ids))

@@ -22,9 +22,9 @@ from kvlab.methods.wrappers.restore import giving_back
 from kvlab.models.chat import chat_of
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 
-EVERYTHING = Return(kind="heads")
+EVERYTHING = Restore(kind="heads")
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Prompt:
         """Number of KV heads."""
         return int(self.prefix.prompt_cache.compressed_layers()[0].streams.heads)
 
-    def cache(self, returned: Return | None, observer: Observer | None = None) -> CompressedCache:
+    def cache(self, returned: Restore | None, observer: Observer | None = None) -> CompressedCache:
         """The run's cache after the prompt with `returned` restored; with `EVERYTHING`, the full cache."""
         return self.prefix.cache(giving_back(self.pipeline, returned, self.layers, self.most), observer)
 
-    def write(self, returned: Return | None, ended: Callable[[list[int]], bool]) -> list[int]:
+    def write(self, returned: Restore | None, ended: Callable[[list[int]], bool]) -> list[int]:
         """Token ids of the greedy continuation, until `ended` returns true."""
         ids: list[int] = []
         own = greedy(self.loaded, self.cache(returned), self.first, self.most, lambda: None, self.choosing())

@@ -1,4 +1,4 @@
-"""A server that a group shares: who asks, what they may do, and how much.
+"""Users, roles and quotas of a server that a group shares.
 
-Nothing here knows the web, the model stack or a run: other rooms ask, and a lab of one has no settings at all.
+Independent of the web, the model stack and runs; a single-user lab has no settings.
 """

@@ -1,4 +1,4 @@
-"""Where a dashboard may be served, given who it lets in."""
+"""Check the address a dashboard is served at against its sign-in, and build the server's command line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kvlab.common.errors import UserError
 from kvlab.server.settings import Lab
 from kvlab.server.tokens import hashes_from_environment
 
-# Told to the server: nobody is asked who they are; and only this machine is answered.
+# Environment of the server: no sign-in; only this machine is answered.
 OPEN, LOCAL = "KVLAB_OPEN_TO_EVERYONE", "KVLAB_LOCAL"
 LARGEST_UPLOAD_MB = 200
-# A session of a reader who went on takes half a megabyte, and Streamlit would keep 128 for two minutes.
+# A session that was left takes half a megabyte, and Streamlit would keep 128 for two minutes.
 GONE_SECONDS = 10
-KEPT_RUNS = 20  # more than requests may wait between a browser and its page
+KEPT_RUNS = 20  # more than the requests that can wait for a page
 OPEN_TO_EVERYONE = (
-    "This dashboard asks nobody who they are: everybody who reaches it reads all prompts, starts runs and deletes them."
+    "This dashboard has no sign-in: everybody who reaches it can read all prompts, start runs and delete them."
 )
 
 
@@ -35,18 +35,16 @@ def is_loopback(host: str) -> bool:
 
 
 def check_serving(host: str, found: Lab | None, open_to_everyone: bool) -> str:
-    """What the terminal says of it, "" where there is nothing to say.
+    """The warning for the terminal, or "".
 
-    Raises:
-        UserError: the address is not this machine's alone, and nobody is asked who they are; or the lab's way to ask
-            lacks something.
+    Raises UserError if other machines can reach the address and nobody has to sign in, or the sign-in lacks something.
     """
     local = is_loopback(host)
     if found is None:
         if not local and not open_to_everyone:
             raise UserError(
                 f"At {host} everybody who reaches this machine could read all prompts and delete runs: give --lab "
-                "lab.toml (docs/shared-lab.md), or say --open-to-everyone too if that is meant."
+                "lab.toml (docs/shared-lab.md), or add --open-to-everyone to allow it."
             )
         return "" if local else f"Warning: {OPEN_TO_EVERYONE}"
     if found.people.way == "token":
@@ -55,7 +53,7 @@ def check_serving(host: str, found: Lab | None, open_to_everyone: bool) -> str:
                 "The lab's way is token, and there is none: write what `kvlab token` prints into [people.tokens], or "
                 "set KVLAB_TOKEN or KVLAB_TOKEN_FILE."
             )
-        return "" if local else "The token and all prompts travel in the clear: put a proxy with HTTPS in front."
+        return "" if local else "The token and all prompts travel unencrypted: put a proxy with HTTPS in front."
     if found.people.way == "oidc":
         _check_oidc(found)
     return ""
@@ -71,21 +69,21 @@ def _check_oidc(found: Lab) -> None:
 
 
 def server_command(root: Path, host: str, port: int, found: Lab | None = None) -> tuple[list[str], dict[str, str]]:
-    """The line that starts the dashboard's server over a folder of runs, and its environment.
+    """The command that starts the dashboard's server for a folder of runs, and its environment.
 
-    The server ends when its standard input does.
+    The server ends when its standard input closes.
     """
     # -P keeps the user's own files from being imported in place of libraries.
     line = [sys.executable, "-P", str(project_root() / "app" / "server" / "serve.py")]
     flags = [f"--{name}={value}" for name, value in server_options(host, port, found).items()]
     local = is_loopback(host)
-    told = {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and found is None else ""}
-    told |= {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # its own keeps what each of many threads has freed
-    return [*line, *flags], os.environ | told | {OPEN: "" if local or found else "yes"}
+    variables = {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and found is None else ""}
+    variables |= {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # Arrow's own pool keeps memory that threads freed
+    return [*line, *flags], os.environ | variables | {OPEN: "" if local or found else "yes"}
 
 
 def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]:
-    """Streamlit's options; given in full, so that no file in somebody's home loosens them."""
+    """Streamlit's options, given in full so that no configuration file in a home folder loosens them."""
     options: dict[str, object] = {
         "server.port": port,
         "server.address": host,
@@ -96,12 +94,12 @@ def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]
         "server.enableStaticServing": "false",
         "server.maxUploadSize": LARGEST_UPLOAD_MB,
         "browser.gatherUsageStats": "false",
-        # What a browser that is gone has open is kept for it so long; its address, and what it typed, it has itself.
+        # A disconnected session is kept this long; the browser itself keeps the address and what was typed.
         "server.disconnectedSessionTTL": GONE_SECONDS,
-        # A browser says with a request what it keeps of what it was sent, and gets no more of that than a name; as kept
-        # for 2 runs only, it was gone when keys were pressed faster than pages come, and the page lost its server.
+        # Messages the browser has cached are sent by name only. With 2 runs they expired when keys were pressed faster
+        # than pages were drawn, and the page lost its server.
         "global.maxCachedMessageAge": KEPT_RUNS,
-        "runner.postScriptGC": "false",  # all objects after every run of a page; the server does it now and then
+        "runner.postScriptGC": "false",  # after every run of a page; the server collects now and then instead
     }
     if not is_loopback(host) or found is not None:
         options["client.showErrorDetails"] = "none"  # a traceback names folders of the server

@@ -1,4 +1,4 @@
-"""How large the folder of runs may grow: the table `[disk]` of the lab's file, and what there is of the disk itself."""
+"""Disk rules of the runs folder (table `[disk]` of the lab's file), and the disk's free space."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ def _span(given: object) -> object:
 
 
 class DiskRules(BaseModel):
-    """What the folder may take, and when old recordings lose their arrays. Without a file: what the disk has."""
+    """Limits of the folder, and when old recordings lose their arrays. Without a file the disk is the limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     limit: Annotated[Amount, Field(ge=1)] | None = Field(None, description="bytes of the folder; none: the disk's")
-    warn: Annotated[float, Field(gt=0, le=1)] = Field(0.9, description="share of the limit from which on it is said")
+    warn: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.9, description="share of the limit from which a warning is shown"
+    )
     free: Annotated[Amount, Field(ge=0)] = Field(LEAST_FREE, description="bytes of the disk that stay free")
     thin_older_than: Annotated[int, BeforeValidator(_span)] | None = Field(
         None, description="such as 30d: older recordings lose their arrays once the folder is near its limit"
     )
 
 
-class Room(BaseModel):
-    """What the folder takes, and what it may."""
+class DiskUsage(BaseModel):
+    """Disk usage of the folder and its limits."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -46,7 +48,7 @@ class Room(BaseModel):
 
     @property
     def full(self) -> str:
-        """What is used up, as a clause; empty where there is room."""
+        """What is used up, as a clause; empty if there is space."""
         limit = self.rules.limit
         if limit is not None and self.used >= limit:
             return f"the folder of runs takes {format_bytes(self.used)}, and its limit is {format_bytes(limit)}"
@@ -56,7 +58,7 @@ class Room(BaseModel):
 
     @property
     def warning(self) -> str:
-        """A sentence once it is full or nearly; empty before."""
+        """A sentence if the folder is full or nearly full; else empty."""
         if self.full:
             return f"Nothing more is run here: {self.full}. Delete or thin recordings."
         limit, near = self.rules.limit, 2 * min(self.rules.free, self.total // 20)
@@ -69,11 +71,7 @@ class Room(BaseModel):
 
 
 def disk_rules() -> DiskRules:
-    """The rules of this lab.
-
-    Raises:
-        UserError: the lab's file says what cannot be.
-    """
+    """The rules of this lab. Raises UserError if the lab's file is invalid."""
     found = lab()
     try:
         return DiskRules() if found is None else DiskRules.model_validate(found.disk)
@@ -81,7 +79,7 @@ def disk_rules() -> DiskRules:
         raise UserError(f"In the lab's file, [disk]: {in_one_sentence(error)}") from error
 
 
-def room_of(root: Path, used: int) -> Room:
-    """What is left of a folder that takes `used` bytes."""
+def disk_usage_of(root: Path, used: int) -> DiskUsage:
+    """Usage of a folder that takes `used` bytes."""
     disk = shutil.disk_usage(root)
-    return Room(used=used, free=disk.free, total=disk.total, rules=disk_rules())
+    return DiskUsage(used=used, free=disk.free, total=disk.total, rules=disk_rules())

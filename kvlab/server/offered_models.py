@@ -1,6 +1,6 @@
-"""Models that whoever starts the dashboard puts on offer: folders given with `kvlab app --models DIR` or a lab file.
+"""Models a server offers: folders given with `kvlab app --models DIR` or a lab file.
 
-On a server with a lab file these, mini and the hub names in the file are all that can be asked for, by short names.
+On a server with a lab file only these, mini and the hub names in the file can be requested, by short names.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from kvlab.common.errors import UserError
 from kvlab.server.settings import lab
 
 FOLDERS = "KVLAB_MODELS"  # absolute paths, separated as PATH is: other processes have another current folder
-FITS = "KVLAB_FITS"  # where the fits of the worker's folder lie
-FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # how a method's setting names one
+FITS = "KVLAB_FITS"  # the folder of the worker's fits
+FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a fit's name in a method's settings
 DEPTHS = ("*", "*/*")  # a folder of models, and one sorted by owner; the folder itself may be a model too
 
 
 def given(folders: Sequence[Path]) -> str:
-    """What `KVLAB_MODELS` has to be for these folders. Raises UserError for one that is not there or has no model."""
+    """The value of `KVLAB_MODELS` for these folders. Raises UserError for one that is missing or has no model."""
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"There is no folder of models {folder}: give one that holds models saved by transformers.")
@@ -31,29 +31,28 @@ def given(folders: Sequence[Path]) -> str:
     return os.pathsep.join(str(folder.absolute()) for folder in folders)
 
 
-def shelf() -> list[str]:
-    """The models on offer as absolute paths, in alphabetic order a folder; each is looked for anew at every call."""
+def server_models() -> list[str]:
+    """Absolute paths of the models in the server's folders, sorted per folder; searched at every call."""
     found = (str(model) for folder in _folders() if folder.is_dir() for model in _models_in(folder))
     return list(dict.fromkeys(found))
 
 
 def offered() -> dict[str, str] | None:
-    """What a server with a lab file offers: by the name it is asked for, the folder or hub name; None without one."""
+    """Requestable names and their folder or hub name on a server with a lab file; None without one."""
     found = lab()
     if found is None:
         return None
     by_name = {"mini": "mini"} | {name: name for name in found.models.hub}
-    for model in shelf():
+    for model in server_models():
         short = short_name(model)
         by_name.setdefault(Path(model).name if Path(short).is_absolute() else short, model)
     return by_name
 
 
 def place_of(name: str, revision: str | None = None, cache_dir: str | None = None) -> str:
-    """Where the model of this name lies: on a server with a lab file what it offers, elsewhere the name itself.
+    """The folder or hub name of a model: what the lab file offers, or the name itself without one.
 
-    Raises:
-        UserError: this server does not offer it. The sentence is the same whether or not there is such a folder.
+    Raises UserError if this server does not offer it. The message is the same whether or not such a folder exists.
     """
     known = offered()
     if known is None:
@@ -61,12 +60,12 @@ def place_of(name: str, revision: str | None = None, cache_dir: str | None = Non
     if name not in known:
         raise UserError(f"This server has no model {name[:80]!r}: it has {', '.join(known)}.")
     if revision is not None or cache_dir is not None:
-        raise UserError("On this server models are as its administrator put them there: leave the revision out.")
+        raise UserError("On this server models are fixed by its administrator: leave the revision out.")
     return known[name]
 
 
 def short_name(model: str) -> str:
-    """A model as it is called within its folder, such as `meta/llama-8b`; one from elsewhere keeps its name."""
+    """A model's name within its folder, such as `meta/llama-8b`; other models keep their name."""
     for folder in _folders():
         if Path(model) != folder and Path(model).is_relative_to(folder):
             return str(Path(model).relative_to(folder))

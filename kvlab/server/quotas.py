@@ -1,4 +1,4 @@
-"""How much a person may ask for: the table `[limits]` of the lab's file, and one for whoever is named in it."""
+"""User quotas: the table `[limits]` of the lab's file, with entries per user."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Limits(BaseModel):
-    """Of one person; None: as much as there is."""
+    """Limits of one user; None: unlimited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    runs: Positive = Field(MOST_RUNS, description="runs a request")
-    queued: Positive = Field(MOST_QUEUED, description="jobs that wait or run")
-    tokens: Positive | None = Field(None, description="tokens a request: of its prompts and new ones, over all runs")
+    runs: Positive = Field(MOST_RUNS, description="runs per request")
+    queued: Positive = Field(MOST_QUEUED, description="waiting and running jobs")
+    tokens: Positive | None = Field(None, description="tokens per request: prompts and new tokens, over all runs")
     minutes: Annotated[float, Field(gt=0)] | None = Field(None, description="of compute in 24 hours")
-    disk: Annotated[Amount, Field(ge=1)] | None = Field(None, description="bytes of what a person made")
+    disk: Annotated[Amount, Field(ge=1)] | None = Field(None, description="bytes of the user's results")
 
 
 class _Table(Limits):
@@ -33,10 +33,9 @@ class _Table(Limits):
 
 
 def limits_of(name: str) -> Limits:
-    """The limits of the person of this name: their own where the file names them, else everybody's.
+    """The user's own limits if the file names them, else the general ones.
 
-    Raises:
-        UserError: the lab's file says what cannot be.
+    Raises UserError if the lab's file is invalid.
     """
     found = lab()
     if found is None:
@@ -55,7 +54,7 @@ SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def bytes_of(text: str) -> int:
-    """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
+    """Bytes from text such as 24GB, 512 MB or 800000; raises UserError for anything else."""
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
     if match is None or not 0 < float(match[1]) * UNITS[match[2].upper()] <= MOST:
         raise UserError(f"{text[:40]!r} is no amount of bytes: write it like 24GB.")
@@ -63,7 +62,7 @@ def bytes_of(text: str) -> int:
 
 
 def seconds_of(text: str) -> int:
-    """Seconds in words such as 30d, 12h or 2w; raises UserError for anything else."""
+    """Seconds from text such as 30d, 12h or 2w; raises UserError for anything else."""
     match = re.fullmatch(r"\s*(\d{1,6})\s*([hdw])\s*", text)
     if match is None:
         raise UserError(f"{text[:40]!r} is no span of time: write it like 30d, 12h or 2w.")

@@ -1,6 +1,6 @@
-"""The lab's one TOML file, `kvlab app --lab lab.toml`: who may do what, which models, how much.
+"""The lab's TOML file, `kvlab app --lab lab.toml`: sign-in, roles, models and quotas.
 
-Server and worker find it through the environment variable KVLAB_LAB; without it the dashboard serves one person.
+Server and worker find it through the environment variable KVLAB_LAB; without it the dashboard serves one user.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import decode_text, in_one_sentence, read_file
-from kvlab.server.users import Person, Role
+from kvlab.server.users import Role, User
 
 VARIABLE = "KVLAB_LAB"
 LARGEST = 1 << 20
@@ -35,7 +35,7 @@ def _address(text: str) -> str:
 
 def _header(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9-]+", text):
-        raise UserError(f"{text!r} is no name of a header: write one such as X-Forwarded-User.")
+        raise UserError(f"{text!r} is no header name: write one such as X-Forwarded-User.")
     return text
 
 
@@ -56,13 +56,13 @@ class _Table(BaseModel):
 
 
 class People(_Table):
-    """How people are known, and their roles."""
+    """How users sign in, and their roles."""
 
     way: Way
     proxy: tuple[Annotated[str, AfterValidator(_address)], ...] = ("127.0.0.1", "::1")
     header: Annotated[str, AfterValidator(_header)] = "X-Forwarded-User"
     secrets: Path | None = Field(None, description="Streamlit's secrets.toml with the table [auth]")
-    claim: str = Field("email", description="what of the identity names a person")
+    claim: str = Field("email", description="the identity claim with the user's name")
     tokens: dict[Annotated[str, AfterValidator(_known_role)], Annotated[str, AfterValidator(_hash)]] = {}
     administer: tuple[str, ...] = ()
     run: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ class People(_Table):
     default: Literal["nobody", "look", "run"] = Field("run", description="the role of everybody else")
 
     @model_validator(mode="after")
-    def _the_way_has_what_it_needs(self) -> People:
+    def _sign_in_is_complete(self) -> People:
         if self.way == "oidc" and self.secrets is None:
             raise UserError("people.way is oidc: name the file with the table [auth] as people.secrets.")
         if self.way == "token" and (self.administer or self.run or self.look):
@@ -78,26 +78,24 @@ class People(_Table):
         return self
 
     def role(self, name: str) -> Role:
-        """The role of the person of this name."""
         for role in (Role.ADMINISTER, Role.RUN, Role.LOOK):
             if name in getattr(self, role.value):
                 return role
         return Role(self.default)
 
-    def person(self, name: str) -> Person:
-        """The person of this name, as the file has it."""
-        return Person(name, self.role(name))
+    def person(self, name: str) -> User:
+        return User(name, self.role(name))
 
 
 class Models(_Table):
-    """All the models that can be asked for on this server, mini beside them."""
+    """All models that can be requested on this server, besides mini."""
 
     folders: tuple[Path, ...] = Field((), description="folders of models, as `kvlab app --models` takes them")
     hub: tuple[str, ...] = Field((), description="hub names")
 
 
 class Lab(_Table):
-    """The file as it is: `limits` and `disk` as tables, which their own modules read."""
+    """The file; `limits` and `disk` are tables that their own modules parse."""
 
     people: People
     models: Models = Models()
@@ -106,10 +104,9 @@ class Lab(_Table):
 
 
 def lab() -> Lab | None:
-    """The settings that KVLAB_LAB names, read anew whenever the file changed; None for a lab of one.
+    """The settings in the file KVLAB_LAB, read again after changes; None for a single-user lab.
 
-    Raises:
-        UserError: the file cannot be read, or says what it cannot mean.
+    Raises UserError if the file cannot be read or is invalid.
     """
     named = os.environ.get(VARIABLE)
     return read_lab(Path(named)) if named else None
@@ -128,8 +125,8 @@ def read_lab(path: Path) -> Lab:
 def _read(path: Path, stamp: tuple[int, int]) -> Lab:
     # The stamp is part of the key only: a changed file is read again.
     try:
-        told = tomllib.loads(decode_text(read_file(path, "The lab file", LARGEST), f"The lab file {path}"))
-        return _whole(Lab.model_validate(told), path.absolute().parent)
+        values = tomllib.loads(decode_text(read_file(path, "The lab file", LARGEST), f"The lab file {path}"))
+        return _whole(Lab.model_validate(values), path.absolute().parent)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"The lab file {path} is no TOML: {error}.") from error
     except ValidationError as error:
@@ -137,7 +134,7 @@ def _read(path: Path, stamp: tuple[int, int]) -> Lab:
 
 
 def _whole(found: Lab, beside: Path) -> Lab:
-    """The same with whole paths: the file names others beside itself."""
+    """The same with absolute paths: paths in the file are relative to it."""
     secrets = None if found.people.secrets is None else beside / found.people.secrets
     folders = tuple(beside / folder for folder in found.models.folders)
     people = found.people.model_copy(update={"secrets": secrets})

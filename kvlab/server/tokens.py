@@ -1,7 +1,7 @@
-"""Shared tokens by their hashes, and the signed cookie that says who gave one. Standard library only.
+"""Sign-in with shared tokens, stored as hashes, and a signed cookie. Standard library only.
 
-A token is hashed with scrypt (RFC 7914); compared in constant time. The cookie holds name, role and time in the clear
-under an HMAC-SHA256, whose key changes with the tokens: a new token ends every sign-in of before.
+Tokens are hashed with scrypt (RFC 7914) and compared in constant time. The cookie holds name, role and time in plain
+text under an HMAC-SHA256 whose key depends on the tokens: a new token ends all earlier sign-ins.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvlab.common.errors import UserError
-from kvlab.server.users import Person, Role
+from kvlab.server.users import Role, User
 
-SCRYPT = {"n": 2**14, "r": 8, "p": 1, "dklen": 32}  # 16 MiB and some 50 ms a try
+SCRYPT = {"n": 2**14, "r": 8, "p": 1, "dklen": 32}  # 16 MiB and some 50 ms per try
 LONGEST_TOKEN, SHORTEST_TOKEN = 512, 12
 SECONDS_SIGNED_IN = 14 * 24 * 3600
 NAME = re.compile(r"[\w.@+-](?:[\w.@+ -]{0,58}[\w.@+-])?")
-# Where a container has no lab file with hashes: the token itself, or a file that holds it; each for one role.
+# For containers without a lab file: the token itself, or a file that holds it; one per role.
 VARIABLES = {"KVLAB_TOKEN": Role.RUN, "KVLAB_LOOK_TOKEN": Role.LOOK, "KVLAB_ADMIN_TOKEN": Role.ADMINISTER}
 
 
 def new_token() -> str:
-    """A token nobody guesses: 192 random bits in 32 signs."""
+    """A random token: 192 bits in 32 characters."""
     return secrets.token_urlsafe(24)
 
 
 def hash_token(token: str, salt: bytes | None = None) -> str:
-    """What stands for the token in a lab file; a salt of 16 bytes where none is given."""
+    """The token's hash for a lab file; a random salt of 16 bytes by default."""
     salt = salt or secrets.token_bytes(16)
     return f"scrypt:{salt.hex()}:{_scrypt(token, salt).hex()}"
 
 
 def role_of(token: str, hashes: Mapping[str, str]) -> Role | None:
-    """The highest role that the token opens; None for a wrong one. Takes as long for either."""
+    """The highest role that the token opens; None for a wrong one. Takes equally long for either."""
     opened = []
     for role, known in hashes.items():
         _, salt, digest = known.split(":")
@@ -50,10 +50,9 @@ def role_of(token: str, hashes: Mapping[str, str]) -> Role | None:
 
 
 def hashes_from_environment() -> dict[str, str]:
-    """Hashes of the tokens that KVLAB_TOKEN and its like give, or the files that KVLAB_TOKEN_FILE and its like name.
+    """Hashes of the tokens in KVLAB_TOKEN and similar variables, or in files named by KVLAB_TOKEN_FILE and similar.
 
-    Raises:
-        UserError: a file cannot be read, or a token is too short.
+    Raises UserError if a file cannot be read, or a token is too short.
     """
     found = {}
     for variable, role in VARIABLES.items():
@@ -65,24 +64,22 @@ def hashes_from_environment() -> dict[str, str]:
                 raise UserError(f"{variable}_FILE names a file that cannot be read: {error}.") from error
         if token:
             if len(token) < SHORTEST_TOKEN:
-                raise UserError(f"{variable} is shorter than {SHORTEST_TOKEN} signs: `kvlab token` makes a good one.")
-            # Kept in memory alone, where the same salt makes the same key of cookies at every start.
+                raise UserError(
+                    f"{variable} is shorter than {SHORTEST_TOKEN} characters: `kvlab token` makes a good one."
+                )
+            # Kept in memory only; a fixed salt keeps the cookies' key the same over restarts.
             found[role.value] = hash_token(token, hashlib.sha256(variable.encode()).digest()[:16])
     return found
 
 
 def forget_environment() -> None:
-    """Take the tokens out of this process's environment: what it starts need not know them."""
+    """Remove the tokens from this process's environment, so that child processes do not get them."""
     for variable in VARIABLES:
         os.environ.pop(variable, None)
 
 
 def check_name(text: str) -> str:
-    """The name somebody gives with a token.
-
-    Raises:
-        UserError: it is none.
-    """
+    """The name given with a token. Raises UserError if it is no valid name."""
     name = " ".join(text.split())
     if not NAME.fullmatch(name):
         raise UserError("Give your name in at most 60 letters, digits, dots, dashes and spaces.")
@@ -90,7 +87,7 @@ def check_name(text: str) -> str:
 
 
 def signing_key(file: Path, hashes: Mapping[str, str]) -> bytes:
-    """The key of cookies: of a secret file, made where there is none, and of the tokens."""
+    """The cookies' key, derived from a secret file (created if missing) and the tokens."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
@@ -100,14 +97,14 @@ def signing_key(file: Path, hashes: Mapping[str, str]) -> bytes:
     return hmac.digest(file.read_bytes(), json.dumps(sorted(hashes.items())).encode(), "sha256")
 
 
-def seal(person: Person, key: bytes, now: float | None = None) -> str:
-    """The cookie of a person who gave a token."""
+def seal(person: User, key: bytes, now: float | None = None) -> str:
+    """The cookie of a user who signed in with a token."""
     said = {"name": person.name, "role": person.role.value, "at": int(time.time() if now is None else now)}
     body = base64.urlsafe_b64encode(json.dumps(said).encode()).decode()
     return f"{body}.{hmac.digest(key, body.encode(), 'sha256').hex()}"
 
 
-def unseal(cookie: str, key: bytes, now: float | None = None) -> Person | None:
+def unseal(cookie: str, key: bytes, now: float | None = None) -> User | None:
     """Who the cookie says it is; None for one that was changed, is too old or was made with another key."""
     body, _, seal_found = cookie.partition(".")
     right = hmac.digest(key, body.encode("utf-8", "replace"), "sha256").hex()
@@ -115,7 +112,7 @@ def unseal(cookie: str, key: bytes, now: float | None = None) -> Person | None:
         return None
     said = json.loads(base64.urlsafe_b64decode(body))
     age = (time.time() if now is None else now) - said["at"]
-    return Person(said["name"], Role(said["role"])) if age < SECONDS_SIGNED_IN else None
+    return User(said["name"], Role(said["role"])) if age < SECONDS_SIGNED_IN else None
 
 
 def _scrypt(token: str, salt: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Who asks, and what they may do."""
+"""The acting user and their role."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import total_ordering
 
-from kvlab.common.context_value import meanwhile
+from kvlab.common.context_value import temporarily
 from kvlab.common.errors import UserError
 
 
 @total_ordering
 class Role(Enum):
-    """What a person may do; each role may do what those before it may."""
+    """A user's role; each includes the rights of those before it."""
 
     NOBODY = "nobody"
     LOOK = "look"
@@ -28,81 +28,76 @@ class Role(Enum):
 
 
 @dataclass(frozen=True)
-class Person:
-    """Somebody at the dashboard or in a terminal; the name is "" in a lab of one."""
+class User:
+    """A user of the dashboard or a terminal; the name is "" in a single-user lab."""
 
     name: str
     role: Role
 
 
-ALONE = Person("", Role.ADMINISTER)  # whoever sits at the machine: the command line, and a dashboard without a lab file
-_asks: Callable[[], Person] = lambda: ALONE  # noqa: E731
-_here: ContextVar[Person | None] = ContextVar("acting", default=None)
+ALONE = User("", Role.ADMINISTER)  # of the command line, and of a dashboard without a lab file
+_asks: Callable[[], User] = lambda: ALONE  # noqa: E731
+_here: ContextVar[User | None] = ContextVar("acting", default=None)
 
 
-def ask_who(who: Callable[[], Person]) -> None:
-    """From now on `who` says for whom this process acts: the dashboard's server sets it, nothing else does."""
+def set_current_user(who: Callable[[], User]) -> None:
+    """Set the function that returns the acting user; only the dashboard's server calls it."""
     global _asks
     _asks = who
 
 
 @contextmanager
-def acting_for(person: Person) -> Iterator[None]:
-    """What is made meanwhile is this person's."""
+def acting_for(user: User) -> Iterator[None]:
+    """Let this process act for a user inside the block."""
     before = _asks
-    ask_who(lambda: person)
+    set_current_user(lambda: user)
     try:
         yield
     finally:
-        ask_who(before)
+        set_current_user(before)
 
 
-def in_place_of(person: Person) -> AbstractContextManager[None]:
-    """What this thread does meanwhile it does for this person, whoever the others act for."""
-    return meanwhile(_here, person)
+def acting_as(user: User) -> AbstractContextManager[None]:
+    """Let this thread act for a user inside the block, whatever other threads do."""
+    return temporarily(_here, user)
 
 
-def acting() -> Person:
-    """The person for whom this process acts now."""
+def acting() -> User:
+    """The user for whom this process acts now."""
     return _here.get() or _asks()
 
 
 def viewer() -> str:
-    """For keys of what is kept over people: equal where the same runs may be seen."""
-    person = acting()
-    return "" if person.role is Role.ADMINISTER else f"{person.role.value} {person.name}"
+    """Cache key of the acting user: equal for users who may see the same runs."""
+    user = acting()
+    return "" if user.role is Role.ADMINISTER else f"{user.role.value} {user.name}"
 
 
 def may_see(owner: str, private: bool) -> bool:
-    """Whether the person who acts may look at what this owner has, private or not."""
-    person = acting()
-    return person.role is Role.ADMINISTER or (person.role >= Role.LOOK and (not private or is_owner(owner)))
+    """Whether the acting user may see what this owner has, private or not."""
+    user = acting()
+    return user.role is Role.ADMINISTER or (user.role >= Role.LOOK and (not private or is_owner(owner)))
 
 
 def is_owner(owner: str) -> bool:
-    """Whether it belongs to the person who acts; to an administrator all does, and what has no owner to them alone."""
-    person = acting()
-    return person.role is Role.ADMINISTER or (person.role >= Role.RUN and owner != "" and owner == person.name)
+    """Whether the acting user owns it; administrators own everything, and alone what has no owner."""
+    user = acting()
+    return user.role is Role.ADMINISTER or (user.role >= Role.RUN and owner != "" and owner == user.name)
 
 
 def require_owner(owner: str, what: str) -> None:
-    """Nothing, where the person who acts may do `what` ("delete this") to what belongs to this owner.
+    """Check that the acting user may do `what` ("delete this") to what this owner has.
 
-    Raises:
-        UserError: it belongs to another person.
+    Raises UserError if it belongs to another user.
     """
     if not is_owner(owner):
         whose = f"It belongs to {owner}" if owner else "It belongs to nobody here"
         raise UserError(f"{whose}: only its owner and an administrator may {what}.")
 
 
-def require(role: Role, what: str) -> Person:
-    """The person who acts, if they may do `what` ("start runs").
-
-    Raises:
-        UserError: their role is lower.
-    """
-    person = acting()
-    if person.role < role:
+def require(role: Role, what: str) -> User:
+    """The acting user, if they may do `what` ("start runs"). Raises UserError if their role is too low."""
+    user = acting()
+    if user.role < role:
         raise UserError(f"You may not {what} on this server: ask an administrator for the role {role.value!r}.")
-    return person
+    return user

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
-from kvlab.requests.budget import AUTO, NATIVE, Budget, meant_store
+from kvlab.requests.budget import AUTO, NATIVE, Budget, resolve_store
 from kvlab.stores.code import Code
 from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
@@ -76,7 +76,7 @@ SETTINGS = {"sinks": 0, "residual": 1, "group": 2}  # with the minimum of each
 
 
 def store_of(name: str) -> Store:
-    """Return a store by name, such as `kivi4`, or with settings, such as `kivi4/group=64/residual=128`.
+    """Restore a store by name, such as `kivi4`, or with settings, such as `kivi4/group=64/residual=128`.
 
     Raises UserError for an unknown store or setting.
     """
@@ -107,8 +107,8 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
 
 
 def store_under(name: str, budget: Budget) -> Store:
-    """Return a store by name, with `auto` resolved by the budget (`kvlab.requests.budget`)."""
-    return store_of(meant_store(name, budget))
+    """Restore a store by name, with `auto` resolved by the budget (`kvlab.requests.budget`)."""
+    return store_of(resolve_store(name, budget))
 
 
 def as_held(store: Store, code: Code | None, states: Tensor, order: Tensor, live: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import is_alive, this_place
+from kvlab.common.liveness import host_id, is_alive
 
 LEASE_SECONDS = 60.0
 
@@ -37,12 +37,12 @@ class Holder:
     def this_process(cls) -> Holder:
         """A new name for this process."""
         name = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
-        return cls(name, this_place(), os.getpid(), datetime.now(UTC).isoformat())
+        return cls(name, host_id(), os.getpid(), datetime.now(UTC).isoformat())
 
     @property
     def is_dead(self) -> bool:
         """Whether the process is known to be gone; of another machine that cannot be told."""
-        return self.place == this_place() and not is_alive(self.pid, self.since)
+        return self.place == host_id() and not is_alive(self.pid, self.since)
 
 
 def disk_time(folder: Path) -> float:

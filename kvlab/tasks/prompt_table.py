@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import listed
 from kvlab.common.validation import plain_text, read_json
-from kvlab.requests.conversation import Turn, as_text, left_out_of, read_turns
+from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages
 from kvlab.tasks.rows import is_conversation
 
 NEW_TOKENS = 32
@@ -111,7 +111,7 @@ class PromptRow:
 
     def turns(self) -> tuple[Turn, ...]:
         """The conversation, empty if there is none. Raises UserError for one that no model could answer."""
-        return () if self.chat is None else read_turns(_messages(self.values[self.chat]), self.what)[0]
+        return () if self.chat is None else parse_messages(_messages(self.values[self.chat]), self.what)[0]
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ class PromptRow:
         names += [own for one in spare if _is_text(self.values[own := self.columns[one]])]
         notes = [f"Left out of the prompt: the column{'s' * (len(names) > 1)} {_some(names)}."] if names else []
         if self.chat and self.chat in read:
-            notes += left_out_of(_messages(self.values[self.chat]) or [])
+            notes += dropped_parts(_messages(self.values[self.chat]) or [])
         return tuple(notes)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import is_written
+from kvlab.common.liveness import is_being_written
 from kvlab.common.transactions import transaction
 from kvlab.requests.compare import Bytes, Fraction, Slots
 from kvlab.requests.repeats import BatchName
@@ -260,7 +260,7 @@ def _present(root: Path, entry: RunEntry, stamp: int) -> RunEntry:
 
 def _verified(root: Path, entry: RunEntry) -> RunEntry:
     """The entry as it is now: an unfinished one may have ended without telling the index."""
-    if entry.status != "running" or is_written(root / entry.run_id, entry.worker_pid, entry.created):
+    if entry.status != "running" or is_being_written(root / entry.run_id, entry.worker_pid, entry.created):
         return entry
     try:
         record = read_record(root / entry.run_id)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 
 FOLDER = "killed"
 
@@ -19,7 +19,7 @@ class Found(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     search: str = Field(description="what was looked for, such as `tokens`")
-    returned: Return
+    returned: Restore
     restores: bool
     complete: bool = Field(description="bisection came to its end, and not to that of its reruns")
     tried: int = Field(ge=0, description="reruns of this search")

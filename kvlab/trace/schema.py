@@ -27,7 +27,7 @@ from kvlab.requests.facts import Fact
 from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.requests.recording import Recording
 from kvlab.requests.repeats import Repeat
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 
 # 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
 SCHEMA_VERSION = 2
@@ -146,7 +146,7 @@ class RunRecord(BaseModel):
     )
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
-    returned: Return | None = Field(None, description="what was given back on top of the budget")
+    returned: Restore | None = Field(None, description="what was given back on top of the budget")
     level: RecordLevel
     max_new_tokens: Count
     compress_every: int = Field(1, ge=1)

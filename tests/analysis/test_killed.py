@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from kvlab.analysis.comparison import restore
-from kvlab.jobs.rerun_restored import given_back
-from kvlab.requests.restore import Return
+from kvlab.jobs.rerun_restored import rerun_with_restored
+from kvlab.requests.restore import Restore
 from kvlab.trace import Run, open_run
 from kvlab.trace.record import choice_of
 from kvlab.trace.restore_results import Found, Rescue
 from tests.synthetic.runs import write_synthetic_run
 
 
-def found(search: str, returned: Return, slots: int, restores: bool = True, complete: bool = True) -> Found:
+def found(search: str, returned: Restore, slots: int, restores: bool = True, complete: bool = True) -> Found:
     return Found(search=search, returned=returned, restores=restores, complete=complete, tried=2, slots=slots)
 
 
@@ -41,9 +41,9 @@ def dropped_first(run: Run, layer: int, head: int, step: int) -> int:
 def test_the_cheapest_is_named_with_the_head_that_dropped_it_and_when(run: Run):
     token = dropped_first(run, 0, 1, 0)
     text = run.tokens[run.tokens["phase"] == "prompt"]["text"].tolist()[token].strip()
-    some, one = Return(tokens=(token,)), Return(tokens=(token,), heads=((0, 0), (0, 1)))
+    some, one = Restore(tokens=(token,)), Restore(tokens=(token,), heads=((0, 0), (0, 1)))
     rescue = known(
-        run, found("tokens", some, 12), found("reading heads", one, 2), found("heads", Return(kind="heads"), 1, False)
+        run, found("tokens", some, 12), found("reading heads", one, 2), found("heads", Restore(kind="heads"), 1, False)
     )
     assert restore.sentence(rescue, run) == (
         f"h2o 20 % fails because layer 0 head 1 dropped “{text}” at the prompt's end; "
@@ -53,31 +53,31 @@ def test_the_cheapest_is_named_with_the_head_that_dropped_it_and_when(run: Run):
 
 def test_what_left_later_is_said_to_have_left_while_decoding(run: Run):
     later = dropped_first(run, 0, 1, 3)
-    rescue = known(run, found("tokens", Return(tokens=(later,), heads=((0, 1),)), 1))
+    rescue = known(run, found("tokens", Restore(tokens=(later,), heads=((0, 1),)), 1))
     assert "while decoding; keeping this token in 1 head" in restore.sentence(rescue, run)
 
 
 def test_heads_and_merges_have_sentences_of_their_own(run: Run):
-    heads = Return(kind="heads", heads=((3, 2), (3, 1)))
+    heads = Restore(kind="heads", heads=((3, 2), (3, 1)))
     assert (
         "by what layer 3 head 1 and layer 3 head 2 lost; the full cache there restores the answer, costing 96 slots"
         in (restore.sentence(known(run, found("heads", heads, 96)), run))
     )
-    evict = known(run, found("evict", Return(kind="evict", heads=((0, 0),)), 0))
+    evict = known(run, found("evict", Restore(kind="evict", heads=((0, 0),)), 0))
     assert "by merging; evicting what it merges in layer 0 head 0 restores the answer, costing no slot more" in (
         restore.sentence(evict, run)
     )
 
 
 def test_nothing_found_is_said_with_how_much_was_tried(run: Run):
-    rescue = known(run, found("tokens", Return(tokens=(1,)), 4, restores=False))
+    rescue = known(run, found("tokens", Restore(tokens=(1,)), 4, restores=False))
     assert "nothing that was tried in 7 reruns restores “48213”" in restore.sentence(rescue, run)
     assert restore.search_table(rescue)["outcome"].tolist() == ["not even all of it restores the answer"]
 
 
 def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
-    back = Return(tokens=(738, 739, 740))
-    request = given_back(run.record, back)
+    back = Restore(tokens=(738, 739, 740))
+    request = rerun_with_restored(run.record, back)
     assert [choice.label for choice in request.choices] == [run.record.label, f"{run.record.label} + tokens 738-740"]
     again = run.record.model_copy(update={"returned": back, "label": request.choices[1].label})
     assert choice_of(again).label == again.label, "also when it is itself made again"

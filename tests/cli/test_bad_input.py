@@ -17,7 +17,7 @@ from kvlab.requests.compare import CompareRequest
 
 PROMPT = "The quick brown fox jumps over the lazy dog while the band plays on. " * 3
 ENDLESS = str(2**70)
-HALF = "half of a sign"
+HALF = "an unpaired surrogate"
 
 
 def sentence(*arguments: str) -> str:
@@ -48,7 +48,7 @@ def compare(tiny_model_folder: Path, tmp_path: Path) -> Callable[..., str]:
     ("option", "value", "named"),
     [
         ("--prompt", "abc \ud800 def", HALF),
-        ("--prompt", "abc \0 def", "control signs"),
+        ("--prompt", "abc \0 def", "control characters"),
         ("--answer", "\ud800", HALF),
         ("--fact", "\ud800", "letter by letter"),
         ("--system", "\ud800", "--system"),

@@ -11,7 +11,7 @@ from kvlab.common.errors import UserError
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.methods.wrappers.restore import giving_back
 from kvlab.models.load import load_model
-from kvlab.requests.restore import Return, head_words, spans
+from kvlab.requests.restore import Restore, head_words, spans
 
 METHODS = (
     "streaming-llm", "h2o", "snapkv", "adakv", "zsmerge", "kvmerger", "keepkv", "pyramid-pool", "gvote", "d2o", "cam",
@@ -47,7 +47,7 @@ def held(lab, method: str, **options) -> Prefix:
     return Prefix(cache)
 
 
-def given(lab, prefix: Prefix, method: str, returned: Return | None):
+def given(lab, prefix: Prefix, method: str, returned: Restore | None):
     pipeline = made(lab, method).settings.pipeline
     layers = [layer.layer_idx for layer in prefix.prompt_cache.compressed_layers()]
     return prefix.cache(giving_back(pipeline, returned, layers, ROOM))
@@ -81,14 +81,14 @@ def test_going_on_gives_what_reading_the_prompt_again_gives_however_often(lab, m
 def test_all_heads_given_back_are_the_full_cache(lab, method: str):
     full = make_cache(lab, "full")
     prefill(lab, full, text())
-    back = given(lab, held(lab, method), method, Return(kind="heads"))
+    back = given(lab, held(lab, method), method, Restore(kind="heads"))
     torch.testing.assert_close(decoded(lab, back), decoded(lab, full), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_tokens_given_back_stay_beside_all_that_the_method_keeps(lab, method: str):
     prefix = held(lab, method)
-    own, back = (given(lab, prefix, method, back) for back in (None, Return(tokens=CHOSEN, heads=((0, 0), (1, 1)))))
+    own, back = (given(lab, prefix, method, back) for back in (None, Restore(tokens=CHOSEN, heads=((0, 0), (1, 1)))))
     for cache in (own, back) if method == "d2o" else ():  # decides at the first token after the prompt
         decode_one(lab, cache, torch.tensor(5))
     before, after = held_positions(own), held_positions(back)
@@ -105,7 +105,7 @@ def test_tokens_given_back_stay_beside_all_that_the_method_keeps(lab, method: st
 @pytest.mark.parametrize("method", ["keepkv", "zsmerge", "kvmerger", "d2o", "cam"])
 def test_evicting_instead_of_merging_leaves_what_stayed_as_it_was(lab, method: str):
     prefix = held(lab, method)
-    back = given(lab, prefix, method, Return(kind="evict"))
+    back = given(lab, prefix, method, Restore(kind="evict"))
     decode_one(lab, back, torch.tensor(5))
     keys = [layer.slots.keys for layer in prefix.prompt_cache.compressed_layers()]
     for layer, own in zip(back.compressed_layers(), keys, strict=True):
@@ -120,7 +120,7 @@ def test_evicting_instead_of_merging_leaves_what_stayed_as_it_was(lab, method: s
 @pytest.mark.parametrize("method", ["keepkv", "kvmerger", "pyramid-pool"])
 def test_what_would_be_merged_keeps_slots_of_its_own(lab, method: str):
     prefix = held(lab, method)
-    own, back = (given(lab, prefix, method, back) for back in (None, Return(kind="apart")))
+    own, back = (given(lab, prefix, method, back) for back in (None, Restore(kind="apart")))
     merged = [float((layer.slots.votes * layer.slots.valid).sum()) for layer in own.compressed_layers()]
     assert any(total > layer.slots.valid.sum() for total, layer in zip(merged, own.compressed_layers(), strict=True))
     for layer in back.compressed_layers():
@@ -136,5 +136,5 @@ def test_names_are_short():
     assert spans((5, 3, 4, 9)) == "3-5, 9"
     assert head_words([(3, 2)]) == "layer 3 head 2"
     assert head_words([(1, 0), (2, 0), (4, 1)]) == "3 heads of layers 1-2, 4"
-    assert Return(tokens=(738, 739)).words == "+ tokens 738-739"
-    assert Return(kind="heads", heads=((3, 2),)).words == "+ full cache in layer 3 head 2"
+    assert Restore(tokens=(738, 739)).words == "+ tokens 738-739"
+    assert Restore(kind="heads", heads=((3, 2),)).words == "+ full cache in layer 3 head 2"

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import CompareRequest, MethodChoice, OnePrompt
-from kvlab.requests.conversation import Turn, as_text, left_out_of, read_turns, said_in
+from kvlab.requests.conversation import Turn, as_text, dropped_parts, parse_messages, turn_spans
 
 SAID = st.text("ab \n:.é", min_size=1, max_size=12).filter(str.strip)
 ROUNDS = st.lists(SAID, min_size=1, max_size=7).filter(lambda said: len(said) % 2 == 1)
@@ -27,7 +27,7 @@ def turns_of(said: list[str]) -> tuple[Turn, ...]:
 def test_every_turn_stands_in_the_text_in_order(said: list[str]) -> None:
     text = as_text(turns_of(said))
     assert text.startswith("User: ") and text.endswith("\n\nAssistant:")
-    assert [text[start:stop] for start, stop in said_in(text)] == [one.strip() for one in said]
+    assert [text[start:stop] for start, stop in turn_spans(text)] == [one.strip() for one in said]
 
 
 @given(ROUNDS, st.data())
@@ -66,7 +66,7 @@ def test_a_fact_of_any_turn_is_found_where_a_template_puts_it(said: list[str], d
 )  # fmt: skip
 def test_what_is_no_conversation_is_one_sentence(messages: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        read_turns(messages, "it")
+        parse_messages(messages, "it")
 
 
 def test_parts_that_are_no_text_are_counted_and_other_names_of_roles_are_known() -> None:
@@ -75,7 +75,9 @@ def test_parts_that_are_no_text_are_counted_and_other_names_of_roles_are_known()
         {"type": "image_url", "image_url": {}},
         {"type": "text", "text": "this?"},
     ]
-    turns, dropped = read_turns([{"role": "developer", "content": "Brief."}, {"role": "human", "content": parts}], "it")
+    turns, dropped = parse_messages(
+        [{"role": "developer", "content": "Brief."}, {"role": "human", "content": parts}], "it"
+    )
     assert turns == (Turn(role="system", content="Brief."), Turn(role="user", content="What is\nthis?"))
     assert dropped == 1
 
@@ -99,8 +101,8 @@ def test_parts_that_are_no_text_are_counted_and_other_names_of_roles_are_known()
 )  # fmt: skip
 def test_what_a_message_holds_beside_its_text_is_named(message: dict[str, Any], said: tuple[str, ...]) -> None:
     messages = [{"role": "user", **message}]
-    assert left_out_of(messages) == said
-    turns, _ = read_turns(messages, "it")
+    assert dropped_parts(messages) == said
+    turns, _ = parse_messages(messages, "it")
     assert turns[0].content.startswith("x")
 
 

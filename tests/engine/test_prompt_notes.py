@@ -10,17 +10,17 @@ import pytest
 from kvlab.common.assets import asset_path
 from kvlab.engine import compare
 from kvlab.model_info import token_count
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
-from kvlab.requests.prompt_notes import MARKERS, Reader, prompt_notes
+from kvlab.requests.prompt_notes import MARKERS, TokenizerInfo, prompt_notes
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE
 
-LLAMA = Reader("<s>", "</s>", ("<s>", "</s>", "<unk>"))
-CHATML = Reader(None, "<|im_end|>", ("<|im_start|>", "<|im_end|>"), "{{'<|im_start|>' + m.role + '<|im_end|>'}}")
-SMOLLM = Reader("<|im_start|>", "<|im_end|>", ("<|im_start|>", "<|im_end|>"))
-GPT2 = Reader("<|endoftext|>", "<|endoftext|>", ("<|endoftext|>",))
+LLAMA = TokenizerInfo("<s>", "</s>", ("<s>", "</s>", "<unk>"))
+CHATML = TokenizerInfo(None, "<|im_end|>", ("<|im_start|>", "<|im_end|>"), "{{'<|im_start|>' + m.role + '<|im_end|>'}}")
+SMOLLM = TokenizerInfo("<|im_start|>", "<|im_end|>", ("<|im_start|>", "<|im_end|>"))
+GPT2 = TokenizerInfo("<|endoftext|>", "<|endoftext|>", ("<|endoftext|>",))
 RENDERED = "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -52,7 +52,7 @@ RENDERED = "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n"
     ],
 )
 def test_what_is_likely_a_mistake_is_one_sentence(
-    prompt: str, tokens: list[str], templated: bool, reader: Reader, words: str
+    prompt: str, tokens: list[str], templated: bool, reader: TokenizerInfo, words: str
 ):
     notes = prompt_notes(prompt, tokens, templated, reader)
     assert len(notes) == bool(words) and all(words in note for note in notes)
@@ -83,4 +83,4 @@ def test_a_run_and_the_form_say_the_same(tmp_path: Path):
         notes = [
             note for note in record.notes if "prompt" in note.lower() and ("<bos>" in note or "looks like" in note)
         ]
-        assert notes == token_count.notes(prompt, Manner(str(folder), chat)) and len(notes) == count, prompt
+        assert notes == token_count.notes(prompt, ChatFormat(str(folder), chat)) and len(notes) == count, prompt

@@ -24,7 +24,7 @@ from kvlab.figures import influence as influences
 from kvlab.figures import lineage as rivers
 from kvlab.figures import regret as regrets
 from kvlab.figures import restore as killeds
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 from kvlab.trace import Run
 from kvlab.trace.restore_results import Found, Rescue
 
@@ -139,7 +139,7 @@ def _of_decision(run: Run) -> Iterator[Drawn]:
 
 
 def _of_killed(run: Run) -> Iterator[Drawn]:
-    found = Found(search="tokens", returned=Return(tokens=(3,)), restores=True, complete=True, tried=1, slots=1,
+    found = Found(search="tokens", returned=Restore(tokens=(3,)), restores=True, complete=True, tried=1, slots=1,
                   kl=(0.1, 0.0), attention=(0.4, 0.1))  # fmt: skip
     known = Rescue(
         run_id="a", comparison_id="b", label="c", answer="d", expected=True, reruns=1, most_reruns=2, seconds=1.0,

@@ -22,27 +22,27 @@ def work_off(root: Path, compare: str = worker.COMPARE, count: int = 1) -> str:
     job_id = ""
     with queue_db.database(root) as connection:
         with queue_db.transaction(connection):
-            assert worker_slots.take_place(connection, os.getpid())
+            assert worker_slots.take_slot(connection, os.getpid())
         for _ in range(count):
-            job = queue_db.claim(connection, os.getpid(), worker_slots.this_place())
+            job = queue_db.claim(connection, os.getpid(), worker_slots.host_id())
             assert job is not None
             worker.run_job(connection, root, job, compare, threading.Event())
             job_id = job["job_id"]
-        worker_slots.leave_place(connection, os.getpid())
+        worker_slots.leave_slot(connection, os.getpid())
     return job_id
 
 
 @contextmanager
 def cancelled_after(done: int, root: Path, job_id: str) -> Iterator[None]:
     """In here the job is cancelled as soon as it has reported `done` parts."""
-    report = worker.JobTalk.report
+    report = worker.JobReporter.report
 
-    def listen(self: worker.JobTalk, progress: Progress) -> None:
+    def listen(self: worker.JobReporter, progress: Progress) -> None:
         report(self, progress)
         if progress.done == done:
             jobs.cancel(root, job_id)
             self._asked = 0.0
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker.JobTalk, "report", listen)
+        patch.setattr(worker.JobReporter, "report", listen)
         yield

@@ -17,9 +17,10 @@ from kvlab.jobs import disk_usage, plan_check, queue_db, quota_check, worker
 from kvlab.planning import Machine
 from kvlab.requests.compare import MOST_RUNS, CompareRequest, MethodChoice
 from kvlab.server import disk_quota
+from kvlab.server.disk_quota import DiskUsage
 from kvlab.server.quotas import Limits, limits_of
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Person, Role, ask_who
+from kvlab.server.users import ALONE, Role, User, set_current_user
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import rebuild
 from kvlab.trace.record import read_record, write_record
@@ -42,9 +43,9 @@ def ann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file = tmp_path / "lab.toml"
     file.write_text('[people]\nway = "proxy"\n')
     monkeypatch.setenv(VARIABLE, str(file))
-    ask_who(lambda: Person("ann", Role.RUN))
+    set_current_user(lambda: User("ann", Role.RUN))
     yield file
-    ask_who(lambda: ALONE)
+    set_current_user(lambda: ALONE)
 
 
 def allow(file: Path, *lines: str) -> None:
@@ -66,12 +67,12 @@ def test_jobs_that_wait_and_run_are_counted_of_each_person(tmp_path: Path, ann: 
     held = [jobs.submit(tmp_path, ask()) for _ in range(2)]
     with pytest.raises(UserError, match="You have 2 jobs waiting or running, and 2 are allowed"):
         jobs.submit(tmp_path, ask())
-    ask_who(lambda: Person("ben", Role.RUN))
+    set_current_user(lambda: User("ben", Role.RUN))
     for _ in range(3):
         jobs.submit(tmp_path, ask())
     with pytest.raises(UserError, match="and 3 are allowed"):
         jobs.submit(tmp_path, ask())
-    ask_who(lambda: Person("ann", Role.RUN))
+    set_current_user(lambda: User("ann", Role.RUN))
     jobs.cancel(tmp_path, held[0])
     jobs.submit(tmp_path, ask())
 
@@ -132,9 +133,9 @@ def test_a_full_folder_takes_no_job_and_a_nearly_full_one_says_so(
     size = disk_usage.folder_bytes(tmp_path)
     assert 1_000_000 <= size < 1_100_000
     allow(ann, "[disk]", f"limit = {2 * size}")
-    assert disk_usage.folder_room(tmp_path).warning == ""
+    assert disk_usage.folder_usage(tmp_path).warning == ""
     allow(ann, "[disk]", 'limit = "1.1MB"')
-    assert disk_usage.folder_room(tmp_path).warning.startswith("The folder of runs takes 1.0 MB of at most 1.1 MB")
+    assert disk_usage.folder_usage(tmp_path).warning.startswith("The folder of runs takes 1.0 MB of at most 1.1 MB")
     jobs.submit(tmp_path, ask())
     allow(ann, "[disk]", 'limit = "1MB"')
     with pytest.raises(UserError, match=r"Nothing more is run here: the folder of runs takes .* its limit is 1.0 MB"):
@@ -143,12 +144,10 @@ def test_a_full_folder_takes_no_job_and_a_nearly_full_one_says_so(
 
 def test_a_disk_that_is_nearly_full_is_said_without_any_limit():
     rules = disk_quota.DiskRules()
-    assert disk_quota.Room(used=0, free=100 * 10**9, total=10**12, rules=rules).warning == ""
-    assert "The disk has 900 MB left" in disk_quota.Room(used=0, free=900 * 10**6, total=10**12, rules=rules).warning
-    assert "Nothing more is run here" in disk_quota.Room(used=0, free=400 * 10**6, total=10**12, rules=rules).warning
-    assert disk_quota.Room(used=0, free=400 * 10**6, total=10**9, rules=rules).warning == "", (
-        "a small disk keeps a twentieth"
-    )
+    assert DiskUsage(used=0, free=100 * 10**9, total=10**12, rules=rules).warning == ""
+    assert "The disk has 900 MB left" in DiskUsage(used=0, free=900 * 10**6, total=10**12, rules=rules).warning
+    assert "Nothing more is run here" in DiskUsage(used=0, free=400 * 10**6, total=10**12, rules=rules).warning
+    assert DiskUsage(used=0, free=400 * 10**6, total=10**9, rules=rules).warning == "", "a small disk keeps a twentieth"
 
 
 @pytest.mark.parametrize("line", ["[limits]\nqueued = 0", "[limits]\njobs = 3", '[disk]\nlimit = "much"'])
@@ -158,27 +157,27 @@ def test_a_limit_that_cannot_be_is_one_sentence(tmp_path: Path, ann: Path, line:
         jobs.submit(tmp_path, ask())
 
 
-def room(used: int) -> disk_quota.Room:
-    return disk_quota.Room(used=used, free=10**12, total=10**12, rules=disk_quota.disk_rules())
+def room(used: int) -> disk_quota.DiskUsage:
+    return DiskUsage(used=used, free=10**12, total=10**12, rules=disk_quota.disk_rules())
 
 
 def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
     tmp_path: Path, ann: Path, monkeypatch: pytest.MonkeyPatch
 ):
     allow(ann, "[disk]", "limit = 1000")
-    monkeypatch.setattr(quota_check, "folder_room", lambda root: room(10))
-    monkeypatch.setattr(worker, "folder_room", lambda root: room(1000))  # once it runs
+    monkeypatch.setattr(quota_check, "folder_usage", lambda root: room(10))
+    monkeypatch.setattr(worker, "folder_usage", lambda root: room(1000))  # once it runs
     job = jobs.submit(tmp_path, ask().model_copy(update={"prompt": "slow"}))
     work_off(tmp_path, STAND_IN)
     stopped = jobs.status(tmp_path, job)
     assert stopped.state == "cancelled"
     assert stopped.message.startswith("Stopped: the folder of runs takes 1.0 kB, and its limit is 1.0 kB. What was")
     assert open_run(tmp_path / stopped.run_ids[0], strict=True).record.status == "complete"
-    monkeypatch.setattr(quota_check, "folder_room", lambda root: room(1000))
+    monkeypatch.setattr(quota_check, "folder_usage", lambda root: room(1000))
     with pytest.raises(UserError, match="Nothing more is run here"):
-        jobs.go_on(tmp_path, job)
-    monkeypatch.setattr(quota_check, "folder_room", lambda root: room(10))
-    jobs.go_on(tmp_path, job)
+        jobs.resume(tmp_path, job)
+    monkeypatch.setattr(quota_check, "folder_usage", lambda root: room(10))
+    jobs.resume(tmp_path, job)
     assert jobs.status(tmp_path, job).state == "queued"
 
 
@@ -192,7 +191,7 @@ def test_the_rule_thins_old_recordings_after_a_job_and_only_as_many_as_are_neede
     rebuild(tmp_path)
     allow(ann, "[disk]", "limit = 1000", 'thin_older_than = "30d"')
     for module in (quota_check, worker):  # 50 bytes more than the share from which on it is said
-        monkeypatch.setattr(module, "folder_room", lambda root: room(950))
+        monkeypatch.setattr(module, "folder_usage", lambda root: room(950))
     jobs.submit(tmp_path, ask())
     work_off(tmp_path, STAND_IN)
     assert [arrays_bytes(path) > 0 for path in old] == [False, True]

@@ -40,21 +40,21 @@ def test_a_gpu_is_named_as_its_worker_sees_it():
     choice = (MethodChoice(method="h2o"),)
     plain = CompareRequest(prompt="x", choices=choice, device="cuda:3")
     nested = EvalJob(name="e", request=EvalRequest(choices=choice, device="cuda:2"))
-    assert device_shares.placed(plain, "cuda:2,cuda:3").device == "cuda:1"
-    assert device_shares.placed(nested, "cuda:2,cuda:3").request.device == "cuda:0"
-    assert device_shares.placed(plain, "") == plain, "one worker sees them all"
+    assert device_shares.with_local_device(plain, "cuda:2,cuda:3").device == "cuda:1"
+    assert device_shares.with_local_device(nested, "cuda:2,cuda:3").request.device == "cuda:0"
+    assert device_shares.with_local_device(plain, "") == plain, "one worker sees them all"
     anywhere = plain.model_copy(update={"device": "auto"})
-    assert device_shares.placed(anywhere, "cuda:2") == anywhere
+    assert device_shares.with_local_device(anywhere, "cuda:2") == anywhere
     with pytest.raises(UserError, match="There is no cuda:3 on this server"):
-        device_shares.placed(plain, "cuda:0")
+        device_shares.with_local_device(plain, "cuda:0")
 
 
 def test_the_share_reaches_the_workers_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(device_shares.WORKERS, "2")
     monkeypatch.setenv(device_shares.VISIBLE, "4,6")
-    first, second = device_shares.shares_here()
+    first, second = device_shares.server_shares()
     assert (first.environment, second.environment) == ({device_shares.VISIBLE: "4"}, {device_shares.VISIBLE: "6"})
     assert second.arguments == ["--place", "2", "--devices", "cuda:1", "--others", "cuda:0"]
     monkeypatch.setenv(device_shares.WORKERS, "many")
     with pytest.raises(UserError, match="give a number of workers"):
-        device_shares.shares_here()
+        device_shares.server_shares()

@@ -12,7 +12,7 @@ from kvlab.bench.rows import read_rows
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluate.results.store import read_results
 from kvlab.jobs.work import read_request
-from kvlab.jobs.worker import JobTalk
+from kvlab.jobs.worker import JobReporter
 from kvlab.requests.compare import MethodChoice, Progress
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
@@ -50,16 +50,16 @@ def test_an_evaluation_is_cancelled_goes_on_and_ends_as_if_never_stopped(
     job = EvalJob(name="mine", request=evaluation(tiny_folder))
     first = jobs.submit(tmp_path, job)
     heard: list[Progress] = []
-    report, root = JobTalk.report, tmp_path
+    report, root = JobReporter.report, tmp_path
 
-    def listen(self: JobTalk, progress: Progress) -> None:
+    def listen(self: JobReporter, progress: Progress) -> None:
         heard.append(progress)
         report(self, progress)
         if progress.done == 3:  # one prompt whole, and the full cache's row of the second
             jobs.cancel(root, first)
             self._asked = 0.0
 
-    monkeypatch.setattr(JobTalk, "report", listen)
+    monkeypatch.setattr(JobReporter, "report", listen)
     work_off(tmp_path)
     ended = jobs.status(tmp_path, first)
     assert (ended.state, ended.message) == ("cancelled", "Cancelled; what was saved is kept.")

@@ -88,7 +88,7 @@ def test_what_methods_hold_as_they_are_set_is_asked_once_for_all(asked: list[str
     """The command line asks the method itself."""
     choices = chosen(SETTINGS)
     for _ in range(2):
-        holds = footprint.holds_in(choices)
+        holds = footprint.footprints_of(choices)
         assert [holds(choice) for choice in choices] == [footprint_of(choice) for choice in choices]
     assert len(asked) == 1
 
@@ -96,7 +96,7 @@ def test_what_methods_hold_as_they_are_set_is_asked_once_for_all(asked: list[str
 def test_of_defaults_and_published_settings_nobody_is_asked(entries: dict[str, MethodEntry], asked: list[str]) -> None:
     published = [(name, {"preset": preset}) for name, entry in entries.items() for preset in entry.presets]
     choices = chosen([*published, *((name, {"preset": "default", "store": "int8"}) for name in entries)])
-    holds = footprint.holds_in(choices)
+    holds = footprint.footprints_of(choices)
     assert [holds(choice) for choice in choices] == [footprint_of(choice) for choice in choices]
     assert not asked
 
@@ -104,7 +104,7 @@ def test_of_defaults_and_published_settings_nobody_is_asked(entries: dict[str, M
 def test_settings_that_do_not_fit_are_said_where_the_method_says_it(asked: list[str]) -> None:
     wrong = MethodChoice(method="h2o", hyper_parameters={"colour": "blue"})
     with pytest.raises(UserError, match="no hyper-parameter 'colour'"):
-        footprint.holds_in([wrong])(wrong)
+        footprint.footprints_of([wrong])(wrong)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_an_answer_to_something_else_is_one_sentence_and_not_kept(
     with monkeypatch.context() as patch:
         patch.setattr(methods, "run_command", lambda *_, **__: answer)
         with pytest.raises(UserError, match=said):
-            footprint.holds_in([choice])
-    assert footprint.holds_in([choice])(choice) == footprint_of(choice)
+            footprint.footprints_of([choice])
+    assert footprint.footprints_of([choice])(choice) == footprint_of(choice)
 
 
 def test_the_form_plans_the_settings_that_are_chosen(

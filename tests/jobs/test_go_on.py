@@ -19,7 +19,7 @@ from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.jobs import worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
-from kvlab.server.users import ALONE, Person, Role, ask_who
+from kvlab.server.users import ALONE, Role, User, set_current_user
 from kvlab.trace import open_run, unfinished
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import TABLES
@@ -66,13 +66,13 @@ def test_one_click_goes_on_and_makes_the_missing_runs_only(killed: tuple[Path, s
     written = {file: file.stat().st_mtime_ns for file in (root / kept).rglob("part*.parquet")}
     assert written
 
-    ask_who(lambda: Person("ben", Role.RUN))
+    set_current_user(lambda: User("ben", Role.RUN))
     try:
         with pytest.raises(UserError, match="This job is somebody's"):
-            jobs.go_on(root, job)
+            jobs.resume(root, job)
     finally:
-        ask_who(lambda: ALONE)
-    jobs.go_on(root, job)
+        set_current_user(lambda: ALONE)
+    jobs.resume(root, job)
     work_off(root)
     assert jobs.status(root, job).state == "complete"
     assert {file: file.stat().st_mtime_ns for file in written} == written, "the finished run was not made again"

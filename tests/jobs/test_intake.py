@@ -17,7 +17,7 @@ from kvlab.catalogue import methods, parameters
 from kvlab.common.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.model_info import names, token_count
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.requests.compare import MethodChoice
 
 
@@ -109,11 +109,11 @@ def test_tokens_are_counted_by_the_models_tokenizer_and_estimated_without_it(tmp
 
     tokenizer = Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
     tokenizer.pre_tokenizer = Whitespace()
-    assert token_count.count_tokens("a b c", Manner(str(tmp_path))) == (1, False)
+    assert token_count.count_tokens("a b c", ChatFormat(str(tmp_path))) == (1, False)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert token_count.count_tokens("a b c", Manner(str(tmp_path))) == (3, True)
+    assert token_count.count_tokens("a b c", ChatFormat(str(tmp_path))) == (3, True)
     (tmp_path / "tokenizer.json").write_text("{")
-    assert token_count.count_tokens("a b c", Manner(str(tmp_path))) == (1, False)
+    assert token_count.count_tokens("a b c", ChatFormat(str(tmp_path))) == (1, False)
 
 
 def test_a_prompt_longer_than_the_model_reads_is_one_sentence_before_anything_is_queued(
@@ -218,11 +218,11 @@ def test_other_threads_go_on_while_a_long_prompt_is_counted():
             silences.append(now - last)
             last = now
 
-    token_count.count_tokens("warm", Manner("mini"))
+    token_count.count_tokens("warm", ChatFormat("mini"))
     listener = threading.Thread(target=listen)
     listener.start()
     begun = time.perf_counter()
-    token_count.count_tokens(text, Manner("mini"))
+    token_count.count_tokens(text, ChatFormat("mini"))
     taken = time.perf_counter() - begun
     done.set()
     listener.join()

@@ -17,10 +17,10 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, 
 from kvlab.fitting.request import FitJob, FitRequest
 from kvlab.forms import plan_preview
 from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.jobs.size_check import Several, longest_prompt, too_big
+from kvlab.jobs.size_check import BulkJob, longest_prompt, too_big
 from kvlab.model_info.names import context_length
 from kvlab.planning import Machine, find_model
-from kvlab.planning.footprint import Holds
+from kvlab.planning.footprint import Footprint
 from kvlab.requests.compare import MethodChoice
 from tests import benchmark_files
 
@@ -47,11 +47,11 @@ def bench(**fields: object) -> BenchJob:
     return BenchJob(name="it", requests=(BenchRequest.model_validate(asked),))
 
 
-def said(work: Several, machine: Machine, longest: int = 4096) -> str:
-    return too_big(work, longest, lambda choice: Holds(compresses=choice.method != "full"), machine, Path("runs"))
+def said(work: BulkJob, machine: Machine, longest: int = 4096) -> str:
+    return too_big(work, longest, lambda choice: Footprint(compresses=choice.method != "full"), machine, Path("runs"))
 
 
-def least_memory(work: Several, longest: int, kind=cpu) -> float:  # type: ignore[no-untyped-def]
+def least_memory(work: BulkJob, longest: int, kind=cpu) -> float:  # type: ignore[no-untyped-def]
     """Bytes from which on the work is let through, by halving."""
     low, high = 0.0, 1e15
     while high - low > 1e6:
@@ -148,7 +148,7 @@ def test_the_browser_and_the_worker_refuse_it(
         plan_preview.check_work(WORKS[kind], tmp_path)
     job_id = jobs.submit(tmp_path, WORKS[kind])  # as if there had been room when it was asked for
     with queue_db.database(tmp_path) as connection:
-        worker_slots.take_place(connection, worker.os.getpid())
+        worker_slots.take_slot(connection, worker.os.getpid())
         job = queue_db.claim(connection, worker.os.getpid())
         assert job is not None
         worker.run_job(connection, tmp_path, job, worker.COMPARE, threading.Event())

@@ -11,10 +11,9 @@ from app.new_run.prompt_preview import tokens_as_html
 from kvlab.common.errors import UserError
 from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
-from kvlab.forms.truncation import cut_to_fit, shortened, token_spans, tokens_over
-from kvlab.model_info import chat_template as spoken_module
-from kvlab.model_info import token_count
-from kvlab.model_info.chat_template import Manner, spoken
+from kvlab.forms.truncation import excess_tokens, shortened, token_spans, truncate_prompt
+from kvlab.model_info import chat_template, token_count
+from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.model_info.names import context_length
 from kvlab.models.chat import chat_of
 from kvlab.models.load import load_model
@@ -36,11 +35,11 @@ def test_the_count_is_what_a_run_encodes(asked: dict[str, Any], folder: Path) ->
     loaded = load_model(str(folder), device="cpu")
     request = ModelRequest(model=str(folder), **asked)
     ids = encode_prompt(loaded, PROMPT, 1, chat_of(request, loaded.tokenizer))
-    assert token_count.count_tokens(PROMPT, Manner.of(request)) == (ids.shape[1], True)
+    assert token_count.count_tokens(PROMPT, ChatFormat.of(request)) == (ids.shape[1], True)
 
 
 def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> None:
-    read = spoken(PROMPT, Manner(str(folder), system="Be brief."))
+    read = render_prompt(PROMPT, ChatFormat(str(folder), system="Be brief."))
     start, stop = read.own
     assert read.templated and read.text[start:stop] == PROMPT.strip()
     assert read.text.startswith("<bos><turn>system\nBe brief.<end><turn>user\n")
@@ -54,13 +53,13 @@ def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> 
 
 
 def test_without_a_template_nothing_is_asked_of_a_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spoken_module, "_rendered", lambda *_: pytest.fail("asked"))
-    assert spoken(PROMPT, Manner("mini")).text == PROMPT
-    assert spoken(PROMPT, Manner("somebody/not-here", system="Be brief.")).text == PROMPT
+    monkeypatch.setattr(chat_template, "_rendered", lambda *_: pytest.fail("asked"))
+    assert render_prompt(PROMPT, ChatFormat("mini")).text == PROMPT
+    assert render_prompt(PROMPT, ChatFormat("somebody/not-here", system="Be brief.")).text == PROMPT
 
 
 def test_what_is_refused_is_said_before_anything_is_queued(folder: Path, tmp_path: Path) -> None:
-    for how in (Manner("mini", system="Be brief."), Manner("mini", thinking=True)):
+    for how in (ChatFormat("mini", system="Be brief."), ChatFormat("mini", thinking=True)):
         with pytest.raises(UserError, match="The system prompt or thinking switch would have no effect"):
             token_count.count_tokens("a", how)
     strict = tiny_folder(tmp_path / "strict", chat_template="{{ raise_exception('not today') }}")
@@ -71,15 +70,15 @@ def test_what_is_refused_is_said_before_anything_is_queued(folder: Path, tmp_pat
 def test_a_template_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     endless = tiny_folder(tmp_path / "endless", chat_template=loops)
-    monkeypatch.setattr(spoken_module, "SECONDS_ALLOWED", 2)
+    monkeypatch.setattr(chat_template, "SECONDS_ALLOWED", 2)
     with pytest.raises(UserError, match="gave no text in 2 seconds"):
-        token_count.count_tokens("a", Manner(str(endless)))
+        token_count.count_tokens("a", ChatFormat(str(endless)))
 
 
 def test_a_prompt_is_cut_so_that_it_fits_with_its_template(folder: Path) -> None:
-    how, room = Manner(str(folder), system="Be brief."), context_length(str(folder))
+    how, room = ChatFormat(str(folder), system="Be brief."), context_length(str(folder))
     assert room
     text = "the rabbit " * (room // 11)
-    assert tokens_over(text, Manner(str(folder), "no"), 1) == 0 < tokens_over(text, how, 1)
-    cut = cut_to_fit(text, how, 1, "end")
-    assert tokens_over(cut.text, how, 1) == 0 and room - 40 < token_count.count_tokens(cut.text, how)[0] < room
+    assert excess_tokens(text, ChatFormat(str(folder), "no"), 1) == 0 < excess_tokens(text, how, 1)
+    cut = truncate_prompt(text, how, 1, "end")
+    assert excess_tokens(cut.text, how, 1) == 0 and room - 40 < token_count.count_tokens(cut.text, how)[0] < room

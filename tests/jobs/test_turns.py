@@ -14,9 +14,9 @@ from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.jobs import queue_db, worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
-from kvlab.server.users import ALONE, Person, Role, ask_who
+from kvlab.server.users import ALONE, Role, User, set_current_user
 
-ANN, BEN, ADA = Person("ann", Role.RUN), Person("ben", Role.RUN), Person("ada", Role.ADMINISTER)
+ANN, BEN, ADA = User("ann", Role.RUN), User("ben", Role.RUN), User("ada", Role.ADMINISTER)
 
 
 def ask(device: str = "auto") -> CompareRequest:
@@ -26,11 +26,11 @@ def ask(device: str = "auto") -> CompareRequest:
 @pytest.fixture(autouse=True)
 def nobody_afterwards() -> Iterator[None]:
     yield
-    ask_who(lambda: ALONE)
+    set_current_user(lambda: ALONE)
 
 
-def submit(root: Path, person: Person, session: str) -> str:
-    ask_who(lambda: person)
+def submit(root: Path, person: User, session: str) -> str:
+    set_current_user(lambda: person)
     return jobs.submit(root, ask(), session)
 
 
@@ -58,17 +58,17 @@ def test_without_names_sessions_take_turns(tmp_path: Path):
 
 def test_only_the_owner_and_an_administrator_cancel_a_job_and_only_who_may_run_queues_one(tmp_path: Path):
     job, other = submit(tmp_path, ANN, "a"), submit(tmp_path, ANN, "a")
-    ask_who(lambda: BEN)
+    set_current_user(lambda: BEN)
     with pytest.raises(UserError, match="This job is ann's"):
         jobs.cancel(tmp_path, job)
     assert jobs.status(tmp_path, job).state == "queued"
-    ask_who(lambda: ANN)
+    set_current_user(lambda: ANN)
     jobs.cancel(tmp_path, job)
-    ask_who(lambda: ADA)
+    set_current_user(lambda: ADA)
     jobs.cancel(tmp_path, other)
     assert {jobs.status(tmp_path, name).state for name in (job, other)} == {"cancelled"}
     with pytest.raises(UserError, match="You may not start runs"):
-        submit(tmp_path, Person("eve", Role.LOOK), "e")
+        submit(tmp_path, User("eve", Role.LOOK), "e")
 
 
 def test_a_queue_of_version_1_keeps_every_job_and_its_worker(tmp_path: Path):

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 
 from app.new_run.prompt_preview import cut_as_html, tokens_as_html
 from kvlab.common.errors import UserError
-from kvlab.forms.truncation import KEEPS, Cut, cut_to_fit, token_spans, tokens_over
+from kvlab.forms.truncation import KEEPS, TruncatedPrompt, excess_tokens, token_spans, truncate_prompt
 from kvlab.forms.uploads import read_upload
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.names import context_length
 from kvlab.model_info.token_count import count_tokens
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=("Cs",)), min_size=1)
 
-MINI = Manner("mini")
+MINI = ChatFormat("mini")
 
 
 @given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=5))
 def test_json_lines_give_back_every_text(texts: list[str]):
     content = "\n".join(json.dumps({"id": 3, "prompt": text}) for text in texts).encode()
     upload = read_upload("prompts.jsonl", content)
-    assert [upload.pick(row, "prompt") for row in range(len(texts))] == texts
+    assert [upload.one(row, "prompt").prompt for row in range(len(texts))] == texts
     assert upload.fields == ["prompt"]
 
 
@@ -40,7 +40,7 @@ def test_csv_gives_back_every_cell(texts: list[str]):
     writer = csv.writer(file, lineterminator="\n")
     writer.writerows([["name", "text"], *([f"n{row}", text] for row, text in enumerate(texts))])
     upload = read_upload("prompts.csv", file.getvalue().encode())
-    assert [upload.pick(row, "text") for row in range(len(texts))] == texts
+    assert [upload.one(row, "text").prompt for row in range(len(texts))] == texts
 
 
 @pytest.mark.parametrize(
@@ -69,16 +69,16 @@ def test_a_bad_file_is_one_sentence(name: str, content: str, sentence: str):
 def test_a_cut_prompt_fits_and_its_parts_are_the_prompt(keep: str, new_tokens: int):
     room = context_length("mini")
     text = "It was the best of times, it was the worst of times. " * (room // 8)
-    assert tokens_over(text, MINI, new_tokens) > 0
-    cut = cut_to_fit(text, MINI, new_tokens, keep)  # type: ignore[arg-type]
+    assert excess_tokens(text, MINI, new_tokens) > 0
+    cut = truncate_prompt(text, MINI, new_tokens, keep)  # type: ignore[arg-type]
     assert cut.before + cut.removed + cut.after == text
-    assert tokens_over(cut.text, MINI, new_tokens) == 0
+    assert excess_tokens(cut.text, MINI, new_tokens) == 0
     assert count_tokens(cut.text, MINI)[0] + new_tokens > room - 40, "no more is cut than must be"
     assert bool(cut.before) == (keep != "end") and bool(cut.after) == (keep != "beginning")
 
 
 def test_a_prompt_that_fits_is_not_cut():
-    assert cut_to_fit("Short.", MINI, 8, "end") == Cut("Short.")
+    assert truncate_prompt("Short.", MINI, 8, "end") == TruncatedPrompt("Short.")
 
 
 @settings(deadline=None)
@@ -88,4 +88,4 @@ def test_previews_show_every_letter_and_no_markup(text: str):
         tokens_as_html(text, token_spans(text, "mini") or []).split('data-testid="tokens">')[1].removesuffix("</div>")
     )
     assert html.unescape(re.sub(r"</?i>", "", shown)) == text
-    assert "<script" not in cut_as_html(Cut("<script>", "<script>", "<script>"))
+    assert "<script" not in cut_as_html(TruncatedPrompt("<script>", "<script>", "<script>"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Person, Role, ask_who
+from kvlab.server.users import ALONE, Role, User, set_current_user
 
 PEOPLE = """
 [people]
@@ -36,5 +36,5 @@ def write_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 @pytest.fixture
 def act_as() -> Iterator[Callable[[str, Role], None]]:
     """From now on this person acts."""
-    yield lambda name, role: ask_who(lambda: Person(name, role))
-    ask_who(lambda: ALONE)
+    yield lambda name, role: set_current_user(lambda: User(name, role))
+    set_current_user(lambda: ALONE)

@@ -19,7 +19,7 @@ from app.server import gate as gate_module
 from app.server.gate import Gate
 from kvlab.server import tokens
 from kvlab.server.settings import People
-from kvlab.server.users import Person, Role
+from kvlab.server.users import Role, User
 
 TOKEN, KEY = "the token of this lab", b"k" * 32
 PROXY = People(way="proxy", administer=("anna",), default="look")
@@ -196,10 +196,10 @@ def test_a_form_larger_than_forms_are_is_not_read() -> None:
 
 
 def test_a_cookie_that_was_changed_or_is_old_says_nothing() -> None:
-    cookie = tokens.seal(Person("ben", Role.RUN), KEY, now=1000.0)
-    assert tokens.unseal(cookie, KEY, now=2000.0) == Person("ben", Role.RUN)
+    cookie = tokens.seal(User("ben", Role.RUN), KEY, now=1000.0)
+    assert tokens.unseal(cookie, KEY, now=2000.0) == User("ben", Role.RUN)
     assert tokens.unseal(cookie, KEY, now=2000.0 + tokens.SECONDS_SIGNED_IN) is None
-    other = tokens.seal(Person("ben", Role.ADMINISTER), KEY, now=1000.0)
+    other = tokens.seal(User("ben", Role.ADMINISTER), KEY, now=1000.0)
     mixed = other.split(".")[0] + "." + cookie.split(".")[1]
     assert [tokens.unseal(word, KEY, now=2000.0) for word in (mixed, "", ".", "a.b", "ü.ü", cookie[:-1])] == [None] * 6
 

@@ -174,7 +174,7 @@ def test_a_job_is_its_owners_and_so_are_the_runs_it_makes(root: Path, act_as: Ac
     job_id = jobs.submit(root, private)
     stop = threading.Event()
     with queue_db.database(root) as connection:
-        worker_slots.take_place(connection, worker.os.getpid())
+        worker_slots.take_slot(connection, worker.os.getpid())
         job = queue_db.claim(connection, worker.os.getpid())
         assert job is not None
         worker.run_job(connection, root, job, "owner_stand_in:compare", stop)

@@ -11,7 +11,7 @@ import pytest
 
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
-from kvlab.catalogue.models import models_here, what_to_name
+from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import hide_paths
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
@@ -55,7 +55,7 @@ def sentence(attempt: Callable[[], object]) -> str:
 
 
 def test_the_list_of_models_is_all_there_is(server: Path, tmp_path: Path) -> None:
-    assert models_here(server) == ["mini", "Qwen/Qwen3-0.6B", "own"]
+    assert local_models(server) == ["mini", "Qwen/Qwen3-0.6B", "own"]
     assert check_model(" own ") == "own" and context_length("own")
     there, missing = str(tmp_path / "elsewhere"), str(tmp_path / "nowhere")
     for asks in (check_model, lambda name: load_model(name, device="cpu")):
@@ -68,9 +68,9 @@ def test_the_list_of_models_is_all_there_is(server: Path, tmp_path: Path) -> Non
 
 
 def test_forms_say_what_can_be_named(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert what_to_name() == "mini, Qwen/Qwen3-0.6B, own"
+    assert model_field_help() == "mini, Qwen/Qwen3-0.6B, own"
     monkeypatch.delenv(VARIABLE)
-    assert what_to_name() == "mini, a folder saved by transformers, a hub name"
+    assert model_field_help() == "mini, a folder saved by transformers, a hub name"
 
 
 @pytest.mark.parametrize("kind", ["evaluation", "benchmark"])

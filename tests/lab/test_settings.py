@@ -54,7 +54,7 @@ def test_files_are_named_beside_the_lab_file(write_lab: Callable[..., Path], tmp
         ("", "people cannot be"),
         ('people = {way = "magic"}', "people.way cannot be 'magic'"),
         ('people = {way = "proxy", proxy = ["everywhere"]}', "is no address of a proxy"),
-        ('people = {way = "proxy", header = "a: b"}', "is no name of a header"),
+        ('people = {way = "proxy", header = "a: b"}', "is no header name"),
         ('people = {way = "oidc"}', "name the file with the table [auth]"),
         ('people = {way = "token", administer = ["anna"]}', "anybody may take any name"),
         ('people = {way = "token", tokens = {run = "plain text"}}', "given by its hash"),
@@ -86,7 +86,7 @@ def test_another_address_than_this_machines_has_to_be_told_twice(host: str, loca
         return
     with pytest.raises(UserError, match="--open-to-everyone"):
         check_serving(host, None, False)
-    assert "asks nobody who they are" in check_serving(host, None, True)
+    assert "has no sign-in" in check_serving(host, None, True)
     assert server_options(host, 1, None)["runner.postScriptGC"] == "false"  # seven tenths of a busy server's time
     assert server_options(host, 1, None)["server.disconnectedSessionTTL"] == 10  # half a megabyte each
     assert server_options(host, 1, None)["global.maxCachedMessageAge"] == 20  # with 2, fast keys lost a page its server

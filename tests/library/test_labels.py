@@ -63,7 +63,7 @@ def test_kinds_have_labels_of_their_own(tmp_path: Path):
         ({"tags": ("<script>",)}, "is no tag"),
         ({"tags": ("a" * 41,)}, "is no tag"),
         ({"name": "x" * 201}, "200"),
-        ({"note": "\ud800"}, "half of a sign"),
+        ({"note": "\ud800"}, "an unpaired surrogate"),
     ],
 )
 def test_what_is_no_label_is_refused_and_changes_nothing(tmp_path: Path, changes: dict, named: str):

@@ -15,7 +15,7 @@ from kvlab.engine.forward import end_ids
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.model_info import token_count
-from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.conversation import Turn
@@ -75,7 +75,7 @@ def test_a_conversation_is_read_in_the_template_or_as_plain_text(folder: Path, t
         texts[name] = "".join(tokens)
         facts = fact_positions(run.tokens, run.record.prompt, run.record.facts)
         assert "".join(tokens[facts]) == "17", "a fact of an earlier turn is found in what was read"
-        assert token_count.count_tokens(request.prompt, Manner.of(request)) == (run.record.prompt_tokens, True)
+        assert token_count.count_tokens(request.prompt, ChatFormat.of(request)) == (run.record.prompt_tokens, True)
         again = request_again(run.record, MethodChoice(method="cam"), "again")
         assert again.prompt == request.prompt and again.turns == (turns if name == "chat" else ())
     turned = "".join(f"<turn>{role}\n{text}<end>" for role, text in said)

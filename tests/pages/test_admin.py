@@ -15,7 +15,7 @@ from kvlab.common.errors import UserError
 from kvlab.jobs import admin_overview, queue_db, worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Person, Role, ask_who
+from kvlab.server.users import ALONE, Role, User, set_current_user
 from tests.synthetic.runs import write_synthetic_run
 
 ASKED = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="")
@@ -24,23 +24,23 @@ ASKED = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title=
 @pytest.fixture(autouse=True)
 def whoever_asks() -> Iterator[None]:
     yield
-    ask_who(current_person)
+    set_current_user(current_person)
 
 
 def submit(root: Path, owner: str, title: str) -> str:
-    ask_who(lambda: Person(owner, Role.RUN))
+    set_current_user(lambda: User(owner, Role.RUN))
     try:
         return jobs.submit(root, ASKED.model_copy(update={"title": title}), "tab")
     finally:
-        ask_who(current_person)
+        set_current_user(current_person)
 
 
 def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: Path, open_page: Callable):
     first, _ = submit(runs_root, "ann", "A one"), submit(runs_root, "ann", "A two")
     other = submit(runs_root, "ben", "B one")
     with queue_db.database(runs_root) as connection:
-        worker_slots.take_place(connection, os.getpid())
-        assert queue_db.claim(connection, os.getpid(), worker_slots.this_place())["job_id"] == first  # type: ignore[index]
+        worker_slots.take_slot(connection, os.getpid())
+        assert queue_db.claim(connection, os.getpid(), worker_slots.host_id())["job_id"] == first  # type: ignore[index]
     write_synthetic_run(runs_root, comparison_id=first, prompt_tokens=16, steps=2)
     page = open_page("admin")
     assert not page.exception
@@ -57,19 +57,19 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
 
 
 def test_only_an_administrator_sees_it(runs_root: Path):
-    ask_who(lambda: Person("ann", Role.RUN))
+    set_current_user(lambda: User("ann", Role.RUN))
     with pytest.raises(UserError, match="You may not administer the queue"):
         admin_overview.overview(runs_root)
     with pytest.raises(UserError, match="You may not administer the queue"):
         admin_overview.stop_worker(runs_root, 1)
-    ask_who(lambda: ALONE)
+    set_current_user(lambda: ALONE)
     with pytest.raises(UserError, match="Worker 1 does not run on this machine"):
         admin_overview.stop_worker(runs_root, 1)
 
 
 def test_the_bar_warns_before_the_folder_is_full(synthetic_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("kvlab.jobs.disk_usage.SECONDS_KNOWN", 0.0)
-    size = admin_overview.folder_room(synthetic_runs, measured=True).used
+    size = admin_overview.folder_usage(synthetic_runs, measured=True).used
     file = tmp_path / "lab.toml"
     file.write_text(f'[people]\nway = "proxy"\n[disk]\nlimit = {int(size * 1.05)}\n')
     monkeypatch.setenv(VARIABLE, str(file))

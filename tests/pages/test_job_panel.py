@@ -41,7 +41,7 @@ def test_a_waiting_job_shows_its_place_and_can_be_cancelled_by_another_session(r
 def test_a_running_job_shows_its_stage_and_log(runs_root: Path, open_page: Open):
     job = a_job(runs_root)
     with queue_db.database(runs_root) as connection:
-        worker_slots.take_place(connection, os.getpid())
+        worker_slots.take_slot(connection, os.getpid())
         queue_db.claim(connection, os.getpid())
         progress = Progress(stage="prefill h2o", done=1, total=4)
         connection.execute("UPDATE jobs SET progress = ?", (progress.model_dump_json(),))
@@ -58,7 +58,7 @@ def test_progress_tells_the_run_the_time_left_and_what_waits(runs_root: Path, op
     write_synthetic_run(runs_root, method="full", comparison_id=job)
     write_synthetic_run(runs_root, method="h2o", comparison_id=job, status="running")
     with queue_db.database(runs_root) as connection:
-        worker_slots.take_place(connection, os.getpid())
+        worker_slots.take_slot(connection, os.getpid())
         queue_db.claim(connection, os.getpid())
         progress = Progress(stage="h2o", done=1, total=4)
         connection.execute("UPDATE jobs SET progress = ?, started = ?", (progress.model_dump_json(), time.time() - 200))

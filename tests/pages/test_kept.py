@@ -14,7 +14,7 @@ from app.atlas import cards, figure_cache
 from app.atlas.figure_cache import Kept
 from kvlab.atlas.registry import find
 from kvlab.results.sources import Seen, Sources
-from kvlab.server.users import ALONE, Person, Role, acting, ask_who
+from kvlab.server.users import ALONE, Role, User, acting, set_current_user
 from kvlab.trace.reader import open_run
 from tests.synthetic.runs import write_synthetic_run
 
@@ -111,15 +111,17 @@ def test_a_page_that_looked_before_takes_what_was_drawn_since():
 
 def test_what_is_drawn_behind_the_page_is_drawn_for_the_person_who_asked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(figure_cache, "OLDEST_SECONDS", 0.0)
-    found, ben = texts(), Person("ben", Role.RUN)
+    found, ben = texts(), User("ben", Role.RUN)
     found.get("card", FIRST, lambda: "old")
     try:
-        ask_who(lambda: ben if threading.current_thread() is threading.main_thread() else Person("", Role.NOBODY))
+        set_current_user(
+            lambda: ben if threading.current_thread() is threading.main_thread() else User("", Role.NOBODY)
+        )
         found.get("card", MORE, lambda: acting().name)
         wait_until(lambda: not found._behind)
         assert found.get("card", MORE, lambda: "") == "ben"
     finally:
-        ask_who(lambda: ALONE)
+        set_current_user(lambda: ALONE)
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ def lab(tmp_path: Path):
     write_synthetic_run(tmp_path, method="h2o", comparison_id="open", **small)
     hidden = write_synthetic_run(tmp_path, method="h2o", comparison_id="hidden", **small, owner="ben", private=True)
     yield tmp_path, full, hidden
-    ask_who(lambda: ALONE)
+    set_current_user(lambda: ALONE)
 
 
 def test_a_card_of_one_person_is_never_shown_to_another(lab: tuple[Path, Path, Path]):
@@ -138,7 +140,7 @@ def test_a_card_of_one_person_is_never_shown_to_another(lab: tuple[Path, Path, P
     root, full, hidden = lab
 
     def seen_by(name: str) -> Seen:
-        ask_who(lambda: Person(name, Role.RUN))
+        set_current_user(lambda: User(name, Role.RUN))
         run = open_run(full)
         return Sources(root, run, [run]).seen_of_runs
 

@@ -9,9 +9,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.jobs.rerun_restored import given_back
+from kvlab.jobs.rerun_restored import rerun_with_restored
 from kvlab.requests.compare import RescueRequest
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 from kvlab.trace import Run, open_run
 from kvlab.trace.restore_results import Found, Rescue, rescue_path, save_rescue
 from tests.pages.test_board_page import add_answer, own_words, told
@@ -30,11 +30,11 @@ def looked_into(root: Path, run: Run) -> Rescue:
     """As a search writes it."""
     common = {"complete": True, "tried": 3, "attention": (0.5, 0.25)}
     found = (
-        Found(search="tokens", returned=Return(tokens=(30, 31)), restores=True, slots=16, kl=(0.1, 0.2), text="7",
+        Found(search="tokens", returned=Restore(tokens=(30, 31)), restores=True, slots=16, kl=(0.1, 0.2), text="7",
               **common),
-        Found(search="reading heads", returned=Return(tokens=(30, 31), heads=((0, 1),)), restores=True, slots=2,
+        Found(search="reading heads", returned=Restore(tokens=(30, 31), heads=((0, 1),)), restores=True, slots=2,
               kl=(0.2, 0.2), text="the answer 7", **common),
-        Found(search="heads", returned=Return(kind="heads", heads=((1, 0),)), restores=False, slots=90, **common),
+        Found(search="heads", returned=Restore(kind="heads", heads=((1, 0),)), restores=False, slots=90, **common),
     )  # fmt: skip
     rescue = Rescue(
         run_id=run.record.run_id,
@@ -101,7 +101,7 @@ def test_a_recorded_run_of_the_result_is_named_by_what_differs(run: Run, runs_ro
     request = jobs.request_of(runs_root, job.job_id)
     labels = [choice.label for choice in request.choices]
     assert labels == [run.record.label, f"{run.record.label} + tokens 30-31 in layer 0 head 1"]
-    assert request == given_back(run.record, Return(tokens=(30, 31), heads=((0, 1),)))
+    assert request == rerun_with_restored(run.record, Restore(tokens=(30, 31), heads=((0, 1),)))
 
 
 def test_a_search_that_failed_says_why_and_the_queue_shows_where_its_result_is(

@@ -16,7 +16,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.catalogue import methods
-from kvlab.catalogue.models import models_here
+from kvlab.catalogue.models import local_models
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.forms import plan_preview
@@ -118,7 +118,7 @@ def test_models_on_this_disk_are_offered(
         (cache / name / "snapshots" / ("a" * 40)).mkdir(parents=True)
     (cache / "models--some--cached" / "snapshots" / ("a" * 40) / "config.json").write_text("{}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    offered = models_here(runs_root)
+    offered = local_models(runs_root)
     assert set(offered) == {str(there), "mini", "some/cached"}
     page = open_page("new_run")
     page = page.selectbox(key="model_here").select(str(there)).run()

@@ -14,7 +14,7 @@ from kvlab import jobs
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.binding import OPEN
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import ALONE, Person, Role, acting_for, ask_who
+from kvlab.server.users import ALONE, Role, User, acting_for, set_current_user
 from kvlab.trace.catalogue import list_comparisons
 from tests.synthetic.runs import write_synthetic_run
 
@@ -40,7 +40,7 @@ Visit = Callable[..., AppTest]
 @pytest.fixture
 def visit(runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
     """Opens a page as the server would for this person."""
-    ask_who(current_person)  # as the server does when it starts; another test may have set somebody since
+    set_current_user(current_person)  # as the server does when it starts; another test may have set somebody since
     file = tmp_path / "lab.toml"
     file.write_text(PEOPLE)
     monkeypatch.setenv(VARIABLE, str(file))
@@ -98,7 +98,7 @@ def test_a_link_to_a_private_comparison_shows_it_to_its_owner_alone(visit: Visit
 
 def test_the_job_of_another_is_not_told(visit: Visit, runs_root: Path) -> None:
     asked = CompareRequest(prompt="hush hush", choices=(MethodChoice(method="h2o"),), private=True)
-    with acting_for(Person("ben", Role.RUN)):
+    with acting_for(User("ben", Role.RUN)):
         job_id = jobs.submit(runs_root, asked)
     assert "hush" in words(visit("new_run", "ben", job=job_id))
     page = visit("new_run", "carl", job=job_id)
@@ -140,7 +140,7 @@ def test_alone_nobody_is_asked_and_a_server_open_to_everyone_says_so(
     page = open_page("runs")
     assert "who" not in page.dataframe[0].value and not page.warning and len(list_comparisons(synthetic_runs)) == 2
     monkeypatch.setenv(OPEN, "yes")
-    assert "asks nobody who they are" in words(open_page("runs"))
+    assert "has no sign-in" in words(open_page("runs"))
 
 
 @pytest.mark.parametrize(

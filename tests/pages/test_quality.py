@@ -136,7 +136,7 @@ def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
     page = page.text_input(key="lengths").set_value("100, 512").run()
     assert "key_value: 100 tokens cannot hold this task: ask for at least " in told(page)
     assert "evaluate" not in {button.key for button in page.button}
-    assert told(page).count("The budget of 32 slots a head does not exceed the observation window of 32: H2O") == 1
+    assert told(page).count("The budget of 32 slots per head does not exceed the observation window of 32: H2O") == 1
     assert "The budget of 64" not in told(page)
 
 

@@ -17,7 +17,7 @@ from kvlab.jobs import queue_db
 from kvlab.library.saved_views import save_view
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.settings import VARIABLE
-from kvlab.server.users import Person, Role, acting_for, ask_who
+from kvlab.server.users import Role, User, acting_for, set_current_user
 from kvlab.trace.stories import Story, View, make_private, save_story
 from tests.synthetic.runs import write_synthetic_run
 
@@ -49,7 +49,7 @@ def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for method in ("full", "keepkv"):
         write_synthetic_run(root, comparison_id="open", method=method, answer="x", **small)
     asked = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="a job")
-    with acting_for(Person("ben", Role.RUN)):
+    with acting_for(User("ben", Role.RUN)):
         ids = [jobs.submit(root, asked) for _ in range(2)]
         with queue_db.database(root) as connection:
             queue_db.finish(connection, ids[1], "failed", "It failed.")
@@ -73,9 +73,9 @@ def visit(lab_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         page.switch_page(f"../pages/{name}.py")
         return page.run()
 
-    ask_who(current_person)
+    set_current_user(current_person)
     yield opened
-    ask_who(current_person)
+    set_current_user(current_person)
 
 
 def alive(page: AppTest) -> set[str]:
@@ -134,12 +134,12 @@ def test_on_the_page_of_runs_the_chosen_rows_decide(visit: Visit, lab_folder: Pa
 
     wanted = {"Delete", "Star", "Archive"}
     for person, reason in (
-        (Person("ben", Role.RUN), None),
-        (Person("anna", Role.ADMINISTER), None),
-        (Person("carl", Role.RUN), OTHERS),
-        (Person("ben", Role.LOOK), LOOKS),
+        (User("ben", Role.RUN), None),
+        (User("anna", Role.ADMINISTER), None),
+        (User("carl", Role.RUN), OTHERS),
+        (User("ben", Role.LOOK), LOOKS),
     ):
-        ask_who(lambda person=person: person)
+        set_current_user(lambda person=person: person)
         shown = AppTest.from_function(page).run()
         assert not shown.exception
         assert wanted <= (alive(shown) if reason is None else dead(shown).keys())

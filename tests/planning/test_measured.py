@@ -26,9 +26,9 @@ from kvlab.methods.core import slot_columns
 from kvlab.model_info.size import model_from
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, memory
-from kvlab.planning.footprint import FULL, SHORT_TEXT, Holds
+from kvlab.planning.footprint import FULL, SHORT_TEXT, Footprint
 from kvlab.planning.machine import has_tiles
-from kvlab.planning.work import LENGTHS_FROM, Work
+from kvlab.planning.workload import LENGTHS_FROM, Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
 from kvlab.stores import STORES
 from kvlab.trace import open_run
@@ -74,15 +74,15 @@ def model_of(name: str, tokenizer: Any = None) -> tuple[LoadedModel, int]:
     return LoadedModel(prepare(LlamaForCausalLM(config).to(dtype).eval()), tokenizer, name), tokens
 
 
-def work_for(loaded: LoadedModel, tokens: int, level: RecordLevel = "light", new_tokens: int = NEW) -> Work:
+def work_for(loaded: LoadedModel, tokens: int, level: RecordLevel = "light", new_tokens: int = NEW) -> Workload:
     parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
     model = model_from(loaded.name, loaded.model.config.to_dict(), parameters)
     number = loaded.model.dtype.itemsize
     packs = has_tiles() and loaded.model.dtype == torch.bfloat16
-    return Work(model, tokens, new_tokens, number, model.weight_bytes(number), level, packs=packs)
+    return Workload(model, tokens, new_tokens, number, model.weight_bytes(number), level, packs=packs)
 
 
-def held_by(method: str) -> Holds:
+def held_by(method: str) -> Footprint:
     return footprint_of(MethodChoice(method=method, hyper_parameters=ON_ANY_MODEL.get(method, {})))
 
 
@@ -111,7 +111,7 @@ def test_tables_take_what_was_planned(method: str, compress_every: int) -> None:
     for step in range(NEW - 1):
         decode_one(loaded, cache, torch.tensor(5 + step))
     work, holds = work_for(loaded, tokens), held_by(method)
-    work = Work(**(vars(work) | {"compress_every": compress_every}))
+    work = Workload(**(vars(work) | {"compress_every": compress_every}))
     planned = work.model.full_layers * work.slot_bytes(holds) * work.last_slots(holds, 0.25)
     planned += work.recalled_bytes(holds)
     assert planned == pytest.approx(cache.memory().allocated_bytes, rel=0.1)
@@ -128,7 +128,7 @@ def test_stores_take_what_was_planned(method: str, store: str, budget: float | s
     tokens, made = 600, make_method(method, store=store)
     cache = make_cache(loaded.model, made, budget)
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens), generator=torch.Generator().manual_seed(1)))
-    work, holds = work_for(loaded, tokens), Holds.model_validate(made.footprint())
+    work, holds = work_for(loaded, tokens), Footprint.model_validate(made.footprint())
     kept = min(work._kept(holds, budget), tokens)
     planned = work.model.full_layers * work.kept_bytes(holds, kept)
     told = cache.memory()
@@ -201,7 +201,7 @@ def counted(stage: Callable[..., Any], seen: list[int]) -> Callable[..., Any]:
     return run
 
 
-def stage_peak(work: Work, planned: list[tuple[str, Holds, float | int]], stage: str) -> int:
+def stage_peak(work: Workload, planned: list[tuple[str, Footprint, float | int]], stage: str) -> int:
     """The most tensor bytes of a stage beyond weights and what earlier stages left."""
     aside = (*NOT_TENSORS, *(("log-probabilities to compare with",)))
     phases = [phase for phase in memory.phases(work, planned, "cpu") if phase.name.partition(":")[0] == stage]

@@ -21,10 +21,10 @@ from kvlab.model_info.architectures import SHAPES
 from kvlab.model_info.size import kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import Machine, find_model, make_plan, seconds
-from kvlab.planning.footprint import Again, Holds
+from kvlab.planning.footprint import Footprint, SecondPass
 from kvlab.planning.plan import can_plan
 from kvlab.planning.seconds import duration
-from kvlab.planning.work import Work
+from kvlab.planning.workload import Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.recording import Recording
 from tests.bench.test_shapes import PARAMETERS
@@ -33,10 +33,14 @@ from tests.models.test_hybrids import HYBRIDS
 from tests.synthetic.runs import write_synthetic_run
 
 GB = 10**9
-HOLDS = {"h2o": Holds(), "snapkv": Holds(all_rows=False, rows=32, decode=False), "pyramid": Holds(saves_prefill=True)}
+HOLDS = {
+    "h2o": Footprint(),
+    "snapkv": Footprint(all_rows=False, rows=32, decode=False),
+    "pyramid": Footprint(saves_prefill=True),
+}
 
 
-def held_by(choice: MethodChoice) -> Holds:
+def held_by(choice: MethodChoice) -> Footprint:
     return HOLDS[choice.method]
 
 
@@ -162,13 +166,13 @@ def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: py
     here = Machine("cpu", "cpu", GB, GB, GB)
     shape = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "vocab_size": 99}
     model = model_from(known.model.name, shape)
-    work = Work(model, known.prompt_tokens, 10, 4, 1, "off")
+    work = Workload(model, known.prompt_tokens, 10, 4, 1, "off")
     fast = known.model_copy(
         update={"device": "cpu: here", "seconds_prefill": 2.0, "decode_tokens_per_second": 5.0, "level": "off",
                 "recorded_tokens_per_second": None}
     )  # fmt: skip
     monkeypatch.setattr(seconds, "read_record", lambda _: fast)
-    found = duration(work, [Holds()] * 3, here, tmp_path)
+    found = duration(work, [Footprint()] * 3, here, tmp_path)
     assert found is not None
     # The reference: 2 s and 10 tokens; three runs: two prefills and twice 10 tokens each; one turn of readings, each
     # of a prefill and 16 tokens, as it takes less than 20 s.
@@ -186,7 +190,7 @@ def test_where_there_are_too_many_logits_the_last_alone_take_time() -> None:
     few, many = (model_from("m", config | {"vocab_size": vocabulary}) for vocabulary in (100, 2**20))
     layer = 4 * 64 * 64 + 3 * 64 * 96
     passed = 2 * (2 * layer * 500 + 2 * 4 * 16 * 500 * 500)
-    with_logits, without = (seconds._operations(Work(model, 500, 8, 4, 1, "light")) for model in (few, many))
+    with_logits, without = (seconds._operations(Workload(model, 500, 8, 4, 1, "light")) for model in (few, many))
     assert without == passed
     assert with_logits == passed + 2 * 100 * 64 * 500
 
@@ -195,20 +199,20 @@ def test_where_there_are_too_many_logits_the_last_alone_take_time() -> None:
 def test_what_is_read_again_takes_its_time(piece: int) -> None:
     """Counted token by token: every weight but the output's, all of the prompt, and what its piece has so far."""
     config = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 96}
-    work = Work(model_from("m", config | {"vocab_size": 100}), 500, 8, 4, 1, "light")
+    work = Workload(model_from("m", config | {"vocab_size": 100}), 500, 8, 4, 1, "light")
     weights, a_key = 2 * (4 * 64 * 64 + 3 * 64 * 96), 2 * 4 * 16
     first = sum(2 * (weights + 100 * 64) + 2 * a_key * (token + 1) * 2 for token in range(500))
     again = sum(2 * weights + 2 * a_key * (500 + token % piece + 1) * 2 for token in range(500))
-    plain = seconds._again(work, Again(piece=piece, on_policy=False, written=0, references=0), 3.0, 0.2)
+    plain = seconds._again(work, SecondPass(piece=piece, on_policy=False, written=0, references=0), 3.0, 0.2)
     assert plain == pytest.approx(3.0 * again / first, rel=0.01)
     assert seconds._again(work, None, 3.0, 0.2) == 0
-    every = seconds._again(work, Again(piece=piece, on_policy=True, written=48, references=9), 3.0, 0.2)
+    every = seconds._again(work, SecondPass(piece=piece, on_policy=True, written=48, references=9), 3.0, 0.2)
     assert every == pytest.approx(2 * plain + 48 * 0.2)
 
 
 def test_self_study_is_planned_as_the_method_says_it() -> None:
     """A run reads its prompt twice, and each time writes so many tokens to each of three requests."""
-    work = Work(find_model("shape:llama3-8b"), 30_000, 8, 2, 1, "light")
+    work = Workload(find_model("shape:llama3-8b"), 30_000, 8, 2, 1, "light")
 
     def planned(**own: int) -> float:
         holds = footprint_of(MethodChoice(method="attention-matching", budget=0.1, hyper_parameters=own))

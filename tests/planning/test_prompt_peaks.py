@@ -13,7 +13,7 @@ from kvlab.engine.forward import prefill
 from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import memory
-from kvlab.planning.footprint import Holds
+from kvlab.planning.footprint import Footprint
 from tests.families import tiny_model
 from tests.planning.allocator import peak_bytes
 from tests.planning.test_measured import NOT_TENSORS, work_for
@@ -37,7 +37,7 @@ def share(model: Any, method: str, tokens: int, **options: Any) -> float:
     with torch.inference_mode():
         run(ids[:, :100])  # some tables are made once
         took, _ = peak_bytes(lambda: run(ids))
-    held = Holds.model_validate(make_method(method, **options).footprint(BUDGET))
+    held = Footprint.model_validate(make_method(method, **options).footprint(BUDGET))
     phases = memory._of_method(work_for(loaded, tokens), method, held, BUDGET, ())
     planned = (sum(part.bytes for part in phase.parts if part.name not in NOT_TENSORS) for phase in phases[:-1])
     return max(planned) / took

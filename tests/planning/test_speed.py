@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kvlab.planning import Machine, find_model, seconds
-from kvlab.planning.footprint import Holds
+from kvlab.planning.footprint import Footprint
 from kvlab.planning.seconds import duration
-from kvlab.planning.work import Work
+from kvlab.planning.workload import Workload
 
 GB = 10**9
 
@@ -26,28 +26,28 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, work = Machine("cpu", "cpu", GB, GB, GB), Work(find_model("mini"), 500, 8, 4, 1, "light")
-    first = duration(work, [Holds()] * 2, here, tmp_path)
+    here, work = Machine("cpu", "cpu", GB, GB, GB), Workload(find_model("mini"), 500, 8, 4, 1, "light")
+    first = duration(work, [Footprint()] * 2, here, tmp_path)
     monkeypatch.setattr(seconds, "_host_speed", lambda: pytest.fail("measured again"))
-    assert duration(work, [Holds()] * 2, here, tmp_path) == first
+    assert duration(work, [Footprint()] * 2, here, tmp_path) == first
     assert first is not None and "no run of this model" in first.basis
-    assert duration(work, [Holds()] * 2, Machine("cuda", "some GPU", GB, GB, GB), tmp_path) is None
-    assert duration(work, [Holds()] * 2, here, tmp_path / "another folder") == first
-    three = duration(work, [Holds()] * 2, here, tmp_path, 3)
+    assert duration(work, [Footprint()] * 2, Machine("cuda", "some GPU", GB, GB, GB), tmp_path) is None
+    assert duration(work, [Footprint()] * 2, here, tmp_path / "another folder") == first
+    three = duration(work, [Footprint()] * 2, here, tmp_path, 3)
     assert three is not None and (three.low, three.high) == pytest.approx((3 * first.low, 3 * first.high))
 
 
 def test_a_measurement_says_when_it_was_and_is_made_again_when_it_no_longer_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here, work, measured = Machine("cpu", "cpu", GB, GB, GB), Work(find_model("mini"), 500, 8, 4, 1, "light"), []
+    here, work, measured = Machine("cpu", "cpu", GB, GB, GB), Workload(find_model("mini"), 500, 8, 4, 1, "light"), []
 
     def measure() -> seconds.Speed:
         measured.append(1)
         return seconds.Speed(operations=1e10, bytes=1e9)
 
     def basis() -> str:
-        found = duration(work, [Holds()], here, tmp_path)
+        found = duration(work, [Footprint()], here, tmp_path)
         assert found is not None
         return found.basis
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvlab.plugins import load
+from kvlab.plugins.origin import undo
 from kvlab.plugins.requested import FILES
-from kvlab.plugins.shelf import undo
 
 
 @pytest.fixture

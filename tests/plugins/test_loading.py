@@ -21,8 +21,8 @@ from kvlab.methods.composition.composed import compose
 from kvlab.methods.core.method import METHODS
 from kvlab.plugins import load, requested
 from kvlab.plugins.load import load_plugins, stamps
+from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.registry import Registry
-from kvlab.plugins.shelf import Origin, registering
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 

@@ -17,7 +17,7 @@ def test_a_run_killed_in_a_container_is_seen_as_ended(tmp_path: Path):
     path = write_synthetic_run(tmp_path, prompt_tokens=16, steps=2, status="running")
     assert list_runs(tmp_path)[0].status == "running", "this process writes it"
     pulse = path / liveness.PULSE
-    assert pulse.read_text() == liveness.this_place()
+    assert pulse.read_text() == liveness.host_id()
     # The same process id, which lives here too, but of another container.
     pulse.write_text("container boot pid:[1]")
     assert list_runs(tmp_path)[0].status == "running", "its heart was heard a moment ago"
@@ -38,5 +38,7 @@ def test_the_pulse_beats_while_a_run_is_written_and_goes_with_its_end(tmp_path: 
         time.sleep(0.005)
     end()
     assert not file.exists()
-    assert liveness.is_written(tmp_path, os.getpid(), "2999-01-01T00:00:00+00:00"), "without a pulse the id decides"
-    assert not liveness.is_written(tmp_path, None, LONG_AGO)
+    assert liveness.is_being_written(tmp_path, os.getpid(), "2999-01-01T00:00:00+00:00"), (
+        "without a pulse the id decides"
+    )
+    assert not liveness.is_being_written(tmp_path, None, LONG_AGO)

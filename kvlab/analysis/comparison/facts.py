@@ -10,7 +10,7 @@ import pandas as pd
 
 from kvlab.analysis.attention.autopsy import FATES, read_events, token_links
 from kvlab.common.errors import UserError
-from kvlab.requests.conversation import said_in
+from kvlab.requests.conversation import turn_spans
 from kvlab.trace.reader import Run
 
 
@@ -53,7 +53,7 @@ def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
     if (place := read.find(prompt.strip())) >= 0:
         return [(0, len(prompt), place - stripped)]
     found, end, begins = [], 0, _begins(texts)
-    for start, stop in said_in(prompt):  # the turns of a conversation
+    for start, stop in turn_spans(prompt):  # the turns of a conversation
         place = read.find(prompt[start:stop], end)
         while place >= 0 and place not in begins:  # a short turn may occur within template text
             place = read.find(prompt[start:stop], place + 1)

@@ -25,8 +25,8 @@ from kvlab.common.validation import shown
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
+from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
-from kvlab.plugins.shelf import KVLAB, Origin
 from kvlab.requests.budget import Amount, Budget, window_note
 from kvlab.stores import AUTO, NATIVE, STORES, store_of, store_under
 
@@ -101,7 +101,7 @@ class Method(BaseModel, ABC):
         return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
     def footprint(self, budget: Amount | None = None) -> dict[str, JsonValue]:
-        """Data for memory and time plans (`kvlab.planning.footprint.Holds`).
+        """Data for memory and time plans (`kvlab.planning.footprint.Footprint`).
 
         Store `auto` is resolved by `budget`, and native without one.
         """

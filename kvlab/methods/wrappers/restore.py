@@ -13,13 +13,13 @@ from kvlab.methods.core.contract import Allocator, Capabilities, capabilities_of
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Seen, Slots, View
-from kvlab.requests.restore import Return
+from kvlab.requests.restore import Restore
 
 RETURNED = "returned"
 ON_TOP, PINNED, EVICTS = 1, 2, 3
 
 
-def giving_back(pipeline: Pipeline, returned: Return | None, layers: Sequence[int], room: int) -> Pipeline:
+def giving_back(pipeline: Pipeline, returned: Restore | None, layers: Sequence[int], room: int) -> Pipeline:
     """The pipeline with `returned` restored; for one cache only, as it keeps state.
 
     `layers`: compressed layers of the model; `room`: tokens that may be generated. With None nothing is restored, but
@@ -94,7 +94,7 @@ class RoomOnTop:
 class Marks:
     """Restore marks of every layer, known once the prompt's budgets are."""
 
-    def __init__(self, pipeline: Pipeline, returned: Return, layers: tuple[int, ...], room: int) -> None:
+    def __init__(self, pipeline: Pipeline, returned: Restore, layers: tuple[int, ...], room: int) -> None:
         self.pipeline, self.returned, self.layers, self.room = pipeline, returned, layers, room
         self._of: dict[int, Tensor] = {}
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 
 from kvlab.common.errors import UserError
-from kvlab.common.liveness import is_written
+from kvlab.common.liveness import is_being_written
 from kvlab.trace.catalogue import KILLED
 from kvlab.trace.files.blocks import SUMS
 from kvlab.trace.files.parts import LIST, decodes
@@ -55,7 +55,7 @@ def examine_run(path: Path) -> Finding:
         record = read_record(path)
     except UserError as error:
         return Finding(run=path.name, state="unknown", problems=(str(error),))
-    killed = record.status == "running" and not is_written(path, record.worker_pid, record.created)
+    killed = record.status == "running" and not is_being_written(path, record.worker_pid, record.created)
     state = KILLED if killed else record.status
     try:
         run = Run(path, record)

@@ -1,4 +1,4 @@
-"""One request against one model, as the numbers that all formulas use. B is always one: a comparison has one prompt."""
+"""One request for one model, as the numbers that all formulas use. B is always one: a comparison has one prompt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kvlab.common.limits import MOST_PROMPT_LOGITS, ROW_BLOCK, room_to_grow
 from kvlab.model_info.size import Model
-from kvlab.planning.footprint import Again, Holds
+from kvlab.planning.footprint import Footprint, SecondPass
 from kvlab.requests.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.requests.compare import RecordLevel
 from kvlab.requests.recording import Recording
@@ -22,12 +22,12 @@ REFERRED_COPIES = 4.7  # of the attention of queries that a decision refers to: 
 TILES, TILE_ROWS = 2 * 2**20, 128
 PACKED_FROM = 64  # queries of a pass for which torch's kernel packs keys and values where a CPU has tiles
 WORKSPACE = 500_000
-LENGTHS_FROM = 512  # `kvlab.methods.core.slot_columns`, held equal by a test
+LENGTHS_FROM = 512  # `kvlab.methods.core.slot_columns`, kept equal by a test
 
 
 @dataclass(frozen=True)
-class Work:
-    """T prompt tokens and up to n new ones at `number` bytes a weight."""
+class Workload:
+    """T prompt tokens and up to n new ones at `number` bytes per weight."""
 
     model: Model
     tokens: int
@@ -42,30 +42,28 @@ class Work:
 
     @property
     def queries(self) -> int:
-        """Prompt tokens in one pass."""
         return min(self.tokens, self.chunk or self.tokens)
 
     @property
     def chunked(self) -> bool:
-        """Whether the prompt comes in more than one pass."""
         return self.queries < self.tokens
 
     @property
     def seen(self) -> int:
-        """Tokens in the end: the last new one is never given back to the model."""
+        """Tokens in the end: the last new one is not fed back to the model."""
         return self.tokens + self.new_tokens - 1
 
     # one layer
 
-    def slot_bytes(self, holds: Holds) -> int:
-        """A slot in all KV heads of a layer: key, value and metadata."""
+    def slot_bytes(self, holds: Footprint) -> int:
+        """Bytes of a slot in all KV heads of a layer: key, value and metadata."""
         return self.model.key_value_heads * (self.sizes(holds).slot + (holds.packed.lighter if holds.packed else 0))
 
-    def kept_bytes(self, holds: Holds, slots: int) -> int:
-        """A table of so many slots in all KV heads of a layer, as the method's store holds it."""
+    def kept_bytes(self, holds: Footprint, slots: int) -> int:
+        """Bytes of a table of `slots` slots in all KV heads of a layer, in the method's store."""
         return self.model.key_value_heads * math.ceil(self.sizes(holds).bytes_of(slots))
 
-    def sizes(self, holds: Holds) -> Sizes:
+    def sizes(self, holds: Footprint) -> Sizes:
         """Bytes of the slots of one KV head."""
         model = self.model
         token, heads = 2 * model.head_dim * self.number, model.full_layers * model.key_value_heads
@@ -75,16 +73,16 @@ class Work:
             return Sizes(token, slot, slot, heads=heads)
         return holds.packed.sizes(token, slot, model.head_dim, heads)
 
-    def first_slots(self, holds: Holds, budget: Amount) -> int:
-        """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""
+    def first_slots(self, holds: Footprint, budget: Amount) -> int:
+        """Allocated slots per KV head after the prompt was compressed, mean over layers and heads."""
         kept = self._kept(holds, budget)
         if kept >= self.tokens:
             return self.tokens
         room = room_to_grow(kept)
         return min(kept, self.tokens) + (min(self._period(holds), room) if holds.decode else room)
 
-    def last_slots(self, holds: Holds, budget: Amount) -> int:
-        """The same after the last decode step, with the room a growing table takes."""
+    def last_slots(self, holds: Footprint, budget: Amount) -> int:
+        """The same after the last decode step, with the free slots of a growing table."""
         kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
         held = min(kept, self.tokens) + self.new_tokens - 1
         if holds.decode and holds.compresses and not holds.grows:
@@ -93,24 +91,24 @@ class Work:
             room += 1 + room_to_grow(room)
         return room
 
-    def drops(self, holds: Holds, budget: Amount) -> bool:
-        """Whether something of the prompt is dropped."""
+    def drops(self, holds: Footprint, budget: Amount) -> bool:
+        """Whether anything of the prompt is dropped."""
         return self._kept(holds, budget) < self.tokens
 
-    def recalled_bytes(self, holds: Holds) -> int:
-        """What all layers keep beside slots for the next decision: queries, and state of heads."""
+    def recalled_bytes(self, holds: Footprint) -> int:
+        """Bytes that all layers keep for the next decision besides slots: queries, and state per head."""
         model = self.model
         queries = holds.recalled * model.heads * model.head_dim * self.number
         of_width = holds.head_value_bytes + holds.head_keys * self.number
         return model.full_layers * (queries + model.key_value_heads * (holds.head_bytes + model.head_dim * of_width))
 
-    def _period(self, holds: Holds) -> int:
-        """Decode steps from one decision to the next (`kvlab.cache.settings.LayerSettings.period`)."""
+    def _period(self, holds: Footprint) -> int:
+        """Decode steps between decisions (`kvlab.cache.settings.LayerSettings.period`)."""
         return self.compress_every - 1 + max(holds.buffer, 1)
 
-    def _kept(self, holds: Holds, budget: Amount) -> int:
+    def _kept(self, holds: Footprint, budget: Amount) -> int:
         if not holds.compresses or not holds.needs_budget:
-            return UNLIMITED  # without a budget nobody knows beforehand: the most is everything
+            return UNLIMITED  # unknown without a budget: at most everything
         slots = Budget(budget).slots(self.tokens, self.sizes(holds))
         slack = self.compress_every - 1 if holds.decode else 0
         return slots if slots >= UNLIMITED else max(1, slots - slack)
@@ -118,20 +116,20 @@ class Work:
     # passes
 
     def sliding_bytes(self) -> int:
-        """Keys and values of the layers that keep a window of their own."""
+        """Keys and values of the sliding-window layers."""
         model = self.model
         held = min(model.window, self.seen)
         return model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * self.number
 
-    def attention_bytes(self, holds: Holds | None = None, budget: Amount = 1.0) -> int:
-        """Working memory of one layer's attention over the prompt, and of scoring it for a method that does."""
+    def attention_bytes(self, holds: Footprint | None = None, budget: Amount = 1.0) -> int:
+        """Working memory of one layer's attention over the prompt, and of a method's scoring."""
         model, rows, number = self.model, self.queries, self.number
         query, hidden = model.heads * model.head_dim * number, model.hidden * number
         state = 2 * model.key_value_heads * model.head_dim * number
         beside = 2 * hidden + 2 * model.head_dim * number
         # Queries, keys and values repeated and packed, and the output; or queries and keys while they are rotated.
         whole = 2 * query * self.tokens // rows
-        # Decided in blocks, what is packed are the slots of a block: small, and not there with the rest.
+        # With decisions in blocks only a block's slots are packed, which are small.
         packs = self.packs and rows >= PACKED_FROM and not (holds and holds.block)
         copies = (model.group > 1) + packs
         repeated = 2 * query + copies * whole if copies else 0
@@ -144,39 +142,39 @@ class Work:
             return plain
         return max(plain, self.states_bytes() + self._decided(holds, budget)._scoring(holds))
 
-    def _decided(self, holds: Holds, budget: Amount) -> Work:
-        """The prompt as far as one decision sees it: all, or what is kept and a block."""
+    def _decided(self, holds: Footprint, budget: Amount) -> Workload:
+        """The prompt as one decision sees it: all, or what is kept plus a block."""
         if not holds.block:
             return self
         return replace(self, tokens=min(self.tokens, self._kept(holds, budget) + holds.block), chunk=holds.block)
 
-    def reference_bytes(self, again: Again) -> int:
-        """Queries that all layers keep of what was read again."""
+    def reference_bytes(self, again: SecondPass) -> int:
+        """Queries of the second pass that all layers keep."""
         model = self.model
         return model.full_layers * again.references * model.heads * model.head_dim * self.number
 
-    def referred_bytes(self, again: Again) -> int:
+    def referred_bytes(self, again: SecondPass) -> int:
         """The attention of these queries in one layer, and what is fitted to it."""
         return int(REFERRED_COPIES * self.model.heads * again.references * self.tokens * FLOAT)
 
-    def read_again(self, again: Again) -> Work:
-        """The longest piece of the prompt, read once more behind all of it."""
+    def read_again(self, again: SecondPass) -> Workload:
+        """The longest piece of the prompt, read a second time after all of it."""
         piece = min(again.piece, self.tokens)
         return replace(self, tokens=self.tokens + piece, chunk=piece)
 
-    def reading_bytes(self, holds: Holds) -> int:
-        """Of one layer where a piece is read over slots that are there: in row blocks, under a mask, then joined."""
+    def reading_bytes(self, holds: Footprint) -> int:
+        """Working memory of one layer that reads a piece over existing slots: in row blocks, masked, then joined."""
         output = self.queries * self.model.heads * self.model.head_dim * self.number
         scored = self.attention_bytes(holds.model_copy(update={"all_rows": True}))
         return scored + output + min(ROW_BLOCK, self.queries) * self.tokens * self.number
 
     def states_bytes(self) -> int:
-        """What a layer holds around its attention: the residual, the normed states, queries and output."""
+        """A layer's states around its attention: residual, normed states, queries and output."""
         model = self.model
         states = 2 * model.hidden + 2 * model.head_dim + 2 * model.heads * model.head_dim
         return self.queries * states * self.number
 
-    def _scoring(self, holds: Holds) -> int:
+    def _scoring(self, holds: Footprint) -> int:
         model = self.model
         block = min(holds.scored_rows, self.queries)
         logits = AVERAGED_COPIES * model.heads * block * self.tokens * FLOAT
@@ -185,7 +183,7 @@ class Work:
         tile = 2 * model.heads * min(block, TILE_ROWS) * self.tokens * FLOAT
         summed = copies * model.key_value_heads * self.tokens * (model.head_dim + 1) * FLOAT + min(TILES, tile)
         if not holds.all_rows and holds.rows == 1:
-            summed = 0  # it asks no query
+            summed = 0  # it needs no query
         # Unit sources and keys, and the similarity of a block of sources to what stays, taken for half the prompt.
         beside = 2 * model.head_dim + ROW_BLOCK // 2
         sought = model.key_value_heads * self.tokens * beside * FLOAT if holds.seeks else 0
@@ -195,18 +193,18 @@ class Work:
         return max(logits if holds.averages else summed, sought, settled)
 
     def sliding_attention_bytes(self) -> int:
-        """Working memory of a sliding layer's attention, in row blocks over the slots that a block can see."""
+        """Working memory of a sliding layer's attention, in row blocks over the slots a block can see."""
         model, rows, number = self.model, min(ROW_BLOCK, self.queries), self.number
         if not model.sliding_layers:
             return 0
         columns = min(model.window + rows - 1, self.tokens)
         output = self.queries * model.heads * model.head_dim * number
-        states = 2 * 2 * model.key_value_heads * self.queries * model.head_dim * number  # as they are, and as stored
+        states = 2 * 2 * model.key_value_heads * self.queries * model.head_dim * number  # native, and as stored
         packed = number if self.packs and rows >= PACKED_FROM else 0
         repeated = 2 * model.heads * columns * model.head_dim * (number + (FLOAT if model.written_out else packed))
         logits = WRITTEN_IN_WINDOW * model.heads * FLOAT if model.written_out else 1  # else the mask
         block = repeated + int(rows * columns * logits)
-        # Packing is over before the output is joined; what else is beside a block counts as one more output.
+        # Packing ends before the output is joined; everything else next to a block counts as one more output.
         beside = 0 if packed else output
         return self.states_bytes() + states + max(2 * output, beside + block) + WORKSPACE
 
@@ -217,7 +215,7 @@ class Work:
         return self.queries * self.number * states + WORKSPACE
 
     def logits_bytes(self) -> int:
-        """The prompt's logits as float32 and their log-softmax; of the last token alone where all would be too many."""
+        """The prompt's logits in float32 and their log-softmax; only the last token's if all would be too many."""
         rows = self.queries if self.tokens * self.model.vocabulary <= MOST_PROMPT_LOGITS else 1
         return 2 * rows * self.model.vocabulary * FLOAT
 

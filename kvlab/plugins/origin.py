@@ -1,4 +1,4 @@
-"""What was registered, by name and by who brought it: a name is given once, and all that one origin brought can go."""
+"""Registered objects by name and origin: a name is unique, and everything of one origin can be removed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kvlab.common.context_value import meanwhile
+from kvlab.common.context_value import temporarily
 from kvlab.common.errors import UserError
 
-Thing = TypeVar("Thing")
+T = TypeVar("T")
 
 
-class Shelf(Generic[Thing]):
-    """Things of one kind by name, in the order they are shown. `kind` names one in sentences, such as "method"."""
+class Registrations(Generic[T]):
+    """Objects of one kind by name, in display order. `kind` is its noun in messages, such as "method"."""
 
-    every: list[Shelf] = []  # type: ignore[type-arg]  # noqa: RUF012  (all of this process, so that a failed plug-in is undone)
+    every: list[Registrations] = []  # type: ignore[type-arg]  # noqa: RUF012  (all of this process, so that a failed plug-in is undone)
 
-    def __init__(self, kind: str, own: Mapping[str, Thing] | None = None) -> None:
+    def __init__(self, kind: str, own: Mapping[str, T] | None = None) -> None:
         self.kind = kind
-        self._things: dict[str, Thing] = dict(own or {})
+        self._things: dict[str, T] = dict(own or {})
         self._origins: dict[str, Origin] = dict.fromkeys(self._things, KVLAB)
-        Shelf.every.append(self)
+        Registrations.every.append(self)
 
-    def add(self, name: str, thing: Thing) -> None:
-        """Make `thing` known; raises UserError, naming both origins, where the name is taken by another's."""
+    def add(self, name: str, thing: T) -> None:
+        """Register `thing`; raises UserError, naming both origins, if the name is taken by another."""
         taken, here = self._origins.get(name), self.origin_of(thing)
         if taken is not None and not self._is_again(name, thing):
             raise UserError(
@@ -34,49 +34,46 @@ class Shelf(Generic[Thing]):
             )
         self._things[name], self._origins[name] = thing, here
 
-    def _is_again(self, name: str, thing: Thing) -> bool:
-        """Whether this is the same definition met a second time, as when a module is reloaded."""
+    def _is_again(self, name: str, thing: T) -> bool:
+        """Whether this is the same definition again, as when a module is reloaded."""
         there = self._things[name]
         ours, theirs = (f"{getattr(it, '__module__', '')}.{getattr(it, '__qualname__', '')}" for it in (there, thing))
         return there is thing or (ours == theirs != "." and self._origins[name] == self.origin_of(thing))
 
     def origin(self, name: str) -> Origin:
-        """Who registered it."""
         return self._origins[name]
 
     @staticmethod
     def origin_of(thing: object) -> Origin:
-        """Who defines it; kvlab's own rooms may be imported for the first time by a plug-in, and stay kvlab's."""
+        """The origin that defines it; kvlab's own modules stay kvlab's even if a plug-in imports them first."""
         is_own = hasattr(thing, "__qualname__") and str(getattr(thing, "__module__", "")).split(".")[0] == "kvlab"
         return KVLAB if is_own else current()
 
     def of(self, origin: Origin) -> list[str]:
-        """Names of all that `origin` registered."""
+        """Names of everything that `origin` registered."""
         return [name for name, theirs in self._origins.items() if theirs == origin]
 
     def renamed(self, origin: Origin, known: Origin) -> None:
-        """What `origin` registered is `known`'s from now on."""
+        """Assign everything of `origin` to `known`."""
         self._origins |= dict.fromkeys(self.of(origin), known)
 
     def forget(self, origin: Origin) -> None:
-        """Nothing of `origin`'s is known any more."""
         for name in self.of(origin):
             del self._things[name], self._origins[name]
 
 
 def undo(origin: Origin) -> None:
-    """Forget everything that `origin` registered, of every kind."""
-    for shelf in Shelf.every:
-        shelf.forget(origin)
+    """Remove everything that `origin` registered, of every kind."""
+    for registrations in Registrations.every:
+        registrations.forget(origin)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A plug-in by name (a file's stem or a distribution's name), its version, and the SHA-256 of its code.
+    """A plug-in's name (a file's stem or a distribution's name), its version, and the SHA-256 of its code.
 
-    `place` is what a person would look for: the file's path, or the entry point's value. A package's hash is of the
-    module that its entry point names. A TOML file of the module's name beside it
-    (`kvlab.methods.core.published_settings`) counts.
+    `place` is the file's path, or the entry point's value. A package's hash is of its entry point's module; a TOML
+    file of the same name (`kvlab.methods.core.published_settings`) counts too.
     """
 
     name: str
@@ -89,7 +86,7 @@ class Origin:
 
     @property
     def stamp(self) -> str:
-        """What a run or a row keeps of it: version, where it has one, and the first 16 digits of the hash."""
+        """As stored in a run or row: version, if any, and the first 16 digits of the hash."""
         return " ".join(part for part in (self.version, f"sha256:{self.sha256[:16]}") if part)
 
 
@@ -98,10 +95,10 @@ _current: ContextVar[Origin] = ContextVar("origin", default=KVLAB)
 
 
 def current() -> Origin:
-    """Whose code is being imported now; kvlab's own, or a caller's outside any plug-in, is `KVLAB`."""
+    """The origin of the code being imported now; outside plug-ins `KVLAB`."""
     return _current.get()
 
 
 def registering(origin: Origin) -> AbstractContextManager[None]:
-    """What is registered inside belongs to `origin`."""
-    return meanwhile(_current, origin)
+    """Assign what is registered inside the block to `origin`."""
+    return temporarily(_current, origin)
