@@ -1,7 +1,7 @@
-"""What a component is given, as bytes: vectors as they lie in memory, behind the JSON of all else.
+"""Binary format of a component's data: a JSON header followed by the raw bytes of the vectors.
 
-Streamlit writes JSON twice, once to send it and once to see whether it changed; for six numbers a token of a text of
-131,072 tokens that takes as long as all else on a page.
+Streamlit serialises JSON twice, to send it and to detect changes. For six numbers per token and 131,072 tokens that
+takes as long as the rest of a page.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any
 
 import numpy as np
 
-ALIGNED = 8  # bytes: where a vector of any type may begin
+ALIGNED = 8  # bytes; every vector starts at a multiple
 
 
-def packed(data: Mapping[str, Any]) -> bytes:
-    """The header's length (4 bytes, little-endian), the header, then the vectors; `binary-payload.js` reads it.
+def pack(data: Mapping[str, Any]) -> bytes:
+    """The header's length (4 bytes, little-endian), the header and the vectors.
 
-    Every numpy array of `data` becomes a typed array of the same type in the browser, its numbers in a row.
+    kvlab/browser/src/binary-payload.js reads it: every numpy array of `data` becomes a flat typed array.
     """
     vectors = {name: value for name, value in data.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in data.items() if name not in vectors}
-    places, behind, size = {}, [], 0
+    places, chunks, size = {}, [], 0
     for name, vector in vectors.items():
         places[name] = [vector.dtype.name, size, vector.size]
-        own = np.ascontiguousarray(vector).tobytes()
-        behind += [own, bytes(-len(own) % ALIGNED)]
-        size += vector.nbytes + len(behind[-1])
+        content = np.ascontiguousarray(vector).tobytes()
+        chunks += [content, bytes(-len(content) % ALIGNED)]
+        size += vector.nbytes + len(chunks[-1])
     header = json.dumps({"plain": plain, "vectors": places}).encode()
     header += b" " * (-(4 + len(header)) % ALIGNED)
-    return b"".join([len(header).to_bytes(4, "little"), header, *behind])
+    return b"".join([len(header).to_bytes(4, "little"), header, *chunks])

@@ -1,4 +1,4 @@
-"""The linked view of one head, scrubber, slot grid and token text: one component, so hovering stays in the browser."""
+"""Linked view of one head: step bar, mosaic, slot grid and token text in one component, so hovering needs no server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from app.components.binary_payload import packed
+from app.components.binary_payload import pack
 from app.components.text_payload import texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.lineage.fold import Lineage
@@ -22,7 +22,7 @@ READING = "Which token each slot holds at this step, and what became of the othe
 _component = st.components.v2.component(
     "kvlab_tokenstrip",
     html=read_static("tokenstrip.html"),
-    css=read_static("stepbar.css", "tokenstrip.css"),
+    css=read_static("step-bar.css", "tokenstrip.css"),
     js=read_static("tokenstrip.js"),
 )
 
@@ -44,13 +44,17 @@ def tokenstrip(
     title: str = "What the cache holds",
     source: str = "",
 ) -> Any:
-    """Mounts the view under its title with a menu.
+    """Show the view under its title and menu.
 
-    The result's `step` is where the reader stopped and `token` the position just clicked.
+    Args:
+        identity: names run, layer and head; while it stays the same the view keeps its step.
+        selected: a position that stays highlighted.
+        masses: true and slot attention masses at `step`, shown for the word under the pointer.
+        why: the reason for a step that the user did not choose.
+        phases: a description per step, if they are not the steps of a run.
 
-    `identity` names run, layer and head: while it stays the same the view keeps its place. `selected` is a position to
-    keep lit. `masses` are the true and the slot masses at `step`, shown for the word under the pointer. `why` is the
-    reason for a step nobody chose. `phases` says of each step what it is, where they are not the steps of a run.
+    Returns:
+        The component's state: `step`, at which the user stopped, and `token`, the position just clicked.
     """
     make = partial(history_of, lineage, texts, step, selected, phases)
     titled(Offer(title, make, READING, source, pictured=True, steps=len(lineage.steps)), key)
@@ -63,11 +67,11 @@ def tokenstrip(
         "phases": phases,
         "massesStep": None if masses is None else step,
     }
-    return _component(key=key, data=packed(data), on_step_change=on_step, on_token_change=on_token)
+    return _component(key=key, data=pack(data), on_step_change=on_step, on_token_change=on_token)
 
 
 def _masses(masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, np.ndarray]:
     if masses is None:
         return {}
-    true, slot = (mass[:tokens].astype(np.float16).view(np.uint16) for mass in masses)  # browsers know no float16
+    true, slot = (mass[:tokens].astype(np.float16).view(np.uint16) for mass in masses)  # JavaScript has no float16
     return {"trueMass": true, "slotMass": slot}

@@ -1,4 +1,4 @@
-"""The text of a run beside the figures: shaded by class, lit by charts that run along it, and lighting them back."""
+"""Text of a run with each token shaded by class, linked to the charts that run along it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.base.theme import theme as page_theme
-from app.components.binary_payload import packed
+from app.components.binary_payload import pack
 from app.components.text_payload import texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.comparison.difference import NAMES
@@ -32,20 +32,17 @@ _component = st.components.v2.component(
 
 
 def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
-    """The figure, tied to the text: a point's position in it is `offset` plus its value on `axis`.
+    """Link a figure to the text: a point's token position is `offset` plus its value on `axis`.
 
-    Labels that begin with the position count as it. For an axis of steps the offset is prompt tokens - 1: the newest
-    token of step k. `place` says what the figure is of, for whoever waits for it in the browser.
+    A label counts as the number it begins with. For an axis of steps the offset is prompt tokens - 1: the newest token
+    of step k. `place` identifies the figure's content for browser tests.
     """
     known = figure.layout.meta or {}
     return figure.update_layout(meta={**known, "tokens": {"axis": axis, "offset": offset}, "place": place})
 
 
 def difference_classes(hues: Hues = HUES_OF_TWO) -> tuple[TokenClass, ...]:
-    """The classes of `kvlab.analysis.comparison.difference.NAMES`, in its order.
-
-    `hues`: colours of the two runs, as in the figures beside the text.
-    """
+    """Classes in the order of `kvlab.analysis.comparison.difference.NAMES`; `hues` are those of the two runs."""
     named = class_looks(hues)
     looks = zip(NAMES, [named.get(name, ("grey", ""))[0] for name in NAMES], DIFFERENCE_CUES, strict=True)
     return tuple(TokenClass(name=name, colour=HUES[hue], cue=cue) for name, hue, cue in looks)
@@ -64,10 +61,11 @@ def tokentext(
     title: str = "The text, token by token",
     source: str = "",
 ) -> Any:
-    """Mounts the panel under its title with a menu: token i is shaded as `classes[codes[i]]`.
+    """Show the panel under its title and menu: token i is shaded as `classes[codes[i]]`.
 
-    With `on_chosen` words can be chosen (click, then shift-click); the result's `chosen` is [first, last] just then.
-    `identity` names the text: while it stays the same the panel keeps its place. `scroll` brings a token into view.
+    With `on_chosen` words can be chosen (click, then shift-click); during that call the returned state's `chosen` is
+    [first, last]. `identity` names the text: while it stays the same the panel keeps its position. `scroll` is a
+    token to scroll to.
     """
     make = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
     titled(Offer(title, make, READING, source, pictured=True), key)
@@ -82,4 +80,4 @@ def tokentext(
         "scroll": scroll,
         "hint": f"{hint} Click a word to choose it, shift-click another to choose all between." if on_chosen else hint,
     }
-    return _component(key=key, data=packed(data), on_chosen_change=on_chosen or (lambda: None))
+    return _component(key=key, data=pack(data), on_chosen_change=on_chosen or (lambda: None))
