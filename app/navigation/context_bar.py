@@ -28,7 +28,7 @@ MEANS = "All numbers of this page are of one prompt: means are over its heads, l
 
 _parts: ContextVar[dict[str, DeltaGenerator]] = ContextVar("context_bar")
 
-_clicks = st.components.v2.component("kvlab_clicks", html="<span></span>", js=read_static("context-bar.js"))
+_clicks = st.components.v2.component("kvlab_context_bar", html="<span></span>", js=read_static("context-bar.js"))
 
 
 def begin() -> None:
