@@ -18,7 +18,7 @@ from app.server import preimport
 preimport.wait()
 
 from app.admin.disk_warning import say_room
-from app.base.copy_link import copy_link
+from app.base.links import copy_link
 from app.base.preload_plotly import load_plotly_ahead
 from app.base.theme import theme
 from app.base.theme_switch import theme_switch
@@ -26,8 +26,7 @@ from app.navigation import context_bar
 from app.navigation.selection import OPENED
 from app.run_views.plugin_views import view_pages
 from app.server.current_user import current_person, let_in
-from app.session.cleanup import forget_left_behind
-from app.session.flush import wait_until_sent
+from app.session.fragments import forget_left_behind, wait_until_sent
 from app.session.url_numbers import drop_unusable, say_refused
 from app.session.url_state import PAGE, catch_up, keep_named, settled
 from app.story.story_mode import caption_bar, offer

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kvlab.methods.core.method import Method, make_method, register, registered
     from kvlab.methods.core.pipeline import Pipeline
     from kvlab.methods.core.plan import Edges, NewKeys, Plan, ValueShift
-    from kvlab.methods.core.preset import Preset
+    from kvlab.methods.core.published_settings import Preset
     from kvlab.methods.core.second_pass import Rehearsal
     from kvlab.methods.core.view import Seen, Slots, View
     from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
@@ -60,17 +60,16 @@ if TYPE_CHECKING:
     from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
     from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
     from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
-    from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
-    from kvlab.methods.scorers.wrappers.without_low_rank import SlotsAlone
+    from kvlab.methods.scorers.wrappers.wrapper import PromptOnly, SlotsAlone
     from kvlab.methods.selectors.chunks import Chunks
     from kvlab.methods.selectors.critical import Critical
     from kvlab.methods.selectors.fifo import Oldest
     from kvlab.methods.selectors.top_k import LowestScore
-    from kvlab.methods.settlers.core.log_mass import Mass
     from kvlab.methods.settlers.eviction.evict import Evict
     from kvlab.methods.settlers.eviction.interval import ThinInLots
     from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
-    from kvlab.methods.settlers.low_rank.less import Absorb
+    from kvlab.methods.settlers.less import Absorb
+    from kvlab.methods.settlers.log_mass import Mass
     from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
     from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets
     from kvlab.methods.settlers.merging.group_fit import GroupFit
@@ -111,12 +110,11 @@ _HOME = {
         "kvlab.methods.core.in_place": "InPlace",
         "kvlab.methods.core.pipeline": "Pipeline",
         "kvlab.methods.core.plan": "Edges NewKeys Plan ValueShift",
-        "kvlab.methods.core.preset": "Preset",
+        "kvlab.methods.core.published_settings": "Preset",
         "kvlab.methods.core.second_pass": "Rehearsal",
         "kvlab.methods.core.view": "Seen Slots View",
         # Scorers.
-        "kvlab.methods.scorers.wrappers.prompt_only": "PromptOnly",
-        "kvlab.methods.scorers.wrappers.without_low_rank": "SlotsAlone",
+        "kvlab.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
         "kvlab.methods.scorers.attention.accumulated": "AccumulatedAttention",
         "kvlab.methods.scorers.attention.ema": "EmaScore",
         "kvlab.methods.scorers.attention.last_query": "LastQuery",
@@ -150,11 +148,11 @@ _HOME = {
         "kvlab.methods.selectors.fifo": "Oldest",
         "kvlab.methods.settlers.refitting.pursuit": "Pursuit",
         # Settlers.
-        "kvlab.methods.settlers.low_rank.less": "Absorb",
+        "kvlab.methods.settlers.less": "Absorb",
         "kvlab.methods.settlers.eviction.evict": "Evict",
         "kvlab.methods.settlers.eviction.interval": "ThinInLots",
         "kvlab.methods.settlers.eviction.reposition": "EvictAndReposition",
-        "kvlab.methods.settlers.core.log_mass": "Mass",
+        "kvlab.methods.settlers.log_mass": "Mass",
         "kvlab.methods.settlers.merging.cosine_merge": "CosineMerge",
         "kvlab.methods.settlers.merging.gaussian_sets": "GaussianSets",
         "kvlab.methods.settlers.merging.group_fit": "GroupFit",

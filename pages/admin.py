@@ -10,14 +10,14 @@ import streamlit as st
 
 from app.admin.thinning import thinning
 from app.base.links import link
-from app.base.text import ago, duration, plain, shorten
+from app.base.text import ago, plain, shorten
 from app.figures.export_menu import Offer, menu
 from app.navigation.selection import runs_root
 from app.queue.job_panel import badge
 from app.run_views import page
 from kvlab import jobs
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import in_words
+from kvlab.common.formatting import format_bytes, format_duration
 from kvlab.jobs.admin_overview import MemoryNow, Overview, PersonNow, overview, stop_worker
 from kvlab.report.views import table_of
 
@@ -50,8 +50,12 @@ def now() -> None:
 def machine(found: Overview) -> None:
     """Memory of host and GPUs, and the disk."""
     room, limit = found.room, found.room.rules.limit
-    taken = f"of {in_words(limit)} allowed" if limit else f"{in_words(room.free)} of {in_words(room.total)} free"
-    tiles = [("The folder of runs", in_words(room.used), taken), *map(_memory, found.memory)]
+    taken = (
+        f"of {format_bytes(limit)} allowed"
+        if limit
+        else f"{format_bytes(room.free)} of {format_bytes(room.total)} free"
+    )
+    tiles = [("The folder of runs", format_bytes(room.used), taken), *map(_memory, found.memory)]
     # Side by side as far as they fit: in columns of equal width a small window would cut their words.
     with st.container(horizontal=True):
         for label, value, beside in tiles:
@@ -72,7 +76,7 @@ def queue(found: Overview) -> None:
         owner.text(job.owner or NOBODY)
         stage = job.progress.stage if job.progress else "starting"
         where.caption(plain(f"worker {job.worker}: {stage}" if job.state == "running" else f"place {job.position}"))
-        since.caption(duration(job.elapsed) if job.state == "running" else ago(job.created))
+        since.caption(format_duration(job.elapsed) if job.state == "running" else ago(job.created))
         label = "Cancelling …" if job.cancelling else "Cancel"
         if button.button(label, key=f"cancel-{job.job_id}", disabled=job.cancelling):
             _do(partial(jobs.cancel, runs_root(), job.job_id))
@@ -88,7 +92,7 @@ def workers(found: Overview) -> None:
         name.markdown(f"**Worker {worker.place}**", help=f"Process {worker.pid}")
         doing = "waits for a job" if worker.job is None else f"runs {shorten(worker.job.title, 60) or 'a job'}"
         what.markdown(plain(f"{doing} · devices: {worker.devices}"))
-        memory.caption("on another machine" if worker.bytes is None else f"{in_words(worker.bytes)} of memory")
+        memory.caption("on another machine" if worker.bytes is None else f"{format_bytes(worker.bytes)} of memory")
         if button.button("Restart", key=f"restart-{worker.place}", disabled=not worker.here):
             _do(partial(stop_worker, runs_root(), worker.place))
 
@@ -103,8 +107,8 @@ def people(found: tuple[PersonNow, ...]) -> None:
             "may wait": person.limits.queued,
             "minutes in 24 h": round(person.minutes, 1),
             "may use": "no limit" if person.limits.minutes is None else f"{person.limits.minutes:g} min",
-            "disk": in_words(person.bytes),
-            "may take": "no limit" if person.limits.disk is None else in_words(person.limits.disk),
+            "disk": format_bytes(person.bytes),
+            "may take": "no limit" if person.limits.disk is None else format_bytes(person.limits.disk),
             "runs a request": person.limits.runs,
             "tokens a request": "no limit" if person.limits.tokens is None else f"{person.limits.tokens:,}",
         }
@@ -125,7 +129,7 @@ def people(found: tuple[PersonNow, ...]) -> None:
 
 def _memory(memory: MemoryNow) -> tuple[str, str, str]:
     label = "Memory of the host" if memory.name == "host" else memory.name
-    return label, in_words(memory.used), f"of {in_words(memory.total)}"
+    return label, format_bytes(memory.used), f"of {format_bytes(memory.total)}"
 
 
 def _do(action: Callable[[], object]) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import streamlit as st
 
-from app.atlas.cards import Card, card, fill
-from app.atlas.measure_button import order_all
-from app.atlas.scorecard import scorecard
+from app.atlas.cards import Card, card, fill, scorecard
+from app.atlas.measure_button import measure_all
 from app.base.links import in_view
 from app.navigation.selection import current_sources
 from app.run_views import page
-from app.run_views.reference_warning import warn_of_reference
+from app.run_views.require_level import warn_of_reference
 from kvlab.atlas.registry import PAPERS, of_paper
 
 PRINTED = 46
@@ -35,7 +34,7 @@ def main() -> None:
     scorecard(card_of_scores, zip(exhibits, (state.claims for state in states), strict=True), in_view())
     drawn, shipped = (sum(found) for found in zip(*((bool(one.origin), one.is_shipped) for one in states), strict=True))
     with missing:
-        order_all([state.command for state in states if state.command])
+        measure_all([state.measurement for state in states if state.measurement])
     counts.caption(
         f"{drawn} of {len(places)} can be drawn, {shipped} of them from what comes with kvlab. The papers print "
         f"{PRINTED} figures and tables; "

@@ -28,7 +28,7 @@ from kvlab.analysis.lineage import states_at
 from kvlab.common.errors import UserError
 from kvlab.figures import autopsy as figures
 from kvlab.figures.base.palette import FATES
-from kvlab.jobs.rerun_pinned import counterfactual
+from kvlab.jobs.rerun_restored import counterfactual
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 
@@ -107,7 +107,7 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
 def moment_of(run: Run) -> tuple[int, str]:
     """The step after which fates are taken, and in words: that of Compare, or the last where no answer is known."""
     last, wanted = int(run.steps["step"].max()), wanted_of([run])
-    asked = None if wanted is None else board.ask([run], wanted)
+    asked = None if wanted is None else board.check_answer([run], wanted)
     if asked is None or asked.step > last:
         return last, f"at the end of the run (after step {last})"
     return asked.step, asked.moment

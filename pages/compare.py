@@ -23,11 +23,11 @@ from app.figures.figure import page_file, show
 from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
 from app.run_views import page
-from app.run_views.reference_warning import warn_of_reference
+from app.run_views.require_level import warn_of_reference
 from kvlab.analysis.comparison import compare
-from kvlab.analysis.comparison.board import ranked, telling_cell
+from kvlab.analysis.comparison.board import most_interesting_run, ranked
 from kvlab.analysis.comparison.settings import differing_settings
-from kvlab.analysis.comparison.speed import ratio_words
+from kvlab.analysis.comparison.speed import ratio_text
 from kvlab.analysis.comparison.textdiff import diff
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.figures import board as figures_of_board
@@ -36,7 +36,7 @@ from kvlab.figures.base.template import MANY_LINES
 from kvlab.figures.base.words import byte_size, number
 from kvlab.report.contents import in_words
 from kvlab.report.views import Passages, table_of
-from kvlab.results.sources import comparison_origin
+from kvlab.results.provenance import of_comparison
 from kvlab.trace.reader import Run
 
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
@@ -121,7 +121,7 @@ def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callab
     texts(runs, table)
     labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
     versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
-    page_file(f"Comparison {runs[0].record.comparison_id}", f"{comparison_origin(runs)}: {labels}; {versions}.")
+    page_file(f"Comparison {runs[0].record.comparison_id}", f"{of_comparison(runs)}: {labels}; {versions}.")
     report_menu(runs)
 
 
@@ -138,7 +138,7 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     if left_out:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
         st.caption(f"Not ranked: {reasons}.")
-    offer = Offer("The runs in numbers", lambda: table_of(in_words(table)), ONE_ROW, comparison_origin(runs))
+    offer = Offer("The runs in numbers", lambda: table_of(in_words(table)), ONE_ROW, of_comparison(runs))
     titled(offer, "compare-table")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
     if beyond:
@@ -164,7 +164,7 @@ def what_differs(runs: Sequence[Run]) -> None:
             f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
         ):
             make = lambda: table_of(table.rename_axis("setting").reset_index())  # noqa: E731
-            titled(Offer("Settings that differ", make, source=comparison_origin(runs)), "compare-settings")
+            titled(Offer("Settings that differ", make, source=of_comparison(runs)), "compare-settings")
             st.dataframe(table, alt="One row a setting, one column a run")
 
 
@@ -192,7 +192,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
         "over budget": over_budget_words(table),
-        AGAINST: [ratio_words(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
+        AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         "tokens/s": table["speed"],
         "prompt s": table["prompt_seconds"].astype(float),
         "rehearsal s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
@@ -215,7 +215,7 @@ def in_focus(table: pd.DataFrame) -> str:
     compressed = table[table["method"] != "full"]
     if len(compressed) <= MANY_LINES:
         return ""
-    first = telling_cell(compressed) if "verdict" in compressed else compressed["run_id"].iloc[0]
+    first = most_interesting_run(compressed) if "verdict" in compressed else compressed["run_id"].iloc[0]
     labels = compressed["label"].tolist()
     index = compressed["run_id"].tolist().index(first)
     words = "The other runs are drawn pale. A click on a name in a legend hides its line."
@@ -231,11 +231,11 @@ def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> b
         return False
     st.subheader("Along the text")
     figure, reading = figures.kl_along_text(along, page_theme(), focus), figures.read_kl_along_text(along)
-    return show(figure, along, reading, "compare-kl", "kl-along-text", comparison_origin(runs))
+    return show(figure, along, reading, "compare-kl", "kl-along-text", of_comparison(runs))
 
 
 def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> bool:
-    theme, origin = page_theme(), comparison_origin(runs)
+    theme, origin = page_theme(), of_comparison(runs)
     if not compare.has_kl(along):
         return False
     left, right = st.columns(2, gap="large")
@@ -249,7 +249,7 @@ def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> b
 
 
 def closeness_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) -> bool:
-    theme, origin, closeness = page_theme(), comparison_origin(runs), False
+    theme, origin, closeness = page_theme(), of_comparison(runs), False
     if not compare.has_memory(runs):
         st.info("These runs recorded no memory: record them with level light or full.", icon=":material/info:")
         return False
@@ -274,7 +274,7 @@ def bytes_over_steps(runs: Sequence[Run], focus: str) -> bool:
     measure = one_of("Bytes", measures, key="bytes")
     figure = figures.memory_over_steps(memory, measure, page_theme(), focus)
     reading = figures.read_memory_over_steps(memory, measure)
-    return show(figure, memory, reading, "compare-memory", f"memory-{measure}", comparison_origin(runs))
+    return show(figure, memory, reading, "compare-memory", f"memory-{measure}", of_comparison(runs))
 
 
 def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
@@ -286,7 +286,7 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
     st.caption(MARKED)
     written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
     make = lambda: Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))  # noqa: E731
-    titled(Offer("What each run wrote", make, MARKED, comparison_origin(runs)), "compare-texts")
+    titled(Offer("What each run wrote", make, MARKED, of_comparison(runs)), "compare-texts")
     st.html(STYLE)
     columns = st.columns(2, gap="large")
     for place, (run, row) in enumerate(zip(runs, table.itertuples(), strict=True)):

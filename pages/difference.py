@@ -14,12 +14,12 @@ from app.components.tokentext import along_text, difference_classes, tokentext
 from app.figures.figure import show
 from app.navigation.selection import current_comparison, current_pair
 from app.run_views import page, view
-from app.run_views.reference_warning import warn_of_reference
-from app.session.flush import wait_until_sent
-from app.session.fragment import drawn_alone
+from app.run_views.require_level import warn_of_reference
+from app.session.fragments import drawn_alone, wait_until_sent
 from kvlab.analysis.comparison import difference
-from kvlab.analysis.comparison.labels import distinct
+from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.figures import difference as figures
+from kvlab.results.provenance import Provenance, joined
 from kvlab.trace.reader import Run
 
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def outputs(a: Run, b: Run) -> None:
-    part = difference.where_they_part(a, b)
+    part = difference.divergences(a, b)
     facts = (
         ("A leaves the full cache's text", part["a"]),
         ("B leaves the full cache's text", part["b"]),
@@ -93,7 +93,7 @@ def words(a: Run, b: Run, step: int, layer: int, head: int) -> None:
 
 
 def names(a: Run, b: Run) -> tuple[str, str]:
-    first, second = distinct([a.record, b.record])
+    first, second = distinct_names([a.record, b.record])
     return first, second
 
 
@@ -101,8 +101,8 @@ def hues(a: Run, b: Run) -> figures.Hues:
     return figures.hues_of(a.record.method, b.record.method)
 
 
-def origin(a: Run, b: Run) -> str:
-    return f"A: {page.source(a)} | B: {page.source(b)}"
+def origin(a: Run, b: Run) -> Provenance:
+    return joined(page.source(a).at("A"), page.source(b).at("B"), separator=" | ")
 
 
 def kept(run: Run, step: int) -> difference.Kept:
@@ -115,7 +115,7 @@ def gone_of(run: Run) -> difference.Gone:
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def gone(_run: Run, path: str, written: int) -> difference.Gone:
-    return difference.gone_at(_run)
+    return difference.departure_steps(_run)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

@@ -71,17 +71,17 @@ def result(run: Run, rescue: Rescue) -> None:
     kind = "the expected answer" if rescue.expected else "the full cache's own text up to where this run leaves it"
     meant = f"Restored means: it writes “{rescue.answer.strip()}”, {kind}."
     st.caption(plain(f"{meant} {rescue.reruns} reruns. {rescue.ending}"))
-    table = analysis.found_table(rescue)
+    table = analysis.search_table(rescue)
     chosen = choose(rescue)
     before_after(run, rescue, chosen)
     left, right = st.columns(2, gap="large")
     theme, origin = page_theme(), page.source(run)
     with left:
-        kl = analysis.kl_along(rescue, chosen)
+        kl = analysis.kl_by_series(rescue, chosen)
         figure = figures.kl_before_after(kl, theme)
         show(figure, kl, figures.read_kl_before_after(kl), "killed-kl", page.file_name(run, "killed-kl"), origin)
     with right:
-        looks = analysis.looks(rescue, chosen, run)
+        looks = analysis.attention_by_series(rescue, chosen, run)
         if looks.empty or rescue.reader is None:
             st.caption(plain(figures.read_look_before_after(looks)))
         else:
@@ -100,10 +100,8 @@ def choose(rescue: Rescue) -> Found | None:
     searches = {found.search: f"{found.search}{'' if found.restores else ' (in vain)'}" for found in rescue.found}
     name = one_of("Give back", searches, best.search, key="given")
     found = by_name(rescue, name)
-    words = analysis.SEARCHES.get(name, name)
-    st.caption(
-        plain(f"{words[0].upper()}{words[1:]}: {analysis.outcome(found)}, costing {analysis.slot_words(found.slots)}.")
-    )
+    search = analysis.SEARCHES.get(name, name).capitalize()
+    st.caption(plain(f"{search}: {analysis.outcome(found)}, costing {analysis.slot_count_text(found.slots)}."))
     return found
 
 

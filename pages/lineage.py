@@ -17,7 +17,7 @@ from app.run_views.require_level import full_run
 from app.session.url_numbers import asked_number
 from app.session.url_state import keep
 from kvlab.analysis.lineage import influence
-from kvlab.analysis.lineage.tree import lineage_tree, merged_count, merged_slots
+from kvlab.analysis.lineage.tables import lineage_tree, merged_count, merged_slots
 from kvlab.figures import influence as figures
 from kvlab.figures import lineage as river
 from kvlab.trace.reader import Run

@@ -21,7 +21,7 @@ from kvlab.analysis.comparison.memory import over_steps
 from kvlab.figures import cost as figures
 from kvlab.figures import health as health_figures
 from kvlab.figures import memory as memory_figures
-from kvlab.results.sources import comparison_origin
+from kvlab.results.provenance import joined, of_comparison
 from kvlab.trace.reader import Run
 
 SHAPES = ("stacked", "lines")
@@ -81,8 +81,8 @@ def health_of(runs: Sequence[Run]) -> None:
     if table[list(health.GROWTHS)].isna().all(axis=None):
         st.info(plain(reading), icon=":material/info:")
         return
-    figure, origin = health_figures.growth_over_steps(table, page_theme()), comparison_origin(runs)
-    show(figure, table, reading, "memory-health", "health", f"{origin}; {page.source(runs[-1])}")
+    figure, origin = health_figures.growth_over_steps(table, page_theme()), of_comparison(runs)
+    show(figure, table, reading, "memory-health", "health", joined(origin, page.source(runs[-1])))
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading the steps of every run")
@@ -102,7 +102,7 @@ def instrument(runs: Sequence[Run]) -> None:
         st.info("No run of this comparison was timed.", icon=":material/info:")
         return
     figure, reading = figures.instrument_cost(table, page_theme()), figures.read_instrument_cost(table)
-    show(figure, table, reading, "memory-instrument", "instrument-cost", comparison_origin(runs))
+    show(figure, table, reading, "memory-instrument", "instrument-cost", of_comparison(runs))
 
 
 main()

@@ -8,8 +8,7 @@ from app.base.links import go
 from app.base.text import plain
 from app.evaluation.quality_form import evaluation_form
 from app.evaluation.quality_results import results
-from app.evaluation.result_rows import measured_rows
-from app.evaluation.results_page import ResultsPage
+from app.evaluation.result_rows import ResultsPage, measured_rows
 from app.figures.figure import page_file
 from app.navigation.selection import runs_root
 from app.queue.job_panel import show_job

@@ -96,7 +96,7 @@ def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:
 
 def budgets(run: Run) -> None:
     st.subheader("Budget beside regret")
-    table, theme, origin = regret.budget_beside_regret(run.steps), page_theme(), page.source(run)
+    table, theme, origin = regret.budget_and_regret(run.steps), page_theme(), page.source(run)
     left, right = st.columns(2, gap="large")
     with left:
         figure, reading = memory_figures.budget_anatomy(table, theme), memory_figures.read_budget_anatomy(table)

@@ -14,7 +14,7 @@ from app.figures.figure import show
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from kvlab.analysis.attention import bound
-from kvlab.analysis.attention.query_heads import query_heads_a_slot
+from kvlab.analysis.attention.bound import query_heads_per_slot
 from kvlab.figures import bound as figures
 from kvlab.figures.base.words import number, percent
 from kvlab.trace.reader import Run
@@ -112,7 +112,7 @@ def predicted(run: Run) -> str:
 
 
 def shared_slots(run: Run) -> str:
-    heads = query_heads_a_slot(run)
+    heads = query_heads_per_slot(run)
     if heads == 1:
         return ""
     return (
@@ -162,7 +162,7 @@ def every_layer(run: Run) -> list[int]:
 def table_of_head(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
     steps, events = page.head_steps(_run, layer, head), page.head_events(_run, layer, head)
     arrays = bound.read_arrays(_run, layer, head, bound.predicts_scores(steps))
-    return bound.bound_over_steps(steps, events, arrays, query_heads_a_slot(_run))
+    return bound.bound_over_steps(steps, events, arrays, query_heads_per_slot(_run))
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading values and attention of every head")

@@ -18,9 +18,7 @@ from app.navigation.selection import current_run, pick_step
 from app.run_views import page, view
 from app.session.url_numbers import asked_numbers
 from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.clusters import as_outlines
-from kvlab.analysis.similarity.consecutive_sets import consecutive_sets, set_count
-from kvlab.analysis.similarity.outlines import merge_sets, outlines
+from kvlab.analysis.similarity.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
 from kvlab.common.errors import UserError
 from kvlab.figures import similarity as figures
 from kvlab.figures.base.words import percent

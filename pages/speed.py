@@ -5,8 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.base.text import plain
-from app.evaluation.result_rows import measured_rows
-from app.evaluation.results_page import ResultsPage
+from app.evaluation.result_rows import ResultsPage, measured_rows
 from app.evaluation.speed_form import speed_form
 from app.evaluation.speed_results import results
 from app.figures.figure import page_file

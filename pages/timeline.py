@@ -22,8 +22,14 @@ from app.session.url_state import go_to, keep, keep_listed
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
-from kvlab.analysis.lineage.tables import check, events_with_texts, slot_table
-from kvlab.analysis.lineage.tree import lineage_tree, merged_count, merged_slots
+from kvlab.analysis.lineage.tables import (
+    check_slots,
+    events_with_texts,
+    lineage_tree,
+    merged_count,
+    merged_slots,
+    slot_table,
+)
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import timeline
@@ -198,7 +204,7 @@ def whole_history(run: Run, layer: int, head: int) -> None:
             page.file_name(run, f"states-{name}"),
             page.source(run),
         )
-    trust(check(lineage, page.head_steps(run, layer, head)))
+    trust(check_slots(lineage, page.head_steps(run, layer, head)))
 
 
 def trust(table: pd.DataFrame) -> None:

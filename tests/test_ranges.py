@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlab.analysis.comparison.compare import headline
-from kvlab.analysis.comparison.speed import SCATTERED, Speed, ratio_words
+from kvlab.analysis.comparison.speed import SCATTERED, Speed, ratio_text
 from kvlab.atlas import paper_table_text
 from kvlab.cli.options.compare_request import _show
 from kvlab.cli.options.tables import _mean as mean_on_command_line
@@ -98,7 +98,7 @@ def test_rates_two_per_cent_apart_are_not_printed_alike() -> None:
     one, other = (Speed("eager", readings, readings) for readings in ((149.0, 148.0), (151.0, 152.0)))
     assert one.words == "148.5 (148 to 149, eager)"
     assert other.words == "151.5 (151 to 152, eager)"
-    assert ratio_words(other.ratio_to(one), other.ratio_doubt(one)) == "1.02 x"
+    assert ratio_text(other.ratio_to(one), other.ratio_doubt(one)) == "1.02 x"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_ratio_from_one_reading_or_scattered_ones_is_a_dash_with_the_reason(
     assert speed.ratio_doubt(full) == doubt
     ratio = speed.ratio_to(full)
     assert ratio == np.median(mine) / np.median(its), "the raw number stays, for CSV and JSON"
-    assert ratio_words(ratio, doubt) == (f"– ({doubt})" if doubt else "1.49 x")
+    assert ratio_text(ratio, doubt) == (f"– ({doubt})" if doubt else "1.49 x")
 
 
 @given(st.floats(0.1, 3), st.floats(1, 1e3))

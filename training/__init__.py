@@ -1,1 +1,1 @@
-"""Training recipes of models that ship with kvlab; not part of the installed package."""
+"""Training recipes of models shipped with kvlab; not part of the installed package."""

@@ -7,7 +7,7 @@ import streamlit as st
 from app.base.text import plain
 from app.navigation.selection import runs_root
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import in_words
+from kvlab.common.formatting import format_bytes
 from kvlab.server.disk_quota import disk_rules
 from kvlab.trace.thinning import DAY, thin, thinnable
 
@@ -24,7 +24,7 @@ def thinning() -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    size = in_words(sum(run.bytes for run in found))
+    size = format_bytes(sum(run.bytes for run in found))
     st.caption(
         f"{len(found):,} recordings have arrays (keys, values, attention rows) of {size} together. Without them the "
         "pages show tables, texts, memory and speed, and say what is gone. Starred comparisons are left alone."
@@ -39,4 +39,4 @@ def thinning() -> None:
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            st.success(f"{in_words(freed)} freed.")
+            st.success(f"{format_bytes(freed)} freed.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import streamlit as st
@@ -9,16 +10,20 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.atlas.exhibit import BADGES, failed
 from app.atlas.figure_cache import Kept
-from app.atlas.measure_button import order_button
+from app.atlas.measure_button import measure_button
 from app.base.links import in_view, link
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
+from app.figures.export_menu import Offer, titled
 from kvlab.atlas.exhibit import Choice, Exhibit, Needs
-from kvlab.atlas.scorecard import claims_of
+from kvlab.atlas.registry import PAPERS
+from kvlab.atlas.scorecard import VERDICTS, Lines, claims_of, lines
 from kvlab.atlas.shipped_exhibits import card_of, merged
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import blank, thumbnail
+from kvlab.report.views import Table
+from kvlab.requests.measurement import Measurement, command_line
 from kvlab.results.provenance import PUBLISHED
 from kvlab.results.shipped import Shipped, ShippedCard, shipped
 from kvlab.results.sources import Sources
@@ -30,9 +35,9 @@ CARD_WIDTH = 264
 
 @dataclass(frozen=True)
 class State:
-    """What an exhibit can show now: a picture, its claims, and where it was drawn from; else what makes it.
+    """What an exhibit can show now: a picture, its claims and their source; else the measurement that is missing.
 
-    What ships with kvlab has the command that makes the reader's own data beside it.
+    What ships with kvlab also has the measurement that makes the reader's own data.
     """
 
     picture: str
@@ -40,7 +45,7 @@ class State:
     source: str = ""
     claims: tuple[Claim, ...] = ()
     missing: str = ""
-    command: str = ""
+    measurement: Measurement | None = None
     is_shipped: bool = False
 
 
@@ -90,11 +95,12 @@ def fill(place: Card, sources: Sources) -> State:
         if found.origin:
             words = found.source if found.is_shipped else f"drawn from {shorten(found.source, 60)}"
             st.caption(plain(words), help=plain(found.origin))
-            if found.is_shipped and found.command:
-                order_button(found.command, place.exhibit.key)
-        elif found.command:
-            st.caption(f"needs `{shorten(found.command, 90)}`", help=f"{plain(found.missing)}\n\n`{found.command}`")
-            order_button(found.command, place.exhibit.key)
+            if found.is_shipped and found.measurement:
+                measure_button(found.measurement, place.exhibit.key)
+        elif found.measurement:
+            command = command_line(found.measurement)
+            st.caption(f"needs `{shorten(command, 90)}`", help=f"{plain(found.missing)}\n\n`{command}`")
+            measure_button(found.measurement, place.exhibit.key)
         else:
             st.caption(plain(found.missing))
     return found
@@ -111,24 +117,56 @@ def _state(exhibit: Exhibit, sources: Sources, theme: Theme) -> State:
     try:
         own = exhibit.draw(sources, Choice(layer=layer), theme)
     except UserError as error:
-        own = Needs(str(error), "")
+        own = Needs(str(error))
     ships = shipped()
     if isinstance(own, Needs):
         return _without_own(own, ships, card_of(exhibit, ships, sources, theme), theme)
     drawn = merged(exhibit, own, ships, sources, theme)
     first, picture = own[0], thumbnail(own[0].figure, theme)
-    return State(picture, first.origin, _source(first.origin), claims_of(drawn))
+    return State(picture, str(first.origin), first.origin.short, claims_of(drawn))
 
 
 def _without_own(missing: Needs, ships: Shipped | None, card: ShippedCard | None, theme: Theme) -> State:
     if ships is not None and card is not None:
-        return State(card.picture, card.origin, ships.words, card.claims, command=missing.command, is_shipped=True)
-    empty = "not recorded yet" if missing.command else "not recorded"
-    return State(blank(empty, theme), missing=missing.sentence, command=missing.command)
+        return State(
+            card.picture, card.origin, ships.words, card.claims, measurement=missing.measurement, is_shipped=True
+        )
+    empty = "not recorded yet" if missing.measurement else "not recorded"
+    return State(blank(empty, theme), missing=missing.sentence, measurement=missing.measurement)
 
 
-def _source(origin: str) -> str:
-    """Which run, evaluation or benchmark an exhibit was drawn from, as short as it can be told from the others."""
-    parts = origin.split("; ")[0].split(" · ")
-    place = next((index for index, part in enumerate(parts) if part.startswith("run ")), None)
-    return parts[0] if place is None else f"run {parts[place + 1]} ({parts[place].removeprefix('run ')[:15]})"
+WIDTHS = (1.2, 2.4, 2, 2.4)
+
+
+def scorecard(place: DeltaGenerator, judged: Iterable[tuple[Exhibit, Iterable[Claim]]], query: dict[str, str]) -> None:
+    """A row a paper, a column a verdict: how many claims, and a link to the exhibit behind each."""
+    found = lines(judged)
+    with place.container(border=True, gap="small"):
+        reading = "How many claims of each paper hold here, and the figures and tables that decide them."
+        titled(Offer("What is said of the papers' claims on this model", lambda: _table(found), reading), "scorecard")
+        heads = st.columns(WIDTHS, gap="small")
+        for head, verdict in zip(heads[1:], VERDICTS, strict=True):
+            colour, icon = BADGES[verdict]
+            head.badge(verdict, color=colour, icon=icon)  # type: ignore[arg-type]
+        for paper, title in PAPERS.items():
+            row = st.columns(WIDTHS, gap="small", vertical_alignment="center")
+            row[0].markdown(plain(title))
+            for cell, verdict in zip(row[1:], VERDICTS, strict=True):
+                claims = found[paper][verdict]
+                with cell, st.container(horizontal=True, gap="small", vertical_alignment="center"):
+                    st.markdown(f"**{len(claims)}**", width="content")
+                    for exhibit, claim in claims:
+                        help_text = f"{claim.paper} {claim.basis.words}".strip()
+                        link(paper.replace("-", "_"), exhibit.number, help=help_text, exhibit=exhibit.slug, **query)
+
+
+def _table(found: Lines) -> Table:
+    rows = (
+        (title, *(_cell([exhibit.number for exhibit, _ in found[paper][verdict]]) for verdict in VERDICTS))
+        for paper, title in PAPERS.items()
+    )
+    return Table(columns=("paper", *VERDICTS), rows=tuple(rows))
+
+
+def _cell(numbers: list[str]) -> str:
+    return f"{len(numbers)}: {', '.join(numbers)}" if numbers else "0"

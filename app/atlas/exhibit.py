@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.atlas.figure_cache import Kept
-from app.atlas.measure_button import order_button
+from app.atlas.measure_button import measure_button
 from app.base.links import in_view, link
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
@@ -25,6 +25,7 @@ from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import QUIET
 from kvlab.figures.base.words import spoken
 from kvlab.report.views import table_of
+from kvlab.requests.measurement import command_line
 from kvlab.results.shipped import shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, rests_on
@@ -118,23 +119,24 @@ def failed(exhibit: Exhibit, error: Exception) -> str:
 def needs(missing: Needs, key: str) -> None:
     """Why there is no figure yet, the command that makes it, and a button that queues it."""
     st.info(plain(missing.sentence) + " This makes it:", icon=":material/info:")
-    st.code(missing.command, language="bash", wrap_lines=True)
-    order_button(missing.command, key)
+    if missing.measurement:
+        st.code(command_line(missing.measurement), language="bash", wrap_lines=True)
+        measure_button(missing.measurement, key)
 
 
 def figure(exhibit: Exhibit, drawn: Drawn) -> None:
     """One figure with its export menu, its claim, the paper's own values in grey, and where it came from."""
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
     show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
-    collect(key, Section(drawn.figure, drawn.reading, drawn.origin, _claim_lines(drawn.claim)))
+    collect(key, Section(drawn.figure, drawn.reading, str(drawn.origin), _claim_lines(drawn.claim)))
     if drawn.claim is not None:
         claim(drawn.claim)
     if drawn.grey is not None and len(drawn.grey):
         grey(drawn.grey, f"{key}-grey")
-    if drawn.further is not None:
+    if drawn.further and drawn.further.measurement:
         st.caption(plain(drawn.further.sentence))
-        st.code(drawn.further.command, language="bash", wrap_lines=True)
-    st.caption(f":material/folder_open: {plain(drawn.origin)}")
+        st.code(command_line(drawn.further.measurement), language="bash", wrap_lines=True)
+    st.caption(f":material/folder_open: {plain(str(drawn.origin))}")
 
 
 def claim(judged: Claim) -> None:
@@ -152,8 +154,8 @@ def claim(judged: Claim) -> None:
         st.caption(plain(" ".join(rests_on(judged))))
         if judged.settle:
             st.caption("More prompts may settle it:")
-            st.code(judged.settle, language="bash", wrap_lines=True)
-            order_button(judged.settle, f"settle-{abs(hash((judged.paper, judged.finding)))}")
+            st.code(command_line(judged.settle), language="bash", wrap_lines=True)
+            measure_button(judged.settle, f"settle-{abs(hash((judged.paper, judged.finding)))}")
 
 
 def grey(values: pd.DataFrame, key: str) -> None:

@@ -1,4 +1,4 @@
-"""A button that queues what a card of the atlas needs, with how long it takes, and one for all that is missing."""
+"""Buttons that queue the measurements a card of the atlas needs, or all missing ones, with their estimated duration."""
 
 from __future__ import annotations
 
@@ -9,102 +9,108 @@ import streamlit as st
 
 from app.base import permission
 from app.base.links import go
-from app.base.text import duration, plain
+from app.base.text import plain
 from app.evaluation.result_rows import measured_rows
 from app.navigation.selection import runs_root
 from app.queue.submit import submitted
 from kvlab import jobs
-from kvlab.atlas.fill import commands_of
+from kvlab.atlas.fill import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.evaluate.request import EvalJob
-from kvlab.forms import command_to_request
-from kvlab.forms.command_to_request import Ordered
-from kvlab.forms.fill_atlas import Small, filling
+from kvlab.forms.fill_atlas import FillSize, fill_jobs
+from kvlab.forms.measurement_job import estimate, job_of
 from kvlab.jobs.access_check import under_own_name
+from kvlab.jobs.work import Work
+from kvlab.requests.measurement import ExhibitFill, Measurement
 from kvlab.results.shipped import shipped
 from kvlab.results.sources import Sources
 
 KEPT_ESTIMATES = 200
-FILLS = "atlas fill --only "
-Estimated = tuple[Ordered, tuple[float, float] | None]
+Seconds = tuple[float, float] | None  # least and most
+Estimated = tuple[Work, Seconds]
 UNKNOWN = "how long is not known"
 
 
-def order_button(command: str, key: str) -> None:
-    """A button that queues what the command makes, its estimate beside it; nothing where only a terminal can do it."""
+def measure_button(measurement: Measurement, key: str) -> None:
+    """Button that queues the measurement, with its estimate; the reason instead if it needs a terminal."""
     try:
-        found = _ordered((command,), FILLS in command, str(runs_root()), len(measured_rows("evaluations")))
+        found = _jobs((measurement,), False, str(runs_root()), len(measured_rows("evaluations")))
     except UserError as error:
         st.caption(plain(str(error)))
         return
-    takes = f"Takes {words(total(found))}"
+    takes = f"Takes {range_text(total(found))}"
     if permission.button("Queue it", permission.why_not(), icon=":material/add_task:", key=f"order-{key}", help=takes):
-        submit([ordered for ordered, _ in found])
+        submit([work for work, _ in found])
 
 
-def order_all(commands: Sequence[str]) -> None:
-    """A button that queues everything that is missing, small, with the total of what is known."""
-    able = tuple(command for command in dict.fromkeys(commands) if _is_able(command))
+def measure_all(measurements: Sequence[Measurement]) -> None:
+    """Button that queues everything that is missing, at a small size, with the total of the known estimates."""
+    able = tuple(measurement for measurement in dict.fromkeys(measurements) if _has_job(measurement))
     if not able:
         return
-    found = _ordered(able, True, str(runs_root()), len(measured_rows("evaluations")))
+    found = _jobs(able, True, str(runs_root()), len(measured_rows("evaluations")))
     unknown = sum(seconds is None for _, seconds in found)
-    beside = f", and {unknown} of which {UNKNOWN}" if 0 < unknown < len(found) else ""
+    rest = f", and {unknown} of which {UNKNOWN}" if 0 < unknown < len(found) else ""
     count = f"{len(found)} {'job' if len(found) == 1 else 'jobs'}"
-    small = Small()
+    small = FillSize()
     size = f"{small.prompts} recorded texts, {small.samples} prompts a task of {small.lengths[0]} tokens"
-    st.caption(
-        plain(f"{count} would measure here, on mini, what the cards lack ({size}): {words(total(found))}{beside}.")
-    )
+    words = f"{count} would measure here, on mini, what the cards lack ({size}): {range_text(total(found))}{rest}."
+    st.caption(plain(words))
     if permission.button(
         f"Queue all {len(found)}", permission.why_not(), icon=":material/playlist_add:", key="order-all"
     ):
-        submit([ordered for ordered, _ in found])
+        submit([work for work, _ in found])
 
 
-def total(found: Sequence[Estimated]) -> tuple[float, float] | None:
-    """The sum of what is known."""
+def total(found: Sequence[Estimated]) -> Seconds:
+    """The sum of the known estimates."""
     known = [seconds for _, seconds in found if seconds is not None]
     return (sum(low for low, _ in known), sum(high for _, high in known)) if known else None
 
 
-def words(seconds: tuple[float, float] | None) -> str:
+def range_text(seconds: Seconds) -> str:
     """`2 min 10 s to 5 min 40 s`."""
-    return UNKNOWN if seconds is None else f"{duration(max(seconds[0], 1))} to {duration(max(seconds[1], 1))}"
+    return (
+        UNKNOWN
+        if seconds is None
+        else f"{format_duration(seconds[0], rough=True)} to {format_duration(seconds[1], rough=True)}"
+    )
 
 
-def submit(orders: Sequence[Ordered]) -> None:
-    """Queue them all and go to the first one's progress."""
+def submit(works: Sequence[Work]) -> None:
+    """Queue all jobs and go to the progress of the first."""
     try:
-        ids = [submitted(under_own_name(runs_root(), ordered.work)) for ordered in orders]
+        ids = [submitted(under_own_name(runs_root(), work)) for work in works]
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
         return
-    first = orders[0].work
+    first = works[0]
     go("quality" if isinstance(first, EvalJob) else "speed" if isinstance(first, BenchJob) else "new_run", job=ids[0])
 
 
-def _is_able(command: str) -> bool:
-    """Whether a button can do it; where not, its card says why."""
+def _has_job(measurement: Measurement) -> bool:
+    """Whether a button can do it; if not, its card says why."""
     try:
-        command_to_request.order(command)
+        job_of(measurement)
     except UserError:
         return False
     return True
 
 
 @st.cache_resource(max_entries=KEPT_ESTIMATES, show_spinner=False)
-def _ordered(commands: tuple[str, ...], small: bool, root: str, seen: int) -> list[Estimated]:
-    if small and FILLS in commands[0]:
-        commands = tuple(commands_of(runs_root(), [commands[0].split(FILLS)[1].split()[0]]))
-    ordered = filling(commands, Small()) if small else [command_to_request.order(command) for command in commands]
+def _jobs(measurements: tuple[Measurement, ...], small: bool, root: str, seen: int) -> list[Estimated]:
+    first = measurements[0]
+    if isinstance(first, ExhibitFill):
+        measurements, small = tuple(measurements_of(runs_root(), [first.exhibit])), True
+    works = fill_jobs(measurements, FillSize()) if small else [job_of(measurement) for measurement in measurements]
     rows = _measured()
-    return [(one, command_to_request.estimate(one, rows, runs_root())) for one in ordered]
+    return [(work, estimate(work, rows, runs_root())) for work in works]
 
 
 def _measured() -> pd.DataFrame:
-    """The reader's own evaluations, else those that come with kvlab: how long a token took under each method."""
+    """The reader's own evaluations, else the shipped ones: how long a token took under each method."""
     own, theirs = measured_rows("evaluations"), shipped()
     return own if len(own) or theirs is None else Sources(runs_root(), shipped=theirs).evaluations

@@ -8,7 +8,7 @@ from app.atlas.exhibit import show_exhibit
 from app.base.text import code
 from app.navigation.selection import current_sources
 from app.run_views import page
-from app.run_views.reference_warning import warn_of_reference
+from app.run_views.require_level import warn_of_reference
 from app.session.url_state import asked_for, keep
 from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.registry import PAPERS, of_paper

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import streamlit as st
 
+from kvlab.browser import read_static
+
 PAGES = Path(__file__).resolve().parents[2] / "pages"
 
 
@@ -27,3 +29,18 @@ def go(name: str, **query: str) -> None:
 def in_view() -> dict[str, str]:
     """The run and comparison of the address, which the menu's links do not carry."""
     return {name: value for name in ("run", "comparison") if (value := st.query_params.get(name))}
+
+
+HTML = '<button class="kv-copy" type="button" title="A link that shows this view again">Copy link</button>'
+_component = st.components.v2.component(
+    "kvlab_copy_link",
+    html=HTML,
+    css=read_static("copy-link.css"),
+    js=read_static("copy-link.js"),
+)
+
+
+def copy_link() -> None:
+    """The button, on every page."""
+    with st.sidebar:
+        _component(key="copy-link", data={})

@@ -40,11 +40,3 @@ def day_or_time(moment: str) -> str:
     """When something was made (ISO 8601), as short as can be: `06:25` today, else `21 Nov 06:25`."""
     then = datetime.fromisoformat(moment).astimezone(UTC)
     return f"{then:%H:%M}" if then.date() == datetime.now(UTC).date() else f"{then:%d %b %H:%M}"
-
-
-def duration(seconds: float) -> str:
-    """A duration as `8 s`, `2 min 05 s` or `1 h 02 min`."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

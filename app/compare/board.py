@@ -18,14 +18,14 @@ from app.components.wordpicker import Spans
 from app.figures.figure import show
 from app.navigation.selection import runs_root
 from app.run_views import page
-from app.run_views.reference_warning import warning
+from app.run_views.require_level import warning
 from app.session.url_state import asked_for, keep, keep_listed
 from kvlab.analysis.comparison import board as analysis
 from kvlab.analysis.comparison.facts import fact_fates, head_shares
 from kvlab.common.errors import UserError
 from kvlab.figures import board as figures
 from kvlab.figures.base.words import byte_size, plural
-from kvlab.results.sources import comparison_origin
+from kvlab.results.provenance import of_comparison
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
@@ -39,7 +39,7 @@ LONG_TEXT = 50_000  # characters of a prompt whose words are not sent before som
 class Board:
     """All that is shown of a comparison with an answer: `table` a row a run, `frame` that of the figure."""
 
-    asked: analysis.Asked
+    asked: analysis.AnswerCheck
     table: pd.DataFrame
     frame: pd.DataFrame
     readers: pd.DataFrame
@@ -53,15 +53,15 @@ def board_of(runs: Sequence[Run]) -> Board | None:
     except UserError as error:
         st.error(plain(str(error)))
         labels = Labels()
-    wanted = analysis.wanted(runs, labels)
+    wanted = analysis.expected_answer(runs, labels)
     if wanted is None:
         return None
     return _board(runs, tuple(page.stamp(run) for run in runs), tuple(run.record.status for run in runs), wanted)
 
 
 @st.cache_data(max_entries=16, show_spinner="Scoring the runs")
-def _board(_runs: Sequence[Run], stamps: tuple, statuses: tuple, wanted: analysis.Wanted) -> Board:
-    asked = analysis.ask(_runs, wanted)
+def _board(_runs: Sequence[Run], stamps: tuple, statuses: tuple, wanted: analysis.ExpectedAnswer) -> Board:
+    asked = analysis.check_answer(_runs, wanted)
     table = analysis.verdicts(_runs, asked)
     return Board(asked, table, analysis.board(_runs, asked, table), analysis.readers(_runs, asked))
 
@@ -76,12 +76,12 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
         return False
     reading = figures.read_board(board.frame)
     figure = figures.board(board.frame, page_theme())
-    drawn = show(figure, board.frame, reading, CHART, "board", comparison_origin(runs), on_click=choose_clicked)
+    drawn = show(figure, board.frame, reading, CHART, "board", of_comparison(runs), on_click=choose_clicked)
     cell_section(runs, board)
     return drawn
 
 
-def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
+def reference(asked: analysis.AnswerCheck, table: pd.DataFrame) -> None:
     """The answer wanted, who wrote it, and the fact; over it a warning where the full cache fails too."""
     verdict = asked.reference
     if verdict.kind in ("nearly", "wrong"):
@@ -92,11 +92,13 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     }.get(verdict.kind, f"writes “{plain(verdict.wrote)}”")
     count = len(asked.positions)
     fact = f"The fact behind it is {plural(count, 'token')} of the prompt" if count else "The prompt has no fact marked"
-    assumed = " (where the prompt holds the answer; none was marked)" if asked.wanted.assumed and count else ""
-    found = [f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in analysis.right_ones(table).itertuples()]
+    assumed = " (where the prompt holds the answer; none was marked)" if asked.expected.assumed and count else ""
+    found = [
+        f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in analysis.correct_runs(table).itertuples()
+    ]
     verb = "gets" if len(found) == 1 else "get"
     right = f"Of the compressed runs {', '.join(found)} {verb} it right" if found else "No compressed run gets it right"
-    asked_for = f"Asked for: **{plain(shorten(asked.wanted.words))}**. The full cache {wrote}."
+    asked_for = f"Asked for: **{plain(shorten(asked.expected.words))}**. The full cache {wrote}."
     st.markdown(f"{asked_for} {right}. {fact}{assumed}.")
 
 
@@ -145,7 +147,7 @@ def chosen_cell(cells: pd.DataFrame, known: pd.DataFrame) -> str:
     """The run that was clicked or that the address names, else a telling one, if possible with a known fact."""
     chosen = asked_for("cell")
     if chosen not in cells.index:
-        chosen = analysis.telling_cell((known if len(known) else cells).reset_index())
+        chosen = analysis.most_interesting_run((known if len(known) else cells).reset_index())
     st.session_state[CELL] = chosen
     return str(chosen)
 
@@ -179,7 +181,7 @@ def answer_form(runs: Sequence[Run], known: Board | None) -> None:
         sample = next((sample for sample in shipped_samples() if sample.text == record.prompt), None)
         _under_a_title("The answer and its facts", record, sample.answer if sample and sample.answer else "", (), True)
         return
-    wanted = known.asked.wanted
+    wanted = known.asked.expected
     _under_a_title("Another answer or fact", record, wanted.answer, () if wanted.assumed else wanted.facts, False)
 
 

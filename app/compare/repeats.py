@@ -22,6 +22,7 @@ from kvlab.figures import repeats as figures
 from kvlab.figures.base.words import byte_size, plural
 from kvlab.figures.board import verdict_words
 from kvlab.report.views import table_of
+from kvlab.results.provenance import Provenance
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
 from kvlab.trace.labels import Labels, load_labels
 from kvlab.trace.reader import open_run
@@ -56,7 +57,7 @@ def batch_section(record: RunRecord) -> None:
         drawn, read = (
             (figures.board, figures.read_board) if batch.is_asked else (figures.closeness, figures.read_closeness)
         )
-        origin = f"batch {repeat.batch}, {prompts(begun)}"
+        origin = Provenance(f"batch {repeat.batch}, {prompts(begun)}")
         figure = drawn(batch.cells, page_theme())
         show(figure, batch.prompts, read(batch), CHART, "repeats", origin, on_click=choose_clicked)
         ranking(batch)
@@ -98,7 +99,8 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
         st.session_state[CELL] = _telling(batch.cells)
     chosen = st.selectbox("Prompts of (or click a cell)", list(places), key=CELL)
     single = analysis.single_prompts(batch, *places[chosen])
-    source = f"comparison {comparison_id} · {plural(len(single), 'prompt')}"
+    details = (plural(len(single), "prompt"),)
+    source = Provenance(f"comparison {comparison_id}", details, comparison_id=comparison_id)
     offer = Offer(f"{chosen}: one row a prompt", lambda: table_of(_readable(single)), source=source)
     titled(offer, "repeats-table")
     st.dataframe(
@@ -158,9 +160,9 @@ def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:
             tables.append(_judged(tuple(map(str, paths)), written, labels))
         except UserError as error:
             st.error(plain(f"Prompt {entry.number} is left out. {error}"))
-    return analysis.batch_of(tables) if tables else None
+    return analysis.build_batch(tables) if tables else None
 
 
 @st.cache_data(max_entries=512, show_spinner="Scoring the prompts")
 def _judged(paths: tuple[str, ...], written: tuple[int, ...], labels: Labels) -> pd.DataFrame:
-    return analysis.judged([open_run(Path(path)) for path in paths], labels)
+    return analysis.repeat_table([open_run(Path(path)) for path in paths], labels)

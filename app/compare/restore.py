@@ -6,12 +6,13 @@ import streamlit as st
 
 from app.base import permission
 from app.base.links import go
-from app.base.text import duration, plain
+from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import going_on, queued
 from kvlab import jobs
-from kvlab.analysis.comparison.restore import seconds_ahead
+from kvlab.analysis.comparison.restore import estimate_seconds
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.requests.compare import RescueRequest
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import rescue_path
@@ -42,10 +43,10 @@ def button(run: Run, key: str, label: str = "Who killed it?") -> None:
 
 def estimate(run: Run, most_reruns: int) -> str:
     """How long it may take, before it begins."""
-    seconds = seconds_ahead(run, most_reruns)
+    seconds = estimate_seconds(run, most_reruns)
     if seconds is None:
         return f"at most {most_reruns} reruns"
-    return f"at most {most_reruns} reruns, about {duration(max(seconds, 1))} and the time to load the model"
+    return f"at most {most_reruns} reruns, about {format_duration(seconds, rough=True)} and the time to load the model"
 
 
 def follow(job_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Step scrubber, shared by all pages: a slider with play, arrow keys and a jump to the next event."""
+"""The step shown, the same on every page: a slider with play, arrow keys and a jump to the next event."""
 
 from __future__ import annotations
 
@@ -27,16 +27,11 @@ _component = st.components.v2.component(
 def scrubber(
     step: int, steps: Sequence[int], events: Sequence[int], texts: Sequence[str], *, identity: str, why: str = ""
 ) -> None:
-    """Show the scrubber at `step`; the user's step goes into the URL as `step`.
+    """Mounts the scrubber at `step`; where the reader goes from there is kept in the address as `step`.
 
-    Call it in the fragment that draws what depends on the step: CSS moves it below the context bar from anywhere.
-
-    Args:
-        steps: the recorded steps.
-        events: steps in which a slot was evicted or merged.
-        texts: a short caption per step.
-        identity: names what is stepped through; the scrubber goes to `step` when it changes.
-        why: the reason for a step that the user did not choose.
+    `steps` are those recorded, `events` those in which something left, `texts` one word or two about each step, `why`
+    the reason for a step nobody chose. Put it into the fragment that draws what follows the step: it stands under the
+    bar on top of the page, wherever it is mounted.
     """
     data = {
         "steps": list(steps),

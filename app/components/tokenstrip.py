@@ -1,4 +1,4 @@
-"""Linked view of one head: step bar, mosaic, slot grid and token text in one component, so hovering needs no server."""
+"""The linked view of one head, scrubber, slot grid and token text: one component, so hovering stays in the browser."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
-from app.components.binary_payload import pack
-from app.components.text_payload import texts_for
+from app.components.payload import packed, texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.browser import read_static
 from kvlab.figures.base.palette import Theme
 from kvlab.report.views import history_data, history_of, state_looks
+from kvlab.results.provenance import FigureSource
 
 READING = "Which token each slot holds at this step, and what became of the others."
 
@@ -42,19 +42,15 @@ def tokenstrip(
     why: str = "",
     phases: list[str] | None = None,
     title: str = "What the cache holds",
-    source: str = "",
+    source: FigureSource = "",
 ) -> Any:
-    """Show the view under its title and menu.
+    """Mounts the view under its title with a menu.
 
-    Args:
-        identity: names run, layer and head; while it stays the same the view keeps its step.
-        selected: a position that stays highlighted.
-        masses: true and slot attention masses at `step`, shown for the word under the pointer.
-        why: the reason for a step that the user did not choose.
-        phases: a description per step, if they are not the steps of a run.
+    The result's `step` is where the reader stopped and `token` the position just clicked.
 
-    Returns:
-        The component's state: `step`, at which the user stopped, and `token`, the position just clicked.
+    `identity` names run, layer and head: while it stays the same the view keeps its place. `selected` is a position to
+    keep lit. `masses` are the true and the slot masses at `step`, shown for the word under the pointer. `why` is the
+    reason for a step nobody chose. `phases` says of each step what it is, where they are not the steps of a run.
     """
     make = partial(history_of, lineage, texts, step, selected, phases)
     titled(Offer(title, make, READING, source, pictured=True, steps=len(lineage.steps)), key)
@@ -67,11 +63,11 @@ def tokenstrip(
         "phases": phases,
         "massesStep": None if masses is None else step,
     }
-    return _component(key=key, data=pack(data), on_step_change=on_step, on_token_change=on_token)
+    return _component(key=key, data=packed(data), on_step_change=on_step, on_token_change=on_token)
 
 
 def _masses(masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, np.ndarray]:
     if masses is None:
         return {}
-    true, slot = (mass[:tokens].astype(np.float16).view(np.uint16) for mass in masses)  # JavaScript has no float16
+    true, slot = (mass[:tokens].astype(np.float16).view(np.uint16) for mass in masses)  # browsers know no float16
     return {"trueMass": true, "slotMass": slot}

@@ -1,4 +1,4 @@
-"""Text of a run with each token shaded by class, linked to the charts that run along it."""
+"""The text of a run beside the figures: shaded by class, lit by charts that run along it, and lighting them back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.base.theme import theme as page_theme
-from app.components.binary_payload import pack
-from app.components.text_payload import texts_for
+from app.components.payload import packed, texts_for
 from app.figures.export_menu import Offer, titled
 from kvlab.analysis.comparison.difference import NAMES
 from kvlab.browser import read_static
@@ -19,6 +18,7 @@ from kvlab.figures.base.palette import HUES, pick
 from kvlab.figures.difference import HUES_OF_TWO, Hues, class_looks
 from kvlab.report.views import Cue, Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
+from kvlab.results.provenance import FigureSource
 
 READING = "Every token of the text, shaded by what became of it."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
@@ -32,17 +32,20 @@ _component = st.components.v2.component(
 
 
 def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
-    """Link a figure to the text: a point's token position is `offset` plus its value on `axis`.
+    """The figure, tied to the text: a point's position in it is `offset` plus its value on `axis`.
 
-    A label counts as the number it begins with. For an axis of steps the offset is prompt tokens - 1: the newest token
-    of step k. `place` identifies the figure's content for browser tests.
+    Labels that begin with the position count as it. For an axis of steps the offset is prompt tokens - 1: the newest
+    token of step k. `place` says what the figure is of, for whoever waits for it in the browser.
     """
     known = figure.layout.meta or {}
     return figure.update_layout(meta={**known, "tokens": {"axis": axis, "offset": offset}, "place": place})
 
 
 def difference_classes(hues: Hues = HUES_OF_TWO) -> tuple[TokenClass, ...]:
-    """Classes in the order of `kvlab.analysis.comparison.difference.NAMES`; `hues` are those of the two runs."""
+    """The classes of `kvlab.analysis.comparison.difference.NAMES`, in its order.
+
+    `hues`: colours of the two runs, as in the figures beside the text.
+    """
     named = class_looks(hues)
     looks = zip(NAMES, [named.get(name, ("grey", ""))[0] for name in NAMES], DIFFERENCE_CUES, strict=True)
     return tuple(TokenClass(name=name, colour=HUES[hue], cue=cue) for name, hue, cue in looks)
@@ -59,13 +62,12 @@ def tokentext(
     on_chosen: Callable[[], None] | None = None,
     scroll: int | None = None,
     title: str = "The text, token by token",
-    source: str = "",
+    source: FigureSource = "",
 ) -> Any:
-    """Show the panel under its title and menu: token i is shaded as `classes[codes[i]]`.
+    """Mounts the panel under its title with a menu: token i is shaded as `classes[codes[i]]`.
 
-    With `on_chosen` words can be chosen (click, then shift-click); during that call the returned state's `chosen` is
-    [first, last]. `identity` names the text: while it stays the same the panel keeps its position. `scroll` is a
-    token to scroll to.
+    With `on_chosen` words can be chosen (click, then shift-click); the result's `chosen` is [first, last] just then.
+    `identity` names the text: while it stays the same the panel keeps its place. `scroll` brings a token into view.
     """
     make = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
     titled(Offer(title, make, READING, source, pictured=True), key)
@@ -80,4 +82,4 @@ def tokentext(
         "scroll": scroll,
         "hint": f"{hint} Click a word to choose it, shift-click another to choose all between." if on_chosen else hint,
     }
-    return _component(key=key, data=pack(data), on_chosen_change=on_chosen or (lambda: None))
+    return _component(key=key, data=packed(data), on_chosen_change=on_chosen or (lambda: None))

@@ -10,12 +10,13 @@ import streamlit as st
 from app.base import permission
 from app.base.links import go
 from app.base.private_switch import private_switch
-from app.base.text import duration, plain
+from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.new_run.prompt_source import further_down
 from app.queue.submit import queued
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.fitting.request import FitJob, Fittable
 from kvlab.forms import fit_form
 from kvlab.forms.compare_form import PLACEMENTS
@@ -80,7 +81,7 @@ def told(seconds: tuple[float, bool] | None) -> str:
     """How long it takes, in words."""
     if seconds is None:
         return "How long it takes is not known, as nothing of this model has run here."
-    spoken = duration(max(seconds[0], 1))
+    spoken = format_duration(seconds[0], rough=True)
     return f"About {spoken} without loading." if seconds[1] else f"At most about {spoken}; none was made here yet."
 
 

@@ -10,15 +10,15 @@ import streamlit as st
 from app.base import permission
 from app.base.links import go
 from app.base.private_switch import private_switch
-from app.base.text import duration, plain
+from app.base.text import plain
 from app.evaluation.fit_section import fit_section
 from app.navigation.selection import runs_root
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
 from app.queue.submit import queued
-from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.models import what_to_name
 from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.evaluate.request import EvalJob, FileChoice
 from kvlab.forms import eval_form, prompt_files
 
@@ -67,7 +67,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    estimate(job, listed, rows, chosen, budgets)
+    estimate(job, listed, rows)
     if not can_be_made(job, listed):
         return
     start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "evaluate"}
@@ -167,9 +167,9 @@ def prompts_section() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame, chosen: list[MethodEntry], budgets: str) -> None:
+def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame) -> None:
     """One line: how many measurements, and how long they will take."""
-    found = eval_form.cost(job, listed, rows, chosen, budgets, runs_root())
+    found = eval_form.cost(job, listed, rows, runs_root())
     runs = len(job.request.all_choices)
     count = (
         f"{found.prompts:,} prompts under {runs} caches, the full one among them: {found.measurements:,} measurements"
@@ -177,7 +177,7 @@ def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame, chosen: list[Me
     if found.low is None or found.high is None:
         st.caption(plain(f"{count}. How long they take is not known, as nothing of this model has run here."))
         return
-    least, most = duration(max(found.low, 1)), duration(max(found.high, 1))
+    least, most = format_duration(found.low, rough=True), format_duration(found.high, rough=True)
     st.caption(plain(f"{count}. {least} to {most} without loading ({found.basis})."))
 
 

@@ -31,6 +31,7 @@ from kvlab.figures.base.words import plural
 from kvlab.forms import eval_form
 from kvlab.report.views import table_of
 from kvlab.results import quality_tables
+from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import FULL
 from kvlab.trace.labels import load_labels
 
@@ -91,7 +92,7 @@ def results(name: str | None = None) -> None:
         by_bytes(tables, origin)
     needles(tables, origin)
     prompts(rows, tables, asked)
-    st.caption(f":material/folder_open: {plain(origin)}")
+    st.caption(f":material/folder_open: {plain(str(origin))}")
     table_files(rows)
 
 
@@ -152,7 +153,7 @@ def pick_budget(rows: pd.DataFrame) -> str:
     return one_of("Budget", quality_tables.budgets(rows), key="ranked_at")
 
 
-def ranks(tables: Tables, asked: str, origin: str) -> None:
+def ranks(tables: Tables, asked: str, origin: Provenance) -> None:
     """Method by task; a click on a cell opens its prompts below."""
     figure = figures.rank_table(tables.ranks, page_theme(), f"Ranks at {asked}")
     reading = figures.read_rank_table(tables.ranks)
@@ -169,14 +170,14 @@ def choose_clicked() -> None:
             st.session_state["cell_task"] = task
 
 
-def by_budget(tables: Tables, origin: str) -> None:
+def by_budget(tables: Tables, origin: Provenance) -> None:
     """Scores of each task over the share of tokens really kept."""
     figure = scores.score_against_budget(tables.scores, page_theme())
     reading = scores.read_score_against_budget(tables.means)
     show(figure, tables.scores, reading, "quality-budget", "score-by-budget", origin)
 
 
-def by_bytes(tables: Tables, origin: str) -> None:
+def by_bytes(tables: Tables, origin: Provenance) -> None:
     """Scores over the bytes of a prompt, with the frontier; nothing where only losses were measured."""
     if tables.bytes.empty:
         st.caption("No task of these has a score where more is better, so there is no frontier.")
@@ -186,7 +187,7 @@ def by_bytes(tables: Tables, origin: str) -> None:
     show(figure, tables.bytes, reading, "quality-bytes", "score-by-bytes", origin)
 
 
-def needles(tables: Tables, origin: str) -> None:
+def needles(tables: Tables, origin: Provenance) -> None:
     """Needle maps where prompts were made at several depths."""
     if tables.needles.empty:
         st.caption("A needle map needs prompts at several depths: give depths such as 0, 0.25, 0.5, 0.75, 1.")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 import streamlit as st
 
+from app.base.links import go
+from app.base.segmented import one_of
 from app.navigation.selection import runs_root
+from app.queue.job_panel import POLL_SECONDS, show_job
+from kvlab import jobs
+from kvlab.bench.request import BenchJob
+from kvlab.evaluate.request import EvalJob
 from kvlab.results.sources import Sources
 
 
@@ -20,3 +28,45 @@ def measured_rows(kind: Literal["evaluations", "benchmarks"]) -> pd.DataFrame:
 @st.cache_resource(max_entries=6, show_spinner=False)
 def _rows(_sources: Sources, kind: str, stamp: tuple[str, ...]) -> pd.DataFrame:
     return getattr(_sources, kind)
+
+
+RESULTS = "Results"
+REDRAWN_SECONDS = 5 * POLL_SECONDS
+
+
+@dataclass(frozen=True)
+class ResultsPage:
+    """A page that shows results or sets up another `what` (evaluation, benchmark), done by jobs of this kind."""
+
+    name: str
+    what: str
+    job: type[EvalJob | BenchJob]
+    results: Callable[..., None]  # takes the name of the results of one job
+
+    def asks(self, at_first: bool) -> bool:
+        """Whether the reader sets up another; `at_first` is whether that is so before a choice."""
+        start = self._another if at_first else RESULTS
+        view = one_of("View", [RESULTS, self._another], start, key=f"{self.name}_view", label_visibility="collapsed")
+        return view == self._another
+
+    def follow(self, job_id: str) -> None:
+        """The job as it goes, with what it has by now; its results once it ended."""
+        status, request = jobs.status(runs_root(), job_id), jobs.request_of(runs_root(), job_id)
+        if not isinstance(request, self.job):
+            go("new_run", job=job_id)
+            return
+        show_job(job_id)
+        if st.button(f"Set up another {self.what}", icon=":material/add:"):
+            go(self.name, **{f"{self.name}_view": self._another})
+        if status.ended:
+            self.results(request.name)
+        else:
+            self.redrawn(request.name)
+
+    def redrawn(self, name: str | None = None) -> None:
+        """The results, drawn again as they grow."""
+        st.fragment(self.results, run_every=REDRAWN_SECONDS)(name)
+
+    @property
+    def _another(self) -> str:
+        return f"New {self.what}"

@@ -8,12 +8,13 @@ import streamlit as st
 from app.base import permission
 from app.base.links import go
 from app.base.private_switch import private_switch
-from app.base.text import duration, plain
+from app.base.text import plain
 from app.new_run.method_section import hyper_parameter_section, method_section
 from app.queue.submit import queued
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.catalogue.models import what_to_name
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.forms import bench_form
 from kvlab.forms.compare_form import PLACEMENTS
 from kvlab.forms.eval_form import new_name
@@ -83,7 +84,11 @@ def estimate(job: BenchJob, rows: pd.DataFrame) -> None:
     count = len(parts_of(job.requests))
     parts = f"{count} {'part' if count == 1 else 'parts'}, each all methods in turns beside the full cache"
     known = "How long is not known, as nothing of this model was measured here."
-    told = known if seconds is None else f"About {duration(max(seconds, 5))} by decode steps measured before."
+    told = (
+        known
+        if seconds is None
+        else f"About {format_duration(max(seconds, 5), rough=True)} by decode steps measured before."
+    )
     st.caption(plain(f"{parts}. {told} Nothing else should run on this machine meanwhile."))
 
 

@@ -70,4 +70,4 @@ def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:
     if len(cost):
         figure = figures.recording(cost, place, theme)
         show(figure, cost, figures.read_recording(cost), "speed-recording", f"recording-{place}", origin)
-    st.caption(f":material/folder_open: {plain(origin)}")
+    st.caption(f":material/folder_open: {plain(str(origin))}")

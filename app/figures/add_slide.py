@@ -19,6 +19,7 @@ from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
 from kvlab.report.export import talk
 from kvlab.report.views import Shown, kind_of
+from kvlab.results.provenance import FigureSource
 from kvlab.server.users import acting
 from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
 
@@ -33,7 +34,7 @@ _present = st.components.v2.component(
 
 
 def slide_of(
-    title: str, shown: go.Figure | Shown, reading: str, source: str, asked: Mapping[str, str], ground: Theme
+    title: str, shown: go.Figure | Shown, reading: str, source: FigureSource, asked: Mapping[str, str], ground: Theme
 ) -> Slide:
     """What is seen, at the address `asked`, as a slide, with what it is of and where it came from."""
     of, notes = of_and_source(source, asked, shown)
@@ -47,7 +48,7 @@ def slide_of(
     return Slide(title=title, reading=reading, of=of, source=notes, kind=kind, figure=drawn, theme=ground)
 
 
-def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: str) -> None:
+def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: FigureSource) -> None:
     """Put what is seen at the end of the story that was added to last."""
     name = st.session_state.get(STORY) or usual_story()
     try:

@@ -22,6 +22,7 @@ from kvlab.report.deck import deck
 from kvlab.report.gif import animation, size_before
 from kvlab.report.pictures import TALL, picture
 from kvlab.report.views import History, Shown
+from kvlab.results.provenance import FigureSource
 from kvlab.trace.stories import Story, View
 
 
@@ -32,7 +33,7 @@ class Offer:
     title: str
     make: Callable[[], Shown]
     reading: str = ""
-    source: str = ""
+    source: FigureSource = ""
     pictured: bool = False
     steps: int = 0  # that a GIF could play
 

@@ -18,6 +18,7 @@ from app.figures.provenance import address, for_picture
 from app.figures.shown_on_page import Seen, forget_seen, note_seen
 from kvlab.figures.base import export
 from kvlab.figures.base.marks import has_colour_bar, same_lines
+from kvlab.results.provenance import FigureSource
 
 SHOWN = "shown_figures"
 CONFIG = {
@@ -33,7 +34,7 @@ def show(
     reading: str,
     key: str,
     filename: str,
-    source: str = "",
+    source: FigureSource = "",
     on_click: Callable[[], None] | None = None,
 ) -> bool:
     """Title and export menu, the chart, and its one-line reading; `source` names run and versions in the HTML file.
@@ -41,7 +42,7 @@ def show(
     `on_click` is called when a mark of the chart is clicked; what it was then lies under `key` in the session. False
     where no chart is drawn, as all of its lines are the same.
     """
-    collect(key, export.Section(figure, reading, source))
+    collect(key, export.Section(figure, reading, str(source)))
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, reading, key, filename, source)
     if count := same_lines(figure):
@@ -97,7 +98,7 @@ def heading(
     reading: str,
     key: str,
     filename: str,
-    source: str = "",
+    source: FigureSource = "",
 ) -> None:
     """The title of a figure with its export menu; `draw` is called when a file is asked for."""
     note_seen(key, Seen(title, draw, reading, source))
@@ -119,7 +120,7 @@ def note(reading: str) -> None:
 
 
 def _downloads(
-    draw: Callable[[], go.Figure], frame: pd.DataFrame, reading: str, key: str, name: str, source: str
+    draw: Callable[[], go.Figure], frame: pd.DataFrame, reading: str, key: str, name: str, source: FigureSource
 ) -> None:
     theme = page_theme()
     missing = browser() is None
@@ -138,7 +139,7 @@ def _downloads(
         _button("PNG", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
         _button("SVG", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
         _button("CSV", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
-        _button("HTML", lambda: export.page(draw(), reading, source, theme), f"{name}.html", f"{key}-html")
+        _button("HTML", lambda: export.page(draw(), reading, str(source), theme), f"{name}.html", f"{key}-html")
     tip = "As a slide that stays alive"
     if permission.button(
         "Add to story", permission.why_not(), icon=":material/bookmark_add:", key=f"{key}-slide", help=tip

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from kvlab.report.views import Shown
+from kvlab.results.provenance import FigureSource
 
 SEEN = "seen_on_page"
 
@@ -20,7 +21,7 @@ class Seen:
     title: str
     make: Callable[[], go.Figure | Shown]
     reading: str = ""
-    source: str = ""
+    source: FigureSource = ""
 
 
 def note_seen(key: str, seen: Seen) -> None:

@@ -13,6 +13,7 @@ from app.figures.export_menu import Offer, titled
 from app.figures.figure import slug
 from kvlab.figures.base.words import MARKS, percent
 from kvlab.report.views import table_of
+from kvlab.results.provenance import FigureSource
 
 MOST_ROWS = 4000  # all of them go to the browser, whether someone scrolls there or not
 SHARES = {  # columns that hold shares of one: what each is, for the tip at its head
@@ -41,7 +42,7 @@ PLAIN = {
 }
 
 
-def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) -> None:
+def show_table(table: pd.DataFrame, alt: str, source: FigureSource = "", **options: Any) -> None:
     """The table without its index, its first `MOST_ROWS` at most, under a title; token texts show their white space.
 
     `alt` says what it is. `source` is where it came from; without it, it is of the run that the address names.

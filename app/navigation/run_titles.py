@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from app.base.text import day_or_time, shorten
 from app.navigation import context_bar as bar
 from kvlab.analysis.comparison.compare import headline
-from kvlab.analysis.comparison.labels import parts
+from kvlab.analysis.comparison.labels import parse_label
 from kvlab.common.formatting import ONE_PROMPT, prompts
 from kvlab.figures.base.words import number
 from kvlab.library import side_by_side
@@ -17,21 +17,21 @@ from kvlab.trace.reader import Run
 
 def say_run(run: Run) -> None:
     """The line of the bar about one run: one prompt, model, method, budget and changed settings."""
-    record, made = run.record, parts(run.record)
+    record, made = run.record, parse_label(run.record)
     bar.say(bar.one_line(_prompt_words(run), record.model.name, made.method, made.budget, made.changed))
     bar.prompt_text(record.prompt)
 
 
 def say_runs(runs: Sequence[Run]) -> None:
     """The line of the bar about a comparison: one prompt, model, and the methods, budgets and changed settings."""
-    changed = ", ".join(dict.fromkeys(word for run in runs if (word := parts(run.record).changed)))
+    changed = ", ".join(dict.fromkeys(word for run in runs if (word := parse_label(run.record).changed)))
     bar.say(bar.one_line(_prompt_words(runs[0]), runs[0].record.model.name, runs_words(runs), changed))
     bar.prompt_text(runs[0].record.prompt)
 
 
 def runs_words(runs: Sequence[Run]) -> str:
     """The runs by their budgets, such as `4 runs: 2 at 20 % (h2o, d2o), gvote at its own (45 %), full cache`."""
-    made = [(parts(run.record), run) for run in runs]
+    made = [(parse_label(run.record), run) for run in runs]
     given = [one for one, _ in made if one.budget]
     methods, budgets = (
         ", ".join(dict.fromkeys(words)) for words in ([one.method for one in given], [one.budget for one in given])

@@ -18,7 +18,7 @@ from app.navigation import context_bar as bar
 from app.navigation.run_titles import comparison_label, failure, say_run, say_runs
 from app.session.open_runs import open_cached, run_to_open, runs_root, telling_head, telling_pair, telling_step
 from app.session.url_state import asked_for, choose, forget, go_there, on_the_way, remember
-from kvlab.analysis.comparison.labels import distinct
+from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.analysis.lineage.starting_point import Prefer
 from kvlab.common.errors import UserError
 from kvlab.library import side_by_side
@@ -64,7 +64,7 @@ def current_comparison() -> list[Run]:
 def current_pair(runs: Sequence[Run]) -> tuple[Run, Run]:
     """The two of `runs` that the address names as `a` and `b`, or that are picked in the bar."""
     by_id = {run.record.run_id: run for run in runs}
-    names = dict(zip(by_id, distinct([run.record for run in runs]), strict=True))
+    names = dict(zip(by_id, distinct_names([run.record for run in runs]), strict=True))
     telling = telling_pair(runs)
     ids, reason = telling or (tuple(by_id)[-2:], "the last two")
     chosen = []
@@ -276,7 +276,7 @@ def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
 
 def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
     by_id = {run.run_id: run for run in comparison.runs}
-    names = dict(zip(by_id, distinct(comparison.runs), strict=True))
+    names = dict(zip(by_id, distinct_names(comparison.runs), strict=True))
     asked, kept, reason = st.query_params.get("run"), st.session_state.get("chosen_run"), None
     if asked is not None and asked != st.session_state.get(OPENED):
         wanted = asked

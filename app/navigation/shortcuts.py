@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.navigation import context_bar
 from app.navigation.selection import place_of, recorded_layers
-from app.session.fragment import drawn_alone
+from app.session.fragments import drawn_alone
 from app.session.url_state import go_to, turned_so_far
 from kvlab.browser import read_static
 from kvlab.trace.reader import Run

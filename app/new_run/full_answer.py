@@ -10,7 +10,7 @@ from app.base import permission
 from app.base.text import plain
 from app.navigation.selection import open_cached, runs_root, session_id
 from app.new_run.answer import Question
-from app.run_views.reference_warning import CLEAR_REFERENCE
+from app.run_views.require_level import CLEAR_REFERENCE
 from kvlab import jobs
 from kvlab.analysis.comparison.board import judge_any, phase_texts
 from kvlab.common.errors import UserError

@@ -9,8 +9,8 @@ import streamlit as st
 
 from app.base.text import plain
 from app.figures.export_menu import Offer, titled
+from kvlab.common.formatting import format_bytes
 from kvlab.planning import Plan
-from kvlab.planning.parts import in_words
 from kvlab.report.views import table_of
 
 NOT_AT_ONCE = "Not all of it at the same time: each is as large as it gets in any phase."
@@ -30,7 +30,7 @@ def show_plan(plan: Plan | None, notes: Sequence[str] = ()) -> None:
         st.caption(plain(f"Time, without loading: {plan.seconds or 'not known, as nothing has run here yet'}."))
         where = {"device": plan.machine.device, "host": "host", "disk": "disk"}
         table = pd.DataFrame(
-            {"part": part.name, "where": where[part.place], "at most": in_words(part.bytes), "what it is": part.why}
+            {"part": part.name, "where": where[part.place], "at most": format_bytes(part.bytes), "what it is": part.why}
             for part in plan.parts
         )
         of = f"{plan.model.name} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"

@@ -6,21 +6,21 @@ import streamlit as st
 
 from app.base import permission
 from app.base.links import go, link
-from app.base.text import duration, plain
+from app.base.text import plain
 from app.navigation.selection import runs_root
 from app.queue.submit import going_on
 from kvlab import jobs
-from kvlab.analysis.comparison.labels import distinct
+from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.bench.request import BenchJob
 from kvlab.catalogue.methods import methods
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration, hide_paths, time_left
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.work import Work
 from kvlab.requests.compare import CompareRequest, RescueRequest
-from kvlab.server.redaction import hide_paths
 from kvlab.server.settings import lab
 from kvlab.server.users import Role, acting
 from kvlab.trace.catalogue import list_repeats, list_runs
@@ -203,14 +203,14 @@ def _progress(status: JobStatus) -> None:
     share = done.done / done.total if done and done.total else 0.0
     stage = done.stage if done else "starting the worker and loading the model"
     if status.ended:
-        stage = f"{STATE_BADGES[status.state][0]} after {duration(status.elapsed)}"
+        stage = f"{STATE_BADGES[status.state][0]} after {format_duration(status.elapsed)}"
         share = 1.0 if status.state == "complete" else share
     else:
         request = jobs.request_of(runs_root(), status.job_id)
         # Repeats and evaluations say themselves what is left.
         tells = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and request.is_batch)
-        left = [] if tells else told_left(share, status.elapsed)
-        stage = " · ".join([*told_runs(status), stage, *left, duration(status.elapsed)])
+        left = [time_left(status.elapsed, share)] if share >= LEAST_SHARE and not tells else []
+        stage = " · ".join([*told_runs(status), stage, *left, format_duration(status.elapsed)])
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
 
@@ -219,14 +219,6 @@ def told_runs(status: JobStatus) -> list[str]:
     request = jobs.request_of(runs_root(), status.job_id)
     made = len(list_runs(runs_root(), comparison_id=status.job_id))
     return [f"{made} of {len(request.runs)}"] if made and isinstance(request, CompareRequest) else []
-
-
-def told_left(share: float, elapsed: float) -> list[str]:
-    """`about 6 min left`, as the share done so far took; nothing before enough is done to tell."""
-    if share < LEAST_SHARE:
-        return []
-    left = elapsed * (1 - share) / share
-    return [f"about {round(left / 60)} min left" if left >= 90 else f"about {max(5, 5 * round(left / 5))} s left"]
 
 
 def _runs(status: JobStatus) -> None:
@@ -246,7 +238,7 @@ def _runs(status: JobStatus) -> None:
     planned = request.runs
     st.caption(f"Runs, {len(planned)} in all")
     made = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
-    names = distinct(planned)
+    names = distinct_names(planned)
     for run, name in zip(made, names, strict=False):
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(run.status, run.message)

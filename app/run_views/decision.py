@@ -61,7 +61,7 @@ def played_decision(run: Run, layer: int, head: int) -> None:
     except UserError as error:
         st.info(plain(str(error)), icon=":material/info:")
         return
-    history = analysis.played(lineage, table)
+    history = analysis.replay(lineage, table)
     gone = [int((history.leave <= step).sum()) for step in history.steps]
     words = [f"{count:,} of {gone[-1]:,} have left, the lowest scores first" for count in gone]
     words[0] = "the prompt was read, and nothing has left" if gone[-1] else "this head keeps the whole prompt"

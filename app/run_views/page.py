@@ -7,13 +7,13 @@ import pandas as pd
 import streamlit as st
 
 from app.base.text import plain
-from app.components.text_payload import SentTexts
+from app.components.payload import SentTexts
 from app.figures.figure import forget_shown
 from app.session.open_runs import stamp as stamp
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
-from kvlab.results.sources import origin
+from kvlab.results.provenance import Provenance, of_run
 from kvlab.trace.reader import Run
 
 Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
@@ -28,9 +28,9 @@ def heading(title: str, sentence: str) -> None:
     st.markdown(sentence)
 
 
-def source(run: Run) -> str:
-    """Run, model and versions in one line, for exported figures."""
-    return origin(run)
+def source(run: Run) -> Provenance:
+    """Run, model and versions, for exported figures."""
+    return of_run(run)
 
 
 def file_name(run: Run, what: str) -> str:

@@ -14,12 +14,11 @@ from app.navigation import context_bar as bar
 from app.navigation.selection import chosen_step, last_step, pick_head, pick_layer, step_reason
 from app.navigation.shortcuts import Keys, page_keys
 from app.run_views import page
-from app.session.flush import wait_until_sent
-from app.session.fragment import drawn_alone
+from app.session.fragments import drawn_alone, wait_until_sent
 from app.session.open_runs import is_as_opened
 from app.session.url_state import PLACE, catch_up, settled
 from kvlab.analysis.lineage import states_at
-from kvlab.analysis.steps import step_words, steps_with_events
+from kvlab.analysis.lineage.fold import step_labels, steps_with_events
 from kvlab.trace.reader import Run
 
 
@@ -84,4 +83,4 @@ def _steps(_run: Run, path: str, written: int) -> tuple[list[int], list[int], li
     table: pd.DataFrame = _run.select("steps", columns=["step", "evicted", "merged"])
     steps, events = steps_with_events(table)
     steps = steps or list(range(last_step(_run) + 1))  # the table was lost, or the level records no steps
-    return steps, events, step_words(_run.tokens, _run.record.prompt_tokens, steps)
+    return steps, events, step_labels(_run.tokens, _run.record.prompt_tokens, steps)

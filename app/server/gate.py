@@ -12,8 +12,10 @@ import base64
 import hashlib
 import html
 import ipaddress
+import json
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
@@ -21,8 +23,11 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import streamlit
+from streamlit.auth_util import get_cookie_with_chunks
+from streamlit.web.server.server_util import get_cookie_secret
+from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value
+from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME
 
-from app.server.oidc_cookie import claimed
 from kvlab.common.errors import UserError
 from kvlab.server import tokens
 from kvlab.server.settings import People, lab
@@ -290,3 +295,14 @@ async def _body(receive: Any) -> bytes:
         if not message.get("more_body"):
             return found if len(found) <= LARGEST_FORM else b""
     return b""
+
+
+def claimed(cookies: Mapping[str, str], claim: str) -> str:
+    """What the identity says of the person under this claim; "" where nobody is signed in, or it was changed."""
+
+    def one(name: str) -> bytes | None:
+        return decode_signed_value(get_cookie_secret(), name, cookies.get(name, ""))
+
+    found = get_cookie_with_chunks(one, USER_COOKIE_NAME)
+    told = json.loads(found) if found else {}
+    return str(told.get(claim) or "") if told.get("is_logged_in") else ""

@@ -1,4 +1,4 @@
-"""The dashboard's server: `app/server/asgi.py`, until standard input closes, which it does with `kvlab app`.
+"""The dashboard's server: `app/asgi.py`, until standard input closes, which it does with `kvlab app`.
 
 Killed outright, `kvlab app` cannot stop what it started: so the server itself watches the pipe to it.
 """
@@ -67,5 +67,5 @@ if __name__ == "__main__":
     for work in (end_with_the_pipe, collect_now_and_then):
         threading.Thread(target=work, daemon=True).start()
     preimport.begin()
-    sys.argv = ["streamlit", "run", str(Path(__file__).with_name("asgi.py")), *sys.argv[1:]]
+    sys.argv = ["streamlit", "run", str(ROOT / "app" / "asgi.py"), *sys.argv[1:]]
     sys.exit(cli.main())

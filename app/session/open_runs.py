@@ -54,21 +54,21 @@ def _open(path: str, stamps: tuple[int, ...]) -> Run:
     return open_run(Path(path))
 
 
-def wanted_of(runs: Sequence[Run]) -> board.Wanted | None:
+def wanted_of(runs: Sequence[Run]) -> board.ExpectedAnswer | None:
     """The answer of a comparison, recorded or said later; None, with a sentence where its file is damaged."""
     try:
-        return board.wanted(runs, load_labels(runs_root(), runs[0].record.comparison_id))
+        return board.expected_answer(runs, load_labels(runs_root(), runs[0].record.comparison_id))
     except UserError as error:
         st.error(plain(str(error)))
         return None
 
 
-def telling_run(runs: Sequence[Run], prefer: starting_point.Prefer) -> starting_point.Chosen:
+def telling_run(runs: Sequence[Run], prefer: starting_point.Prefer) -> starting_point.SuggestedRuns:
     """The run to look at first, of those of a comparison; kept."""
     return _telling_run(runs, tuple(map(stamp, runs)), wanted_of(runs), prefer)
 
 
-def telling_pair(runs: Sequence[Run]) -> starting_point.Chosen | None:
+def telling_pair(runs: Sequence[Run]) -> starting_point.SuggestedRuns | None:
     """The two runs to look at first; kept."""
     return _telling_pair(runs, tuple(map(stamp, runs)))
 
@@ -99,24 +99,28 @@ def _with_reference(run: Run) -> list[Run]:
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def _telling_run(
-    _runs: Sequence[Run], stamps: tuple, wanted: board.Wanted | None, prefer: starting_point.Prefer
-) -> starting_point.Chosen:
-    return starting_point.telling_run(_runs, wanted, prefer)
+    _runs: Sequence[Run], stamps: tuple, wanted: board.ExpectedAnswer | None, prefer: starting_point.Prefer
+) -> starting_point.SuggestedRuns:
+    return starting_point.suggest_run(_runs, wanted, prefer)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def _telling_pair(_runs: Sequence[Run], stamps: tuple) -> starting_point.Chosen | None:
-    return starting_point.telling_pair(_runs)
+def _telling_pair(_runs: Sequence[Run], stamps: tuple) -> starting_point.SuggestedRuns | None:
+    return starting_point.suggest_pair(_runs)
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
-def _telling_head(_run: Run, _runs: Sequence[Run], stamps: tuple, wanted: board.Wanted | None) -> starting_point.Head:
-    return starting_point.telling_head(_run, _runs, wanted)
+def _telling_head(
+    _run: Run, _runs: Sequence[Run], stamps: tuple, wanted: board.ExpectedAnswer | None
+) -> starting_point.Head:
+    return starting_point.suggest_head(_run, _runs, wanted)
 
 
 @st.cache_data(max_entries=256, show_spinner=False)
-def _telling_step(_run: Run, _runs: Sequence[Run], stamps: tuple, wanted: board.Wanted | None) -> starting_point.Step:
-    return starting_point.telling_step(_run, _runs, wanted)
+def _telling_step(
+    _run: Run, _runs: Sequence[Run], stamps: tuple, wanted: board.ExpectedAnswer | None
+) -> starting_point.Step:
+    return starting_point.suggest_step(_run, _runs, wanted)
 
 
 def run_to_open(comparison: ComparisonEntry, prefer: starting_point.Prefer) -> tuple[str, str]:

@@ -1,1 +1,1 @@
-"""Frames in, frames out: what the recorded tables say, computed with numpy and pandas only."""
+"""Computations on recorded tables with numpy and pandas only."""

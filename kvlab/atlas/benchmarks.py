@@ -8,18 +8,19 @@ from dataclasses import fields, replace
 
 import pandas as pd
 
-from kvlab.atlas.commands import bench_command
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
+from kvlab.atlas.measurements import benchmark
 from kvlab.bench.rows import Row
 from kvlab.bench.tables.cells import repeated
 from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
 from kvlab.figures import throughput
 from kvlab.figures.base.palette import Theme
-from kvlab.results.provenance import of_rows
+from kvlab.requests.measurement import Benchmark
+from kvlab.results.provenance import Provenance, settings_of_rows
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
-SMALL = ("--scale", "16", "--shorten", "16")
+SMALL = 16  # divides shapes and texts
 PAPER_COLUMNS = ["method", "budget", "figure", "value", "unit", "batch", "context", "new_tokens", "model", "source"]
 
 
@@ -74,24 +75,25 @@ def beside(sources: Sources, preset: str) -> pd.DataFrame:
 
 def needs(sources: Sources, preset: str) -> Needs:
     """What is missing while `newest` is empty: the preset at a sixteenth of its size, which any machine can run."""
-    sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {' '.join(SMALL)} out)."
-    return Needs(sentence, bench_command(sources, "--preset", preset, *SMALL))
+    options = f"--scale {SMALL} --shorten {SMALL}"
+    sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {options} out)."
+    return Needs(sentence, benchmark(sources, preset, SMALL, SMALL))
 
 
-def bench_origin(rows: pd.DataFrame) -> str:
+def bench_origin(rows: pd.DataFrame) -> Provenance:
     """Which file, device, size and versions the rows came from."""
     first = rows.iloc[0]
     smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
     size = smaller if is_small(rows) else "full size"
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
     over = repeated(rows["repeats"])
-    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, over, versions, of_rows(rows))
-    return " · ".join(part for part in parts if part)
+    details = (first["device"], first["dtype"], size, over, versions)
+    return Provenance(f"benchmark {first['name']}", details, settings_of_rows(rows))
 
 
-def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, str]:
-    """(made smaller than the paper's, repeats, the command for the paper's own size), as the claims take them."""
-    return is_small(rows), int(rows["repeats"].max()), bench_command(sources, "--preset", preset)
+def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, Benchmark]:
+    """(smaller than the paper's, repeats, the measurement at the paper's own size), as the claims take them."""
+    return is_small(rows), int(rows["repeats"].max()), benchmark(sources, preset)
 
 
 def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:

@@ -10,11 +10,11 @@ from typing import Literal
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.atlas.commands import fill_command
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import ONE_PROMPT_BEGINS
 from kvlab.figures.base.palette import Theme
-from kvlab.results.provenance import in_origin
+from kvlab.requests.measurement import ExhibitFill, Measurement
+from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Seen, Sources
 from kvlab.results.verdict import OPEN, Claim
 from kvlab.server.users import viewer
@@ -66,7 +66,7 @@ class Drawn:
     figure: go.Figure
     frame: pd.DataFrame
     reading: str
-    origin: str
+    origin: Provenance
     claim: Claim | None = None
     grey: pd.DataFrame | None = None
     further: Needs | None = None
@@ -74,10 +74,10 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Needs:
-    """Why nothing can be drawn yet, in one sentence, and the command that makes it possible."""
+    """Why nothing can be drawn yet, in one sentence, and the measurement that is missing; None if none would help."""
 
     sentence: str
-    command: str
+    measurement: Measurement | None = None
 
 
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
@@ -120,7 +120,7 @@ class Exhibit:
         drawn = tuple(replace(one, claim=_judged_under(one)) for one in drawn)
         if self.source not in RECORDED:
             return drawn
-        settle = fill_command(sources, self.key)
+        settle = ExhibitFill(self.key, sources.root)
         return tuple(replace(one, claim=_of_prompts(one.claim, settle)) for one in drawn)
 
     def _elsewhere(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | None:
@@ -162,10 +162,10 @@ def _note_lacking(asked: Hashable) -> None:
 def _judged_under(drawn: Drawn) -> Claim | None:
     if drawn.claim is None or drawn.claim.setting:
         return drawn.claim
-    return replace(drawn.claim, setting=in_origin(drawn.origin))
+    return replace(drawn.claim, setting=drawn.origin.settings)
 
 
-def _of_prompts(claim: Claim | None, settle: str) -> Claim | None:
+def _of_prompts(claim: Claim | None, settle: Measurement) -> Claim | None:
     if claim is None:
         return None
     if claim.verdict == OPEN and claim.basis.prompts:

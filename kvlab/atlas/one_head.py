@@ -8,8 +8,8 @@ import pandas as pd
 
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.exhibit import Choice, Needs
+from kvlab.atlas.measurements import comparison
 from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
@@ -37,4 +37,4 @@ def recorded(sources: Sources, *methods: str, budgets: tuple[float | int, ...] =
     if run is not None and run.record.level == "full" and not run.steps.empty:
         return run
     why = "recorded with its events" if run is not None else "in this comparison"
-    return Needs(f"There is no run of {methods[0]} {why}.", compare_command(sources, methods[:1], budgets))
+    return Needs(f"There is no run of {methods[0]} {why}.", comparison(sources, methods[:1], budgets))

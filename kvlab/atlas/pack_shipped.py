@@ -16,6 +16,7 @@ from kvlab.atlas.exhibit import RECORDED, Choice, Needs
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.shipped_exhibits import card_row, rows_of
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
 from kvlab.evaluate.results.rows import newest
 from kvlab.figures.base.palette import Theme
 from kvlab.results.shipped import CARDS, DRAWN, EVIDENCE, MADE
@@ -56,7 +57,7 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
     (to / MADE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     size = sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
     if size > LARGEST:
-        raise UserError(f"{to} takes {size / 1e6:.1f} MB of at most {LARGEST / 1e6:.0f}: record fewer texts.")
+        raise UserError(f"{to} takes {format_bytes(size)} of at most {format_bytes(LARGEST)}: record fewer texts.")
     return size
 
 

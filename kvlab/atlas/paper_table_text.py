@@ -14,7 +14,7 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import in_range
 from kvlab.evaluate.scoring.metrics import packages
-from kvlab.results.provenance import of_rows
+from kvlab.results.provenance import settings_of_rows
 from kvlab.results.quality_tables import ranks, scores
 from kvlab.results.score_tables import FULL
 
@@ -75,7 +75,7 @@ def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> Written:
         BOLD_IS,
         packages(table["metric"].unique().tolist()),
         devices(rows),
-        of_rows(rows),
+        settings_of_rows(rows),
     ]
     title = f"Scores of {model}"
     return Written(title, ("method", "budget", *across.values()), tuple(lines), "; ".join(filter(None, parts)) + ".")
@@ -115,7 +115,7 @@ def beside_caption(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -
             ", ".join(rows["model"].unique()),
             devices(rows),
             f"{bounds} prompts a dataset",
-            of_rows(rows),
+            settings_of_rows(rows),
             packages(scored),
         ]
         parts.append("ours: " + ", ".join(filter(None, ours)) + ", mean [95 % interval]")

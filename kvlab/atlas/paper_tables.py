@@ -21,11 +21,10 @@ from kvlab.atlas.papers import paper_values
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import FileChoice
 from kvlab.evaluate.results.summary import over_tasks, with_measures
-from kvlab.evaluate.scoring.metrics import is_there
-from kvlab.evaluate.scoring.rescore import rescore
+from kvlab.evaluate.scoring.metrics import is_installed, rescore
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import FULL, MethodChoice
-from kvlab.requests.method_spec import value_of, with_options
+from kvlab.requests.method_spec import format_spec, parse_spec
 from kvlab.results.provenance import PRESET, as_published
 
 DATA = Path(__file__).with_name("paper_tables.toml")
@@ -88,9 +87,7 @@ class PaperTable:
         return tuple(self._choice(*one) for one in dict.fromkeys(asked) if one[0] != FULL.method)
 
     def _choice(self, arm: str, budget: str) -> MethodChoice:
-        name, *parts = arm.split(":")
-        pairs = (part.partition("=") for part in parts)
-        options: dict[str, JsonValue] = {key: value_of(value) for key, _, value in pairs}
+        name, options = parse_spec(arm)
         if other := self.presets.get(f"{arm} {budget}"):
             options[PRESET] = other
         amount = Budget.parse(budget.removesuffix("slots")).amount if budget else FULL.budget
@@ -182,7 +179,7 @@ def _scored(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The rows under a metric; ROUGE by the package that LongBench and the papers' codes score with, if it is there."""
     wanted = rows["metric"].iloc[0] if metric == OWN else metric
     theirs = f"{wanted}_longbench"
-    if wanted.startswith("rouge") and is_there(theirs):
+    if wanted.startswith("rouge") and is_installed(theirs):
         wanted = theirs
     return rows if wanted == rows["metric"].iloc[0] else rescore(rows, wanted)
 
@@ -204,7 +201,7 @@ def _arms(rows: pd.DataFrame) -> list[str]:
     """Methods with their options, without the preset that all stand under."""
     read = [json.loads(text or "{}") for text in rows["hyper_parameters"]]
     own = [{name: value for name, value in options.items() if name != PRESET} for options in read]
-    return [with_options(*pair) for pair in zip(rows["method"], own, strict=True)]
+    return [format_spec(*pair) for pair in zip(rows["method"], own, strict=True)]
 
 
 def _asked(rows: pd.DataFrame, without_budget: tuple[str, ...]) -> list[str]:

@@ -65,4 +65,4 @@ def _drawn(exhibit: Exhibit, sources: Sources) -> tuple[Drawn, ...] | Needs:
     try:
         return exhibit.draw(sources, Choice(), "light")
     except UserError as error:
-        return Needs(str(error), "")
+        return Needs(str(error))

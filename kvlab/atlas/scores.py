@@ -1,6 +1,6 @@
-"""Exhibits drawn from `kvlab eval`: which rows they read, their means with intervals, and the command that makes them.
+"""Exhibits drawn from `kvlab eval`: the evaluation, the rows they read, and means with intervals.
 
-An exhibit names one `Experiment`. Its command puts the results in `<runs>/eval/<name>`; rows are taken from any
+An exhibit names one `Experiment`. Its evaluation puts the results in `<runs>/eval/<name>`; rows are taken from any
 evaluation that asked for the same, so that one large evaluation can feed many exhibits.
 """
 
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 from pydantic import JsonValue
 
-from kvlab.atlas.commands import amounts, eval_command
 from kvlab.atlas.exhibit import Needs
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval
@@ -21,8 +20,9 @@ from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
 from kvlab.figures.base.words import number
-from kvlab.requests.method_spec import with_options
-from kvlab.results.provenance import as_published, of_rows
+from kvlab.requests.measurement import Evaluation
+from kvlab.requests.method_spec import format_spec
+from kvlab.results.provenance import Provenance, as_published, settings_of_rows
 from kvlab.results.score_tables import (
     FULL,
     PROMPT,
@@ -34,7 +34,7 @@ from kvlab.results.score_tables import (
     where_all_were,
     without_preset,
 )
-from kvlab.results.sources import Sources
+from kvlab.results.sources import EVAL_FOLDER, Sources
 
 OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
 
@@ -54,12 +54,12 @@ class Arm:
     @property
     def label(self) -> str:
         """As tables and findings name it: `kvmerger:sigma_mode=1`; under which settings all are is said beside."""
-        return with_options(self.method, without_preset(self.options))
+        return format_spec(self.method, without_preset(self.options))
 
     @property
     def name(self) -> str:
         """As the command line takes it: `kvmerger:preset=paper:sigma_mode=1`."""
-        return with_options(self.method, self.published)
+        return format_spec(self.method, self.published)
 
 
 def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tuple[Arm, ...]:
@@ -69,12 +69,11 @@ def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tu
 
 @dataclass(frozen=True)
 class Experiment:
-    """One evaluation: arms, budgets and tasks. `data` names files of the user's own, such as `longbench=FILE`.
+    """One evaluation: arms, budgets and tasks; the full cache is always part of it.
 
-    Rows under the papers' settings are taken where there are any, else those of the same options under the defaults.
-    `only_budgets` leaves rows of other budgets out; otherwise budgets are what the command asks for, and what was
-    evaluated at others is shown too. The full cache always belongs to it. The question is in sight when the prompt is
-    compressed, unless `more` has "question-aware": "no"; rows of the other kind are left out.
+    Rows under the papers' settings are preferred, else those of the same options under the defaults. `only_budgets`
+    drops rows of other budgets; otherwise what was evaluated at others is shown too. The question is in sight when the
+    prompt is compressed, unless `question_aware` is False; rows of the other kind are dropped.
     """
 
     name: str
@@ -82,22 +81,23 @@ class Experiment:
     budgets: tuple[float | int, ...] = (0.1, 0.2, 0.4)
     tasks: tuple[str, ...] = OWN_TASKS
     samples: int = 20
-    data: tuple[str, ...] = ()
     only_budgets: bool = False
     only_tasks: bool = False
-    more: Mapping[str, str | int] = field(default_factory=dict)  # further options of `kvlab eval`, such as lengths
+    lengths: tuple[int, ...] = ()  # of prompts; none: each task's own
+    depths: tuple[float, ...] = ()
+    question_aware: bool | None = None
 
-    def command(self, sources: Sources) -> str:
-        """The `kvlab eval` command that makes the rows."""
-        return eval_command(
-            sources,
-            self.name,
-            tasks=",".join(self.tasks),
-            **({"data": self.data} if self.data else {}),
-            methods=",".join(arm.name for arm in self.arms),
-            budgets=amounts(self.budgets),
-            samples=self.samples,
-            **self.more,
+    def evaluation(self, sources: Sources) -> Evaluation:
+        """The evaluation that makes the rows."""
+        return Evaluation(
+            self.tasks,
+            tuple(arm.name for arm in self.arms),
+            self.budgets,
+            self.samples,
+            sources.root / EVAL_FOLDER / self.name,
+            self.lengths,
+            self.depths,
+            self.question_aware,
         )
 
     def rows(self, sources: Sources) -> pd.DataFrame:
@@ -108,7 +108,7 @@ class Experiment:
         rows = sources.evaluations
         if rows.empty:
             return rows
-        rows = rows[rows["question_aware"] == (self.more.get("question-aware") != "no")]
+        rows = rows[rows["question_aware"] == (self.question_aware is not False)]
         found = self._under(rows, [arm.published for arm in self.arms])
         if found.empty:
             found = self._under(rows, [dict(arm.options) for arm in self.arms])
@@ -134,20 +134,20 @@ class Experiment:
     def needs(self, sources: Sources) -> Needs:
         """What is missing while `scores` is empty."""
         names = ", ".join(arm.name for arm in self.arms)
-        return Needs(f"No evaluation of {names} was found.", self.command(sources))
+        return Needs(f"No evaluation of {names} was found.", self.evaluation(sources))
 
-    def more_prompts(self, sources: Sources, times: int = 4) -> str:
-        """The command for so many times the prompts: four times as many halve an interval."""
-        return replace(self, samples=times * self.samples).command(sources)
+    def more_prompts(self, sources: Sources, times: int = 4) -> Evaluation:
+        """The same with so many times the prompts: four times as many halve an interval."""
+        return replace(self, samples=times * self.samples).evaluation(sources)
 
     def on_paper_data(self, sources: Sources, model: str, *data: str) -> Needs:
         """The same on the paper's own model and files, which the user has to have: `data` such as `longbench=FILE`."""
-        theirs = replace(self, tasks=("",), data=data, more={**self.more, "model": model}, samples=200)
+        theirs = replace(self.evaluation(sources), tasks=(), data=data, model=model, samples=200)
         files = ", ".join(name.partition("=")[2] for name in data)
         sentence = f"Scores to set beside the paper's own need its model, {model}, and its data ({files})."
-        return Needs(sentence, theirs.command(sources))
+        return Needs(sentence, theirs)
 
-    def origin(self, sources: Sources) -> str:
+    def origin(self, sources: Sources) -> Provenance:
         """Where the scores came from, as `origin_of`."""
         return origin_of(self.rows(sources))
 
@@ -177,11 +177,11 @@ def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
     return all(name in real and real[name] == value for name, value in own.items() if name not in given)
 
 
-def origin_of(rows: pd.DataFrame) -> str:
+def origin_of(rows: pd.DataFrame) -> Provenance:
     """Which evaluations, model, how many prompts, and, where the rows say so, device and versions."""
     names, prompts = ", ".join(sorted(rows["name"].unique())), len(rows[PROMPT].drop_duplicates())
     model, digest = rows["model"].iloc[0], str(rows["model_digest"].iloc[0])[:12]
-    parts = [f"evaluation {names}", f"{model} ({digest})", f"{prompts} prompts"]
+    parts = [f"{model} ({digest})", f"{prompts} prompts"]
     if {"device", "versions"} <= set(rows.columns):
         parts += sorted(rows["device"].dropna().unique())
         # Rows of several installations name each of them.
@@ -189,7 +189,8 @@ def origin_of(rows: pd.DataFrame) -> str:
             ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
             for text in sorted(rows["versions"].dropna().unique())
         ]
-    return " · ".join([*parts, *filter(None, [packages(rows["metric"]), of_rows(rows)])])
+    details = (*parts, packages(rows["metric"]))
+    return Provenance(f"evaluation {names}", details, settings_of_rows(rows))
 
 
 def read_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> str:

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import thumbnail
+from kvlab.results.provenance import Provenance
 from kvlab.results.shipped import Shipped, ShippedCard, claim_of
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
@@ -26,7 +27,7 @@ def drawn(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> t
     """The exhibit as it ships; what evaluations and benchmarks draw is drawn anew from their rows."""
     if exhibit.source not in RECORDED:
         return exhibit.draw(Sources(sources.root, shipped=ships), Choice(), theme)
-    return tuple(map(_read, ships.drawings(exhibit.key, theme))) or Needs("It is not among what ships.", "")
+    return tuple(map(_read, ships.drawings(exhibit.key, theme))) or Needs("It is not among what ships.")
 
 
 def merged(
@@ -44,7 +45,7 @@ def merged(
     found = drawn(theirs, exhibit, sources, theme)
     if isinstance(found, Needs):
         return own
-    return tuple(replace(one, origin=f"{theirs.words} · {one.origin}") for one in found)
+    return tuple(replace(one, origin=one.origin.at(theirs.words)) for one in found)
 
 
 def card_of(exhibit: Exhibit, theirs: Shipped | None, sources: Sources, theme: Theme) -> ShippedCard | None:
@@ -81,7 +82,7 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
             "figure": one.figure.to_json(),
             "frame": one.frame.to_json(orient="table", index=False, double_precision=15),  # shares may be tiny
             "reading": one.reading,
-            "origin": one.origin,
+            "origin": str(one.origin),
             "claim": "" if one.claim is None else json.dumps(vars_of(one.claim)),
         }
         for one in figures
@@ -95,7 +96,7 @@ def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[s
         "exhibit": exhibit.key,
         "theme": theme,
         "picture": thumbnail(figures[0].figure, theme),
-        "origin": figures[0].origin,
+        "origin": str(figures[0].origin),
         "claims": json.dumps(claims),
     }
 
@@ -104,7 +105,7 @@ def _read(row: dict[str, str]) -> Drawn:
     figure = go.Figure(_decoded(json.loads(row["figure"])), skip_invalid=True)
     frame = pd.read_json(StringIO(row["frame"]), orient="table", precise_float=True)
     claim = claim_of(json.loads(row["claim"])) if row["claim"] else None
-    return Drawn(row["name"], figure, frame, row["reading"], row["origin"], claim)
+    return Drawn(row["name"], figure, frame, row["reading"], Provenance(row["origin"]), claim)
 
 
 def _decoded(value: object) -> object:
@@ -121,7 +122,7 @@ def _decoded(value: object) -> object:
 
 
 def vars_of(claim: Claim) -> dict[str, object]:
-    """A claim as JSON takes it; `settle` is left out, as its folder is not the reader's."""
+    """A claim as JSON takes it; without `settle`, whose folder is not the reader's."""
     parts = {name: None if one is None else vars(one) for name, one in (
         ("basis", claim.basis), ("interval", claim.interval), ("threshold", claim.threshold),
     )}  # fmt: skip

@@ -1,7 +1,7 @@
-"""ALiBi: a logit loses as much as its query head's slope times the distance between query and key.
+"""ALiBi: logits decrease by the query head's slope times the distance between query and key.
 
-A slot counts from where its token stood in the text, not from its place in the table, so what was dropped leaves gaps;
-a merged slot stands where its pivot stood.
+Distances use positions in the text, not in the table, so evicted slots leave gaps; a merged slot has its pivot's
+position.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 from kvlab.attention.text_config import family, text_config
 
-FAMILIES = ("bloom", "mpt")  # those without a flag in their config
+FAMILIES = ("bloom", "mpt")  # families without a config flag
 
 
 def uses_alibi(model: nn.Module) -> bool:
-    """Whether the model tells distances by ALiBi; it may hold a rotary embedding that it never uses."""
+    """Whether the model uses ALiBi; such a model may have an unused rotary embedding."""
     return family(model) in FAMILIES or bool(getattr(text_config(model), "alibi", False))
 
 
 @dataclass(frozen=True)
 class Alibi:
-    """What a model with ALiBi adds to the logits of one pass: q queries of H * G heads at S slots.
+    """ALiBi bias of one pass: q queries of H * G heads at S slots.
 
-    transformers adds slope * position of the key, before logits are scaled (Falcon) or after (Bloom and MPT, whose
-    slopes are given divided by the scaling). Slopes of bfloat16 are multiplied in it, as Falcon's are. Here the query's
-    own product is taken off, which no softmax sees: exp scores then do not grow with the text.
+    transformers adds slope * key position, before logits are scaled (Falcon) or after (Bloom and MPT, whose slopes are
+    given divided by the scaling). bfloat16 slopes are multiplied in bfloat16, as in Falcon. Here the query's own
+    product is subtracted, which softmax cancels: exponential scores then do not grow with the text.
     """
 
     slopes: Tensor  # (B, H, G)
@@ -35,19 +35,19 @@ class Alibi:
     queries: Tensor  # (B, H, q) positions
 
     def rows(self, first: int, last: int) -> Tensor:
-        """(B, H, G, last - first, S) float32, before scaling, of the queries from row `first` to row `last`."""
+        """Bias (B, H, G, last - first, S) float32, before scaling, of query rows `first` to `last`."""
         return self._products(self.slots)[..., None, :] - self._products(self.queries[:, :, first:last])[..., None]
 
     def of_last(self, position: Tensor) -> Alibi:
-        """The same for the last query alone and slots at `position` (B, H, S)."""
+        """Bias of the last query only, for slots at `position` (B, H, S)."""
         return Alibi(self.slopes, position, self.queries[:, :, -1:])
 
     def at(self, columns: slice) -> Alibi:
-        """The same at some of the slots."""
+        """Bias at some of the slots."""
         return Alibi(self.slopes, self.slots[:, :, columns], self.queries)
 
     def up_to(self, tokens: int, rows: int) -> Alibi:
-        """The same for the first `tokens` slots and `rows` queries."""
+        """Bias of the first `tokens` slots and `rows` queries."""
         return Alibi(self.slopes, self.slots[:, :, :tokens], self.queries[:, :, :rows])
 
     def _products(self, position: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Alibi:
 
 
 def query_positions(tokens_seen: Tensor, rows: int, row_valid: Tensor | None) -> Tensor:
-    """(B, rows): positions of a pass's queries, which `tokens_seen` (B,) counts already; `row_valid` (B, rows)."""
+    """Positions (B, rows) of a pass's queries; `tokens_seen` (B,) includes them; `row_valid` (B, rows)."""
     real = torch.ones(1, rows, device=tokens_seen.device) if row_valid is None else row_valid
     behind = real.long().flip(-1).cumsum(-1).flip(-1)
     return tokens_seen[:, None] - behind

@@ -1,4 +1,4 @@
-"""What an attention module was given, for scorers that make queries of their own."""
+"""Capture the hidden states attention modules receive, for scorers that compute their own queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WATCHED = "_kvlab_watches_hidden_states"
 
 
 def watch_hidden_states(model: nn.Module) -> None:
-    """From now on remember the hidden states each attention module receives (again does no harm)."""
+    """Record the hidden states each attention module receives (idempotent)."""
     if getattr(model, _WATCHED, False):
         return
     for module in model.modules():
@@ -22,7 +22,7 @@ def watch_hidden_states(model: nn.Module) -> None:
 
 
 def take_hidden_states(module: nn.Module) -> Tensor | None:
-    """The hidden states (B, q, hidden) `module` is working on, the layer's input norm applied; None if not watched."""
+    """Hidden states (B, q, hidden) that `module` is processing, after the input norm; None if not recorded."""
     given = _given.get()
     _given.set(None)
     return given[1] if given is not None and given[0] is module else None

@@ -1,4 +1,4 @@
-"""Which kernel does the attention of a decode step on a device."""
+"""Choose the attention kernel for decode steps."""
 
 from __future__ import annotations
 
@@ -21,41 +21,41 @@ SWITCH = "KVLAB_KERNELS"
 OneQuery = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
 
 log = logging.getLogger(__name__)
-_failed = False  # the kernel could not be made in this process
+_failed = False  # the kernel could not be compiled in this process
 
 
 @lru_cache
 def one_query_kernel(device: torch.device) -> OneQuery | None:
-    """The fused kernel for `device`, or None where plain torch does it.
+    """The fused kernel for `device`, or None to use plain torch.
 
-    CUDA with the package `triton` has one; the environment variable KVLAB_KERNELS=off keeps plain torch there too.
-    Where the kernel cannot be made, plain torch gives the result, one warning is logged and None is given from then on.
+    CUDA needs the package `triton`; the environment variable KVLAB_KERNELS=off selects plain torch. If the kernel
+    cannot be compiled, plain torch computes the result, one warning is logged, and None is returned from then on.
     """
     return None if _failed or not kernels_on(device) else _fused_or_plain
 
 
 def kernels_on(device: torch.device) -> bool:
-    """Whether kvlab's own kernels are to be tried on `device`."""
+    """Whether to try kvlab's own kernels on `device`."""
     return device.type == "cuda" and os.environ.get(SWITCH) != "off" and find_spec("triton") is not None
 
 
 def launching_on(tensor: Tensor) -> AbstractContextManager[None]:
-    """Where kernels are launched: Triton takes the current device, which need not be the one a layer lies on."""
+    """Context in which to launch kernels: Triton uses the current device, which may differ from the layer's."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def warn_without(kernel: str, error: Exception) -> None:
-    """Log why plain torch does the work of a fused `kernel`."""
-    said = next(iter(str(error).splitlines()), "")
+    """Log why plain torch replaces a fused `kernel`."""
+    message = next(iter(str(error).splitlines()), "")
     log.warning(
-        "The fused %s kernel cannot be made here, so plain torch does its work: %s: %s. Triton needs a C compiler and "
-        "Python's headers (gcc, python3-dev); %s=off keeps it from being tried.",
-        *(kernel, type(error).__name__, said.rstrip("."), SWITCH),
+        "The fused %s kernel cannot be compiled here, so plain torch is used: %s: %s. Triton needs a C compiler and "
+        "Python's headers (gcc, python3-dev); set %s=off to skip the attempt.",
+        *(kernel, type(error).__name__, message.rstrip("."), SWITCH),
     )
 
 
 def missing() -> list[str]:
-    """What Triton lacks on this machine to make a kernel: itself, a C compiler, Python's headers."""
+    """What Triton lacks on this machine: the package, a C compiler, Python's headers."""
     compilers = [os.environ.get("CC", ""), "gcc", "clang", "cc"]
     there = {
         "the package triton": find_spec("triton") is not None,
@@ -68,7 +68,7 @@ def missing() -> list[str]:
 def reference(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same as `ragged_kernel.ragged_attention` in plain torch, for any device."""
+    """Plain-torch reference of `triton_decode.ragged_attention`, for any device."""
     logits = slot_logits(query.flatten(1, 2)[:, :, None], keys, first=0, rows=1, scaling=scaling)
     mass = probabilities(logits, None if bias is None else bias[:, :, None])[:, :, :, 0]
     return (mass @ values.float()).to(query.dtype), mass, logits[:, :, :, 0]
@@ -77,16 +77,16 @@ def reference(
 def _fused_or_plain(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The fused kernel's result; plain torch's, and no kernel in this process any more, where it cannot be made."""
+    """Result of the fused kernel, or of plain torch (from then on) if the kernel cannot be compiled."""
     global _failed
     try:
         from kvlab.attention.triton_decode import ragged_attention
 
         with launching_on(keys):
             return ragged_attention(query, keys, values, bias, scaling)
-    except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's own troubles, not the kernel's
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # device errors, not the kernel's
         raise
-    except Exception as error:  # the compiler, the linker, the driver and missing programs each raise their own
+    except Exception as error:  # compiler, linker, driver and missing programs each raise their own
         _failed = True
         one_query_kernel.cache_clear()
         warn_without("attention", error)

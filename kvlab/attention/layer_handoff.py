@@ -1,7 +1,7 @@
-"""How the attention function learns which cache layer the keys it was given came from.
+"""Hand the cache layer of a pass to the attention function.
 
-transformers hands the attention function the tensors that `Cache.update` returned, but not the cache. The cache leaves
-the layer here; the attention function, called next in the same thread, takes it if it was given those very keys.
+transformers passes the tensors returned by `Cache.update` to the attention function, but not the cache. The cache
+stores the layer here; the attention function, called next in the same thread, takes it if it received those very keys.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from torch import Tensor, nn
 
 
 class AttentionCall(NamedTuple):
-    """What an attention call brings beside queries, keys and values; made for every layer and step, hence a tuple."""
+    """Arguments of an attention call besides queries, keys and values; a tuple because one is created per layer and
+    step.
+    """
 
     scaling: float
     softcap: float | None = None
     padding: Tensor | None = None  # (B, tokens seen)
-    module: nn.Module | None = None  # the attention module that calls
-    slopes: Tensor | None = None  # (Hq,) of ALiBi
-    sinks: Tensor | None = None  # (Hq,) logits of learned sinks
+    module: nn.Module | None = None  # the calling attention module
+    slopes: Tensor | None = None  # (Hq,) ALiBi slopes
+    sinks: Tensor | None = None  # (Hq,) learned-sink logits
 
 
 class AttendingLayer(Protocol):
-    """A cache layer that does its own attention."""
+    """A cache layer that computes its own attention."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Attention output (B, Hq, q, d)."""
@@ -35,12 +37,12 @@ _offered: ContextVar[tuple[AttendingLayer, Tensor] | None] = ContextVar("kvlab_o
 
 
 def offer(layer: AttendingLayer, keys: Tensor) -> None:
-    """Leave `layer` for the attention call that receives `keys`."""
+    """Store `layer` for the attention call that receives `keys`."""
     _offered.set((layer, keys))
 
 
 def take(keys: Tensor) -> AttendingLayer | None:
-    """The layer these keys came from, or None when they are not from a compressed layer."""
+    """The layer that offered these keys, or None if they are not from a compressed layer."""
     offered = _offered.get()
     _offered.set(None)
     return offered[0] if offered is not None and offered[1] is keys else None

@@ -1,31 +1,166 @@
-"""What one pass of one layer attended to, as scorers may ask for it: streamed over row blocks, always float32."""
+"""One layer's attention in one pass, as scorers query it: computed in row blocks, always float32."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from kvlab.attention.attention_pass import Pass
-from kvlab.attention.output_projection import output_weight
+from kvlab.attention.alibi import Alibi
+from kvlab.attention.kernels import OneQuery, one_query_kernel
+from kvlab.attention.low_rank_state import LowRankState, StateShare
 from kvlab.attention.queries import position_factor, project_queries
-from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_logits
+from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_attention, slot_logits
+from kvlab.attention.tiles import Tiles
 from kvlab.common.errors import UserError
+from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.view import Slots
+from kvlab.stores.quantized_states import PackedStates, States, mixed
 
 KEY_BLOCK = 4096
 
 
 @dataclass
-class PassSeen(Pass):
-    """Implements `kvlab.methods.core.view.Seen` for a pass."""
+class PassSeen:
+    """q queries over S slots; the last q slots are new."""
+
+    query: Tensor  # (B, Hq, q, d)
+    key: States  # (B, H, S, d)
+    bias: Tensor | None  # (B, H, 1 or G, S) float32, -inf where a slot is invalid
+    row_valid: Tensor | None  # (B, q) bool: false for padding; None if all rows are real
+    scaling: float
+    softcap: float | None = None
+    module: nn.Module | None = field(default=None, repr=False)
+    hidden_states: Tensor | None = field(default=None, repr=False)
+    rotary: Rotary | None = field(default=None, repr=False)
+    generator: torch.Generator | None = field(default=None, repr=False)
+    low_rank: LowRankState | None = field(default=None, repr=False)  # the method's state besides the slots
+    alibi: Alibi | None = field(default=None, repr=False)
+    sinks: Tensor | None = field(default=None, repr=False)  # (B, H, G) logits of learned sinks
+    hides: bool = True  # whether `bias` contains -inf
+    # For heads in separate tables: (layer index (B, H) of each KV head, number of heads in the layer).
+    members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
+    # see `kvlab.cache.layers.attention_inputs`
+    recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
+    # (B, H, d): a key to compare with all others; its `products` cost little more next to a single query.
+    along: Tensor | None = field(default=None, repr=False)
+    products: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, S): `along` times keys, scaled
+    _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), without log mass
+    _last_mass: Tensor | None = field(default=None, repr=False)
+    _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), without learned sinks
+
+    def attend(self, value: States) -> Tensor:
+        """Output (B, Hq, q, d); keeps the log-sum-exps of the logits if the kernel returns them."""
+        if isinstance(self.key, PackedStates) or isinstance(value, PackedStates):
+            output, self._normalizers = self._tiles().attention(value)
+            return output
+        given = self.query, self.key, value, self.bias
+        output, normalizers = slot_attention(
+            *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
+        )
+        self._normalizers = None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
+        return output
+
+    def attend_one(self, value: States) -> Tensor:
+        """Output (B, Hq, 1, d) of a single query; keeps its logits and attention, computed in the same pass."""
+        kernel = self._kernel()
+        if kernel is not None and isinstance(self.key, Tensor) and isinstance(value, Tensor):
+            packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
+            bias = None if self.bias is None else self.bias[:, :, 0]
+            output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
+            self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
+            return output.flatten(1, 2)[:, :, None]
+        group = self.query.shape[1] // self.key.shape[1]
+        # (B, H, G or G + 1, 1, S)
+        logits = self._logits(0, 1) if self.along is None else self._logits_along(self.along)
+        self._last_logits = logits.narrow(2, 0, group)
+        mass = self._probabilities_of_one(logits, group)[:, :, :, 0]  # (B, H, G, S)
+        self._last_mass = mass.mean(2)
+        output = mixed(mass.to(value.dtype), value)
+        return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
+
+    def _logits_along(self, along: Tensor) -> Tensor:
+        """Logits of a single query, followed by the products with `along`: keys are read once."""
+        if not self.is_plain or isinstance(self.key, PackedStates):
+            return self._logits(0, 1)
+        batch, heads, head_dim = along.shape
+        query = self.query.reshape(batch * heads, -1, head_dim)
+        together = torch.cat([query, along.view(-1, 1, head_dim)], 1).view(batch, -1, 1, head_dim)
+        logits = slot_logits(together, self.key, first=0, rows=1, scaling=self.scaling)
+        self.products = logits.select(2, -1).select(2, 0)
+        return logits
+
+    def _probabilities_of_one(self, logits: Tensor, group: int) -> Tensor:
+        """Softmax of a single query's first `group` logits; if no slot is hidden, no row can be empty."""
+        if self.sinks is not None or (self.bias is not None and self.hides):
+            return probabilities(logits.narrow(2, 0, group), self.bias, self.sinks)
+        if self.bias is not None:
+            return torch.softmax(logits.narrow(2, 0, group) + self.bias[:, :, :, None], -1)
+        return torch.softmax(logits, -1).narrow(2, 0, group)  # softmax of a slice would copy it first
+
+    def _kernel(self) -> OneQuery | None:
+        """The fused kernel if available; it supports one bias per KV head and nothing else."""
+        one_bias = self.bias is None or self.bias.shape[2] == 1
+        return one_query_kernel(self.query.device) if self.is_plain and one_bias else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether kernels support this attention: no softcap, no ALiBi, no learned sinks."""
+        return self.softcap is None and self.alibi is None and self.sinks is None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether queries also attend to a low-rank state."""
+        return self.low_rank is not None and not self.low_rank.is_empty
+
+    def attend_with_state(self, value: States) -> Tensor:
+        """Output (B, Hq, q, d) over slots and low-rank state; keeps a single query's attention."""
+        blocks = []
+        for first in range(0, self.num_new, ROW_BLOCK):
+            share = self.share(first, min(first + ROW_BLOCK, self.num_new))
+            blocks.append(share.output(value))
+        if self.num_new == 1:
+            self._last_mass = share.slots[:, :, :, 0].mean(2)
+        return torch.cat(blocks, 2).to(self.query.dtype)
+
+    def share(self, first: int, last: int) -> StateShare:
+        """Attention split between slots and state for rows `first` to `last`."""
+        assert self.low_rank is not None
+        return self.low_rank.share(self.query[:, :, first:last], self._logits(first, last), self.bias)
+
+    @property
+    def num_new(self) -> int:
+        """Number of queries in this pass."""
+        return self.query.shape[2]
+
+    def _tiles(self) -> Tiles:
+        return Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
+
+    def _mass(self, first: int, last: int) -> Tensor:
+        if self.has_state:
+            return self.share(first, last).slots
+        return probabilities(self._logits(first, last), self.bias, self.sinks)
+
+    def _logits(self, first: int, last: int) -> Tensor:
+        if isinstance(self.key, PackedStates):
+            tiles = replace(self._tiles(), bias=None)
+            return torch.cat([tiles.logits(slice(first, last), columns) for columns in self.key.blocks()], -1)
+        return slot_logits(
+            self.query[:, :, first:last],
+            self.key,
+            first=first,
+            rows=self.num_new,
+            scaling=self.scaling,
+            softcap=self.softcap,
+            alibi=self.alibi,
+        )
 
     def column_mass(self, rows: int | None = None, row_weight: Tensor | None = None) -> Tensor:
-        """(B, H, S): attention from the last `rows` queries (default all), weighted by `row_weight` ([B,] rows).
+        """Attention (B, H, S) from the last `rows` queries (default all), weighted by `row_weight` ([B,] rows).
 
-        The mean over the group, a tile of queries and slots at a time.
+        Mean over the group, computed one tile of queries and slots at a time.
         """
         if self.num_new == 1 and row_weight is None:
             return self.last_mass()
@@ -39,9 +174,9 @@ class PassSeen(Pass):
         return self._tiles().column_sums(first, weight, self._normalizers)
 
     def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
-        """(B, H, S): the most attention a slot gets from any query of the group among the last `rows` (default all).
+        """Largest attention (B, H, S) a slot gets from any of the group's last `rows` queries (default all).
 
-        With `slots`, of the first ones only; what the others have is not worked out.
+        With `slots`, only for the first ones; the rest is undefined.
         """
         first = self._first_of(rows)
         real = self._real_from(first)
@@ -53,7 +188,7 @@ class PassSeen(Pass):
         return self._tiles().column_max(first, real, self._normalizers, slots)
 
     def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
-        """(B, H, S): root of the mean square of what a slot gets from the group's last `rows` real queries.
+        """Root mean square (B, H, S) of the attention a slot gets from the group's last `rows` real queries.
 
         `slots` as in `column_max`.
         """
@@ -72,25 +207,25 @@ class PassSeen(Pass):
         return self.num_new - min(rows or self.num_new, self.num_new)
 
     def _real_from(self, first: int) -> Tensor | None:
-        """(B, q - first) float32: 1 for real queries; None where all are."""
+        """(B, q - first) float32: 1 for real queries; None if all are."""
         return None if self.row_valid is None else self.row_valid[:, first:].float()
 
     def _column_mass_beside_state(self, start: int, weight: Tensor | None) -> Tensor:
-        """The same from row `start` on with what the state takes left out; `weight` ([B or 1], q - start)."""
+        """Column mass from row `start` on without the state's share; `weight` ([B or 1], q - start)."""
         total = torch.zeros(*self.key.shape[:3], device=self.key.device)
         for mass in self._blocks_beside_state(start, weight):
             total += mass.mean(2).sum(2)
         return total
 
     def _blocks_beside_state(self, start: int, weight: Tensor | None) -> Iterator[Tensor]:
-        """Attention (B, H, G, r, S) times `weight` of each block of rows from `start` on."""
+        """Attention (B, H, G, r, S) times `weight` for each block of rows from `start` on."""
         for first in range(start, self.num_new, ROW_BLOCK):
             last = min(first + ROW_BLOCK, self.num_new)
             mass = self.share(first, last).slots
             yield mass if weight is None else mass * weight[:, None, None, first - start : last - start, None]
 
     def last_logits(self, rows: int = 1) -> Tensor:
-        """(B, H, G, rows, S): logits of the last `rows` queries without log mass, -inf where a row cannot look."""
+        """Logits (B, H, G, rows, S) of the last `rows` queries without log mass, -inf at hidden slots."""
         first = self.num_new - min(rows, self.num_new)
         logits = self._last_logits if rows == 1 else None
         if logits is None:
@@ -100,36 +235,36 @@ class PassSeen(Pass):
         return logits
 
     def project_queries(self, hidden_states: Tensor, position: Tensor | None = None) -> Tensor:
-        """(B, Hq, n, d): what this layer's query projection makes of `hidden_states` (B, n, hidden), not rotated.
+        """Queries (B, Hq, n, d) projected from `hidden_states` (B, n, hidden), not rotated.
 
-        With the factor of models that have one for queries at `position` (B,).
+        Includes the position-dependent factor of some models for queries at `position` (B,).
         """
         if self.module is None:
-            raise UserError("This method makes queries with a model's own projection, so it only runs inside a model.")
+            raise UserError("This method projects queries with the model's weights, so it only runs inside a model.")
         query = project_queries(self.module, hidden_states)
         factor = None if position is None else position_factor(self.module, position)
         return query if factor is None else query * factor[:, None, None, None].to(query.dtype)
 
     def recalled_queries(self, rows: int) -> tuple[Tensor, Tensor]:
-        """The `rows` newest queries (B, Hq, r, d), and where they were asked (B, r): negative before the text."""
-        assert self.recalled is not None, "kept where a pipeline says by `recalled` how many"
+        """The `rows` newest queries (B, Hq, r, d) and their positions (B, r), negative before the text."""
+        assert self.recalled is not None, "only kept if the pipeline's `recalled` is positive"
         query, asked = self.recalled
         return query[:, :, -rows:], asked[:, -rows:]
 
     def recalled_logits(self, position: Tensor, rows: int) -> Tensor:
-        """(B, H, G, r, S): their logits, -inf where a query came before the slot at `position` (B, H, S)."""
+        """Their logits (B, H, G, r, S), -inf for a query before the slot's `position` (B, H, S)."""
         query, asked = self.recalled_queries(rows)
         logits, asked = self.logits_of(query), asked[:, None, None, :, None]
         return logits.masked_fill((position[:, :, None, None] > asked) | (asked < 0), float("-inf"))
 
     def recalled_mass(self, position: Tensor, rows: int) -> Tensor:
-        """(B, H, G, r, S): the attention they give now; rows before the text are 0."""
+        """Their attention (B, H, G, r, S) now; 0 for rows before the text."""
         return probabilities(self.recalled_logits(position, rows), self.bias, self.sinks).nan_to_num(0.0)
 
     def output_weight(self) -> Tensor:
-        """(B or 1, Hq, d, hidden): the part of the output projection that each query head's output goes through."""
+        """Slice (B or 1, Hq, d, hidden) of the output projection for each query head."""
         if self.module is None:
-            raise UserError("This method weighs values by a model's output projection, so it only runs inside a model.")
+            raise UserError("This method uses the model's output projection, so it only runs inside a model.")
         if self.members is None:
             return output_weight(self.module, self.query.shape[1])[None]
         members, total = self.members()
@@ -138,10 +273,10 @@ class PassSeen(Pass):
         return of_groups[members].flatten(1, 2)
 
     def logits_of(self, query: Tensor) -> Tensor:
-        """(B, H, G, n, S): logits of any queries (B, Hq, n, d) at any slot, log mass not added, -inf if invalid.
+        """Logits (B, H, G, n, S) of arbitrary queries (B, Hq, n, d), without log mass, -inf at invalid slots.
 
-        No query counts as one of the sequence's own, so there is no causal order, and all ask from where the last one
-        does: with ALiBi a query further on gets the same attention. Keys are taken in blocks.
+        There is no causal order, and all queries have the position of the last one; with ALiBi, later queries would get
+        the same attention. Keys are processed in blocks.
         """
         blocks = [
             slot_logits(query, key, first=0, rows=1, scaling=self.scaling, softcap=self.softcap)
@@ -154,13 +289,13 @@ class PassSeen(Pass):
         return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
 
     def of_keys(self, key: Tensor) -> PassSeen:
-        """The same pass over other keys (B, H, S, d) in the slots' places."""
+        """The same pass with other keys (B, H, S, d) in the slots."""
         return replace(self, key=key, _last_logits=None, _last_mass=None)
 
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
-        """(B, H, G, 1, S): logits of the last query at other keys (B, H, S, d) that stand at `position` (B, H, S).
+        """Logits (B, H, G, 1, S) of the last query at other keys (B, H, S, d) with `position` (B, H, S).
 
-        Keys are taken in blocks.
+        Keys are processed in blocks.
         """
         query, blocks = self.query[:, :, -1:], []
         for part, place in zip(key.split(KEY_BLOCK, 2), position.split(KEY_BLOCK, 2), strict=True):
@@ -171,18 +306,18 @@ class PassSeen(Pass):
         return torch.cat(blocks, -1) if blocks[1:] else blocks[0]
 
     def logits_at_slots(self, slots: Slots) -> Tensor:
-        """(B, H, G, 1, S): logits of the last query at any table of these heads, log mass not added."""
+        """Logits (B, H, G, 1, S) of the last query at a table of these heads, without log mass."""
         return self.logits_at(slots.keys, slots.position)
 
     def kept_logits(self, slots: int) -> Tensor | None:
-        """(B, H, G, 1, S): logits of a single query at this pass's `slots`, if attention left them; else None."""
+        """Logits (B, H, G, 1, S) of a single query at this pass's `slots` if attention kept them; else None."""
         kept = self._last_logits
         return kept if kept is not None and kept.shape[-1] == slots and self.alibi is None else None
 
     def kept_mass(self, slots: int) -> Tensor | None:
-        """(B, H, S): attention of a single query to this pass's `slots`, if attention left it; else None.
+        """Attention (B, H, S) of a single query to this pass's `slots` if attention kept it; else None.
 
-        A query that also attends to a state leaves only a part.
+        None too for a query that also attends to a low-rank state.
         """
         if self.num_new > 1 or self.has_state:
             return None
@@ -190,7 +325,7 @@ class PassSeen(Pass):
         return kept if kept is not None and kept.shape[-1] == slots else None
 
     def place_bias(self, index: Tensor, rows: int = 1) -> Tensor | None:
-        """(B, H, G * rows, E): what ALiBi adds to the last queries' logits at slots `index` (B, H, E), else None."""
+        """ALiBi bias (B, H, G * rows, E) of the last queries at slots `index` (B, H, E); None without ALiBi."""
         if self.alibi is None:
             return None
         there = replace(self.alibi, slots=self.alibi.slots.gather(2, index))
@@ -198,11 +333,11 @@ class PassSeen(Pass):
 
     @property
     def moves_logits(self) -> bool:
-        """Whether a slot's place changes its logits by itself."""
+        """Whether a slot's position changes its logits (ALiBi)."""
         return self.alibi is not None
 
     def up_to(self, tokens: int) -> PassSeen:
-        """The pass as if the text had ended after so many tokens, nothing dropped so far; log mass is left out."""
+        """The pass as if the text had ended after `tokens` tokens without evictions; log mass is left out."""
         states, rows = self.hidden_states, self.num_new - (self.key.shape[2] - tokens)
         return replace(
             self,
@@ -216,7 +351,7 @@ class PassSeen(Pass):
         )
 
     def newest(self, rows: int) -> PassSeen:
-        """The pass of its last `rows` queries alone, without the memory of the others."""
+        """A copy with the last `rows` queries only, which frees the others."""
         if rows >= self.num_new:
             return replace(self)
         alibi, valid = self.alibi, self.row_valid
@@ -228,17 +363,17 @@ class PassSeen(Pass):
         )
 
     def last_mass(self) -> Tensor:
-        """(B, H, S): attention of the last query, mean over the group."""
+        """Attention (B, H, S) of the last query, mean over the group."""
         if self._last_mass is None:
             self._last_mass = self._mass(self.num_new - 1, self.num_new)[:, :, :, 0].mean(2)
         return self._last_mass
 
     def of_slots(self) -> PassSeen:
-        """The same pass without the state beside the slots, so that masses sum to 1 over the slots."""
+        """The same pass without the low-rank state, so that attention sums to 1 over the slots."""
         return replace(self, low_rank=None, _last_mass=None) if self.has_state else self
 
     def rows_seen(self, rows: int | None = None) -> Tensor:
-        """(B or 1, 1, S): how many of the last `rows` real queries could look at each slot."""
+        """Number (B or 1, 1, S) of the last `rows` real queries that could see each slot."""
         rows = min(rows or self.num_new, self.num_new)
         real = (
             torch.ones(1, rows, device=self.key.device) if self.row_valid is None else self.row_valid[:, -rows:].float()
@@ -247,3 +382,18 @@ class PassSeen(Pass):
         first_row = (columns - (self.key.shape[2] - rows)).clamp_min(0)
         from_row_on = real.flip(-1).cumsum(-1).flip(-1)  # (B, rows): real rows at or after each row
         return from_row_on[:, first_row][:, None]
+
+
+NAMES = ("o_proj", "out_proj", "dense")
+
+
+def output_weight(module: nn.Module, heads: int) -> Tensor:
+    """Output projection (heads, d, hidden) per query head, without bias or gate.
+
+    Raises UserError for an unknown attention module.
+    """
+    found = (getattr(getattr(module, name, None), "weight", None) for name in NAMES)
+    weight = next((each for each in found if isinstance(each, Tensor)), None)
+    if weight is None or weight.dim() != 2 or weight.shape[1] % heads:
+        raise UserError(f"kvlab does not know the output projection of {type(module).__name__}: use another method.")
+    return weight.unflatten(1, (heads, -1)).permute(1, 2, 0)

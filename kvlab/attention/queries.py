@@ -1,4 +1,4 @@
-"""Query heads: how many share a KV head, and the projection of every family, for queries that no token asked."""
+"""Query heads: KV head counts, and the query projection of every model family."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kvlab.common.errors import UserError
 
 
 def full_attention_config(config: Any) -> Any:
-    """The config of the first full-attention layer; sliding ones may have other heads (Gemma 4)."""
+    """Config of the first full-attention layer; sliding-window layers may have other heads (Gemma 4)."""
     kinds = getattr(config, "layer_types", None) or []
     return config.per_layer_config[kinds.index("full_attention") if "full_attention" in kinds else 0]
 
 
 def num_key_value_heads(config: Any) -> int:
-    """KV heads of a full-attention layer; each serves `num_attention_heads` over this many query heads."""
+    """Number of KV heads of a full-attention layer; each serves `num_attention_heads` / this many query heads."""
     config = full_attention_config(config)
     if getattr(config, "model_type", "") == "falcon":
         grouped = getattr(config, "new_decoder_architecture", False)
@@ -27,10 +27,9 @@ def num_key_value_heads(config: Any) -> int:
 
 
 def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
-    """(B, Hq, n, d): the queries an attention module makes of `hidden_states` (B, n, hidden), before rotation.
+    """Queries (B, Hq, n, d) that an attention module projects from `hidden_states` (B, n, hidden), before rotation.
 
-    Bias and query norm are applied; `position_factor` is not. Raises UserError for a module whose projection kvlab does
-    not know.
+    Includes bias and query norm, but not `position_factor`. Raises UserError for an unknown attention module.
     """
     if hasattr(module, "q_proj"):
         query = _separate(module, hidden_states)
@@ -43,14 +42,14 @@ def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
     elif hasattr(module, "query_key_value"):
         query = _by_head(module, hidden_states)
     else:
-        raise UserError(f"kvlab does not know how {type(module).__name__} projects queries; use another method.")
+        raise UserError(f"kvlab does not know the query projection of {type(module).__name__}: use another method.")
     return query.transpose(1, 2)
 
 
 def position_factor(module: Any, position: Tensor) -> Tensor | None:
-    """(B,) float32 that queries at `position` (B,) are multiplied by; None where the model has no such factor.
+    """Factor (B,) float32 of queries at `position` (B,); None if the model has none.
 
-    Llama 4 has one in layers that do not rotate, beyond its first 8,192 tokens; Ministral 3 in all, beyond 16,384.
+    Llama 4 has one in layers without rotation, beyond its first 8,192 tokens; Ministral 3 in all layers, beyond 16,384.
     """
     tuned = getattr(module, "attn_temperature_tuning", False)
     if tuned and not getattr(module, "use_rope", True):
@@ -63,12 +62,12 @@ def position_factor(module: Any, position: Tensor) -> Tensor | None:
 
 
 def _separate(module: Any, hidden_states: Tensor) -> Tensor:
-    """Llama and most others; with a norm over each head (Qwen3, Gemma 3) or over all of them (OLMo 2).
+    """Llama and most others; with a norm per head (Qwen3, Gemma 3) or over all heads (OLMo 2).
 
-    Llama 4 norms after it rotates: that norm has no weights, and rotation changes no length.
+    Llama 4 normalizes after rotation: that norm has no weights, and rotation preserves length.
     """
     query, width = module.q_proj(hidden_states), getattr(module.config, "num_attention_heads", 0) * module.head_dim
-    if query.shape[-1] == 2 * width:  # with a gate beside each head's query (Qwen 3.5)
+    if query.shape[-1] == 2 * width:  # interleaved with a gate per head (Qwen 3.5)
         query = query.unflatten(-1, (-1, 2 * module.head_dim))[..., : module.head_dim].flatten(-2)
     norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
     norm = next((norm for norm in norms if norm is not None), None)
@@ -82,7 +81,7 @@ def _separate(module: Any, hidden_states: Tensor) -> Tensor:
 
 
 def _is_of_all_heads(norm: Any, query: Tensor) -> bool:
-    """Whether a norm has a weight for every channel of every head."""
+    """Whether a norm has one weight per channel of every head."""
     weight = getattr(norm, "weight", None)
     return isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]
 
@@ -94,13 +93,13 @@ def _queries_first(module: Any, hidden_states: Tensor) -> Tensor:
 
 
 def _by_head(module: Any, hidden_states: Tensor) -> Tensor:
-    """GPT-NeoX and Bloom: each head's query, key and value side by side."""
+    """GPT-NeoX and Bloom: query, key and value of each head are adjacent."""
     size = getattr(module, "head_size", None) or module.head_dim
     return module.query_key_value(hidden_states).unflatten(-1, (-1, 3 * size))[..., :size]
 
 
 def _mpt(module: Any, hidden_states: Tensor) -> Tensor:
-    """MPT: all queries, then all keys, then all values, clipped where the model says so."""
+    """MPT: all queries, then all keys, then all values; clipped if configured."""
     fused = module.Wqkv(hidden_states)
     if module.clip_qkv:
         fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
@@ -108,7 +107,7 @@ def _mpt(module: Any, hidden_states: Tensor) -> Tensor:
 
 
 def _falcon(module: Any, hidden_states: Tensor) -> Tensor:
-    """Falcon: groups of queries with their key and value (new), one key and value at the end, or by head (old)."""
+    """Falcon: groups of queries with their key and value (new), one shared pair at the end, or by head (old)."""
     fused = module.query_key_value(hidden_states)
     if module.new_decoder_architecture:
         groups = module.num_kv_heads

@@ -1,4 +1,4 @@
-"""Attention over slots: softmax(q k / sqrt(d) + log_mass) v, in row blocks so that no T x T tensor ever exists."""
+"""Attention over slots: softmax(q k / sqrt(d) + log_mass) v, in row blocks, so that no T x T tensor exists."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab.attention.alibi import Alibi
-from kvlab.attention.log_mass_padding import channel_attention, prompt_way
-from kvlab.attention.sdpa_with_lse import attention_and_normalizers
+from kvlab.attention.log_mass_padding import attention_and_normalizers, channel_attention, prompt_way
 from kvlab.attention.tiles import NEVER, Tiles
 
 ROW_BLOCK = 256
@@ -27,12 +26,13 @@ def slot_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Attention output (B, Hq, q, d) of q queries over S slots, the last q of which are the queries' own tokens.
 
-    And the log-sum-exp of each query's logits (B, Hq, q) float32, learned sinks left out, where the kernel gives it.
+    Also returns the log-sum-exp of each query's logits (B, Hq, q) float32, without learned sinks, if the kernel returns
+    it.
 
-    `query` (B, Hq, q, d); `key`, `value` (B, H, S, d); `bias` None or (B, H, 1 or G, S) float32, added to every logit
-    (log mass; -inf where a slot must not be seen). Query i sees slots up to S - q + i. `sinks` (B, H, G) are the logits
-    of a learned slot without a value, beside all others. Kernels know neither these, nor soft-capping, nor ALiBi's
-    float32 bias of each query head: with one of them the sums are written out.
+    `query` (B, Hq, q, d); `key`, `value` (B, H, S, d); `bias` None or (B, H, 1 or G, S) float32, added to the logits
+    (log mass; -inf at hidden slots). Query i sees slots up to S - q + i. `sinks` (B, H, G) are the logits of a learned
+    slot without a value. Kernels do not support sinks, soft-capping or ALiBi's float32 bias per query head; these use
+    an explicit implementation.
     """
     rows, columns = query.shape[2], key.shape[2]
     if softcap is not None or alibi is not None or sinks is not None:
@@ -45,7 +45,7 @@ def slot_attention(
     bias = None if bias is None else repeat_heads(bias.flatten(1, 2)[..., None], query)[..., 0]
     if bias is not None and rows == columns and prompt_way(query.device) == "channels":
         return channel_attention(query, key, value, bias, scaling, causal=True)
-    exact = bias is None or query.dtype == torch.float32  # a mask of 16 bits rounds log mass
+    exact = bias is None or query.dtype == torch.float32  # a 16-bit mask rounds log mass
     outputs, normalizers = [], []
     for first in range(0, rows, ROW_BLOCK):
         last = min(first + ROW_BLOCK, rows)
@@ -77,7 +77,7 @@ def slot_logits(
     heads, columns = key.shape[1], key.shape[2]
     grouped = query.reshape(batch * heads, -1, head_dim).float()
     keys = key.float().flatten(0, 1).transpose(-1, -2)
-    room = grouped.new_empty(())  # never read: its factor is 0
+    room = grouped.new_empty(())  # never read: beta is 0
     logits = torch.baddbmm(room, grouped, keys, beta=0, alpha=scaling).view(batch, heads, -1, block, columns)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
@@ -89,9 +89,9 @@ def slot_logits(
 
 
 def probabilities(logits: Tensor, bias: Tensor | None, sinks: Tensor | None = None) -> Tensor:
-    """Softmax (B, H, G, r, S) of logits plus bias (B, H, 1 or G, S); a row that may look at nothing gets zeros.
+    """Softmax (B, H, G, r, S) of logits plus bias (B, H, 1 or G, S); rows without visible slots are zeros.
 
-    With `sinks` (B, H, G) a row adds up to less than one: the rest went to the learned sink.
+    With `sinks` (B, H, G) rows sum to less than one: the rest goes to the learned sink.
     """
     if bias is not None:
         logits = logits + bias[:, :, :, None]
@@ -99,9 +99,9 @@ def probabilities(logits: Tensor, bias: Tensor | None, sinks: Tensor | None = No
 
 
 def softmax_beside(logits: Tensor, sinks: Tensor | None) -> Tensor:
-    """Softmax (..., r, S) of logits beside one more logit (..., r or 1), which is left out of the result.
+    """Softmax (..., r, S) of logits with one additional logit (..., r or 1), which is dropped from the result.
 
-    That is what transformers does with gpt-oss's `sinks`. A row that may look at nothing gets zeros.
+    This is how transformers treats gpt-oss's `sinks`. Rows without visible slots are zeros.
     """
     if sinks is not None:
         beside = sinks.to(logits)[..., None].expand(*logits.shape[:-1], 1)
@@ -110,7 +110,7 @@ def softmax_beside(logits: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 def repeat_heads(states: Tensor, query: Tensor) -> Tensor:
-    """`states` (B, H, S, d) with every KV head repeated for its group of query heads, (B, Hq, S, d)."""
+    """Repeat each KV head of `states` (B, H, S, d) for its group of query heads, (B, Hq, S, d)."""
     group = query.shape[1] // states.shape[1]
     return states if group == 1 else states.repeat_interleave(group, dim=1)
 
@@ -155,7 +155,7 @@ def _block_mask(bias: Tensor | None, first: int, last: int, rows: int, columns: 
     causal = _causal(first, last, rows, columns, query.device)
     if bias is None:
         return causal
-    # A padding row sees nothing and would turn into NaN: it may look at itself, and nobody ever looks at it.
+    # A padding row sees nothing and would give NaN: let it see itself, since no other row attends to it.
     own = torch.arange(columns, device=query.device)[None] == (
         torch.arange(first, last, device=query.device)[:, None] + (columns - rows)
     )

@@ -1,6 +1,6 @@
-"""Logits of a pass a tile at a time: sums over all queries without a tensor of queries x slots, and none of them twice.
+"""Attention statistics of a pass computed in tiles, without a queries x slots tensor.
 
-A tile above the diagonal is never computed. Memory is one tile, whatever the length of the text.
+Tiles above the diagonal are skipped, no tile is computed twice, and memory is one tile for any text length.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.alibi import Alibi
-from kvlab.stores.quantized_states import HeldStates, States
+from kvlab.stores.quantized_states import PackedStates, States
 
 NEVER = float("-inf")
-# Queries of a tile, and the numbers it may have: on a CPU it should stay in a core's cache.
+# Query rows and elements per tile: on a CPU it should fit a core's cache.
 TILE = {"cpu": (128, 2**18)}
 LARGE_TILE = 1024, 2**26
 FEWEST_COLUMNS = 64
@@ -41,11 +41,10 @@ class Tiles:
         squared: bool = False,
         slots: int | None = None,
     ) -> Tensor:
-        """(B, H, S) float32: attention each slot gets from the queries from row `first` on, mean over the group.
+        """Attention (B, H, S) float32 each slot gets from queries from row `first` on, mean over the group.
 
-        `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are the log-sum-exps that the
-        fused kernel left; without them they are worked out first. `squared`: sums of squares. Of the first `slots`
-        only: 0 elsewhere.
+        `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are log-sum-exps from the fused
+        kernel; computed first if None. `squared`: sums of squares. With `slots`, only for the first ones: 0 elsewhere.
         """
         total, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
         for rows, columns, mass in self._masses(first, normalizers, slots):
@@ -59,9 +58,9 @@ class Tiles:
     def column_max(
         self, first: int, real: Tensor | None, normalizers: Tensor | None, slots: int | None = None
     ) -> Tensor:
-        """(B, H, S) float32: the most attention each slot gets from one query of the group, from row `first` on.
+        """Largest attention (B, H, S) float32 each slot gets from one query of the group, from row `first` on.
 
-        Only queries that are `real` (B or 1, q - first) count, and only the first `slots` are looked at: 0 elsewhere.
+        Only `real` queries (B or 1, q - first) count; with `slots`, only the first ones: 0 elsewhere.
         """
         most, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
         for rows, columns, mass in self._masses(first, normalizers, slots):
@@ -71,14 +70,14 @@ class Tiles:
         return most[:, :, 0]
 
     def _of_slots(self) -> Tensor:
-        """(B, H, 1, S) zeros."""
+        """Zeros (B, H, 1, S)."""
         batch, heads, slots = self.key.shape[:3]
         return self.key.new_zeros(batch, heads, 1, slots, dtype=torch.float32)
 
     def _masses(
         self, first: int, normalizers: Tensor | None, slots: int | None
     ) -> Iterator[tuple[slice, slice, Tensor]]:
-        """(rows, columns, attention (B, H, G * r, c)) of each tile from row `first` on, of the first `slots`."""
+        """(rows, columns, attention (B, H, G * r, c)) of each tile from row `first` on, over the first `slots`."""
         wide = self._wide_keys()
         for rows in self._rows(first):
             whole = self._normalizers(rows) if normalizers is None else self._beside(normalizers[..., rows])
@@ -87,9 +86,9 @@ class Tiles:
                 yield rows, columns, self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
 
     def attention(self, value: States) -> tuple[Tensor, Tensor]:
-        """(output (B, Hq, q, d), log-sum-exps (B, H, G, q) float32 without learned sinks), a tile at a time.
+        """(output (B, Hq, q, d), log-sum-exps (B, H, G, q) float32 without learned sinks), one tile at a time.
 
-        Each tile's share is added to what the tiles before gave (softmax as it goes along, as FlashAttention does it).
+        Tiles are combined with an online softmax, as in FlashAttention.
         """
         outputs, normalizers = [], []
         for rows in self._rows(0):
@@ -113,20 +112,21 @@ class Tiles:
         return torch.cat(outputs, 2), torch.cat(normalizers, -1)
 
     def _normalizers(self, rows: slice) -> Tensor:
-        """(B, H, G, r): log-sum-exp of each query's logits; infinite where it may look at nothing."""
+        """Log-sum-exp (B, H, G, r) of each query's logits; infinite for queries without visible slots."""
         parts = [torch.logsumexp(self.logits(rows, columns), -1) for columns in self._columns(rows)]
         return self._beside(torch.logsumexp(torch.stack(parts), 0))
 
     def _beside(self, normalizers: Tensor) -> Tensor:
-        """With what learned sinks add; and a query that sees nothing gives nothing."""
+        """Add learned sinks, and replace -inf so that a query without visible slots attends to nothing."""
         if self.sinks is not None:
             normalizers = torch.logaddexp(normalizers, self.sinks.float()[..., None])
         return normalizers.masked_fill(torch.isneginf(normalizers), torch.inf)
 
     def logits(self, rows: slice, columns: slice, less: Tensor | None = None, wide: Tensor | None = None) -> Tensor:
-        """(B, H, G, r, c) float32 with log mass, -inf above the diagonal, `less` (B, H, G * r, 1) subtracted.
+        """Logits (B, H, G, r, c) float32 with log mass, -inf above the diagonal, minus `less` (B, H, G * r, 1).
 
-        With `wide` keys, whose last coordinate is 1, the product does that: a pass over the tile less.
+        With `wide` keys, whose last coordinate is 1, the matrix product subtracts `less`, which saves a pass over the
+        tile.
         """
         asked = self.query[:, :, rows].unflatten(1, (self.key.shape[1], -1))  # (B, H, G, r, d)
         if wide is not None and less is not None:
@@ -149,8 +149,8 @@ class Tiles:
         return logits
 
     def _wide_keys(self) -> Tensor | None:
-        """(B, H, d + 1, S) float32 keys with a coordinate of 1; None where the product cannot subtract."""
-        if self.softcap is not None or isinstance(self.key, HeldStates) or _in_own_type(self.key):
+        """Keys (B, H, d + 1, S) float32 with a coordinate of 1; None if the product cannot subtract."""
+        if self.softcap is not None or isinstance(self.key, PackedStates) or _in_own_type(self.key):
             return None
         return torch.cat([self.key.float(), self.key.new_ones(*self.key.shape[:3], 1)], -1).transpose(-1, -2)
 
@@ -173,7 +173,7 @@ class Tiles:
 
 
 def _products(query: Tensor, key: Tensor, scaling: float) -> Tensor:
-    """(B, H, r, c) float32 scaled dot products; of 16-bit states on a GPU their own, summed in float32."""
+    """Scaled dot products (B, H, r, c) float32; 16-bit states on a GPU are multiplied in 16 bits, summed in float32."""
     if not _in_own_type(query):
         return (query.float() * scaling) @ key.float().transpose(-1, -2)
     products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2), out_dtype=torch.float32)

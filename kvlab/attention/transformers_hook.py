@@ -1,12 +1,14 @@
-"""The attention and mask functions that kvlab registers with transformers.
+"""Attention and mask functions that kvlab registers with transformers.
 
-A compressed layer needs no mask from transformers: it builds causality, slot validity and log mass itself, because its
-slots are not positions. All it needs is the 2-D padding mask, so that is what the mask function passes on.
+A compressed layer builds causality, slot validity and log mass itself, because its slots are not positions. It only
+needs the 2-D padding mask, so that is what the mask function passes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,26 +19,25 @@ from transformers.utils.import_utils import is_tracing
 
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.layer_handoff import AttentionCall, take
-from kvlab.attention.row_mask import RowMask, dense_blocks
 from kvlab.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.common.errors import UserError
 
 ATTENTION_NAME = "kvlab_slots"
-CAST_MASKS = ("mpt",)  # families whose model calls a method of the mask that it gets
+CAST_MASKS = ("mpt",)  # families whose model calls a method of the mask
 
 
 def register_attention() -> str:
-    """Register both functions (again does no harm) and return the name to load a model with."""
+    """Register both functions (idempotent) and return the name to load a model with."""
     AttentionInterface.register(ATTENTION_NAME, kvlab_attention)
     AttentionMaskInterface.register(ATTENTION_NAME, kvlab_mask)
     return ATTENTION_NAME
 
 
 def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
-    """The 2-D padding mask (B, tokens seen) or None for full-attention layers; for sliding ones a boolean 4-D mask,
-    which is made in blocks where it has more rows than one.
+    """2-D padding mask (B, tokens seen) or None for full-attention layers; a boolean 4-D mask for sliding-window ones.
 
-    A prompt's mask that hides nothing is None too: attention without a bias is the fused one.
+    Sliding-window masks of many rows are built in blocks. A prompt's mask that hides nothing becomes None, because
+    attention without a bias is fused.
     """
     local, rows = geometry.get("local_size") is not None, geometry.get("q_length")
     if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
@@ -49,7 +50,7 @@ def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
 
 
 def _hides(padding: Tensor) -> bool:
-    """Whether a mask has padding; where that can't be asked without breaking a graph, it may have."""
+    """Whether a mask has padding; while tracing, where reading it would break the graph, assume so."""
     return is_tracing(padding) or not bool(padding.all())
 
 
@@ -65,17 +66,17 @@ def kvlab_attention(
     slopes: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """Attention output (B, q, Hq, d) and None: through the compressed layer the keys came from, else plain attention.
+    """Attention output (B, q, Hq, d) and None: computed by the compressed layer the keys came from, else plain
+    attention.
 
-    `slopes` (Hq,) come from kvlab's attention modules of models with ALiBi; `s_aux` (Hq,) are the logits of learned
-    attention sinks (gpt-oss). Raises UserError where the model asks for something that would make the numbers wrong
-    (custom 4-D masks over compressed slots).
+    `slopes` (Hq,) come from kvlab's attention modules of ALiBi models; `s_aux` (Hq,) are logits of learned sinks
+    (gpt-oss). Raises UserError for custom 4-D masks over compressed slots.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = take(key)
     if layer is not None:
         if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
-            raise UserError("Custom 4-D attention masks do not fit compressed slots; pass a 2-D padding mask instead.")
+            raise UserError("Compressed slots do not support custom 4-D attention masks: pass a 2-D padding mask.")
         call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux)
         output = layer.attend(query, key, value, call)
     elif isinstance(attention_mask, RowMask):
@@ -97,7 +98,7 @@ def _plain_bias(padding: Tensor | None, key: Tensor) -> Tensor | None:
 
 
 def _plain_alibi(slopes: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Alibi | None:
-    """With every token in its own place: positions count what is not padding."""
+    """ALiBi without compression: positions count non-padding tokens."""
     if slopes is None:
         return None
     (batch, heads, tokens), rows = key.shape[:3], query.shape[2]
@@ -115,9 +116,9 @@ def _masked(
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention under boolean masks of blocks of rows: the sliding layers of a model, which keep their own cache.
+    """Attention with boolean masks in blocks of rows, for sliding-window layers, which keep their own cache.
 
-    Memory is O(block x columns), and time O(q x window) where a block comes with the columns it can see.
+    Memory is O(block x columns); time is O(q x window) if a block comes with the columns it sees.
     """
     outputs = []
     for rows, columns, mask in blocks:
@@ -132,3 +133,48 @@ def _masked(
         mass = softmax_beside(logits.masked_fill_(~mask, NEVER), None if sinks is None else sinks[None, :, None])
         outputs.append((mass @ values.float()).to(query.dtype))
     return torch.cat(outputs, dim=2)
+
+
+@dataclass(frozen=True)
+class RowMask:
+    """Arguments of a transformers mask function, kept to build the mask in blocks; models pass it on like a tensor.
+
+    `geometry` (`transformers.masking_utils`): `q_length` queries from position `q_offset`, `kv_length` slots from
+    `kv_offset`; a query sees no slot that is `local_size` or more behind it.
+    """
+
+    geometry: Mapping[str, Any]
+
+    def blocks(self, device: torch.device) -> Iterator[tuple[slice, slice, Tensor]]:
+        """(rows, columns they see, mask (B, 1, rows, columns) bool on `device`) for each block."""
+        given = self.geometry
+        rows, columns = given["q_length"], given["kv_length"]
+        behind = given["q_offset"] - given["kv_offset"]  # column of the first row's own token
+        for first in range(0, rows, ROW_BLOCK):
+            last = min(first + ROW_BLOCK, rows)
+            low = max(behind + first - given["local_size"] + 1, 0)
+            high = min(behind + last, columns)
+            own = {
+                "q_length": last - first,
+                "q_offset": given["q_offset"] + first,
+                "kv_length": high - low,
+                "kv_offset": given["kv_offset"] + low,
+                "device": device,
+                "allow_is_causal_skip": False,
+            }
+            if isinstance(padding := given.get("attention_mask"), Tensor):
+                own["attention_mask"] = padding.to(device)
+            mask = sdpa_mask(**{**given, **own})
+            assert mask is not None
+            yield slice(first, last), slice(low, high), mask
+
+    def to(self, *_: object, **__: object) -> RowMask:
+        """Return self: blocks are created on demand (accelerate moves what it passes to a layer)."""
+        return self
+
+
+def dense_blocks(mask: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Row blocks of an existing mask (B, 1, q, S)."""
+    for first in range(0, mask.shape[2], ROW_BLOCK):
+        rows = slice(first, min(first + ROW_BLOCK, mask.shape[2]))
+        yield rows, slice(0, mask.shape[3]), mask[:, :, rows]

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""One query of every head over its slots on a GPU: output, slot probabilities and logits from one pass over the keys.
+"""One decode query per head on a GPU: output, slot probabilities and logits in one pass over the keys.
 
-Split-K: each program takes a stretch of one head's slots and keeps a running log-sum-exp; a second kernel puts the
-stretches together (flash decoding). Sums are float32 whatever the table's type; offsets have 64 bits, since a cache may
-pass 2^31 numbers. Importing this module needs the package `triton` (extra `kernels`).
+Split-K (flash decoding): each program takes a stretch of one head's slots and keeps a running log-sum-exp; a second
+kernel combines the stretches. Sums are float32 for every dtype; offsets are 64-bit because a cache may exceed 2^31
+elements. Importing this module needs the package `triton` (extra `kernels`).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from torch import Tensor
 from kvlab.attention.triton_tile_size import launch_shape, padded, shared_memory
 
 MOST_SPLITS = 64
-# Of the kernel that puts stretches together: with four, the assembler spills for one query head of width 64 on sm_80.
+# Of the combining kernel: with four, the assembler spills for one query head of width 64 on sm_80.
 TOGETHER_WARPS = 8
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # its matrix product does not know bfloat16
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the interpreter's matrix product does not support bfloat16
 
 
 def ragged_attention(
     query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(output (B, H, G, d), probabilities (B, H, G, S), logits (B, H, G, S)); the last two float32, log mass not added.
+    """(output (B, H, G, d), probabilities (B, H, G, S), logits (B, H, G, S)); the last two float32, without log mass.
 
-    `query` (B, H, G, d); `keys`, `values` (B, H, S, d), any strides but the last; `bias` None or (B, H, S) float32:
-    log mass, -inf for a slot that must not be seen. A head whose slots are all invalid gets zeros. Raises UserError
-    where the device's shared memory is too small.
+    `query` (B, H, G, d); `keys`, `values` (B, H, S, d), any strides but the last; `bias` None or (B, H, S) float32: log
+    mass, -inf at hidden slots. A head without valid slots gets zeros. Raises UserError if the device's shared memory is
+    too small.
     """
     batch, heads, group, dim = query.shape
     slots, rows = keys.shape[2], batch * heads
@@ -46,7 +46,7 @@ def ragged_attention(
     output = torch.empty_like(query)
     shape = {"heads": heads, "group": group, "slots": slots, "dim": dim}
     blocks = {"BLOCK_G": padded(group), "BLOCK_S": block, "BLOCK_D": padded(dim)}
-    seen = bias if bias is not None else logits  # never read where there is no bias
+    seen = bias if bias is not None else logits  # never read without a bias
     _stretch[(rows, splits)](
         query, keys, values, seen, logits, parts, tops, sums, scaling, stretch, splits, **shape,
         key_b=keys.stride(0), key_h=keys.stride(1), key_s=keys.stride(2),
@@ -71,7 +71,7 @@ def _stretch(
     HAS_BIAS: tl.constexpr, WIDEN: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """One head's slots from `split * stretch` on: logits, and the stretch's own output, maximum and sum."""
+    """One head's slots from `split * stretch` on: logits, and the stretch's output, maximum and sum."""
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = row // heads, row % heads
     g, d = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D)
@@ -115,7 +115,7 @@ def _together(
     bias_b, bias_h, bias_s, BLOCK_P: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """The probabilities of one stretch; the program of the first stretch also writes the head's output."""
+    """Probabilities of one stretch; the first stretch's program also writes the head's output."""
     row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, h = row // heads, row % heads
     g, d, p = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_P)

@@ -1,4 +1,4 @@
-"""How many slots the fused kernel takes at once, so that what it holds fits a processor's shared memory."""
+"""Tile size of the fused attention kernel, chosen to fit a GPU's shared memory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 
 from kvlab.common.errors import UserError
 
-SMALLEST_DOT = 16  # rows and columns a matrix product needs at least
-EVERY_DEVICE = 48 * 1024  # bytes a kernel gets on any CUDA device
+SMALLEST_DOT = 16  # minimum rows and columns of a matrix product
+EVERY_DEVICE = 48 * 1024  # shared memory available on any CUDA device, bytes
 SPARE = 1024  # bytes for sums over warps
-# Numbers of a tile of keys up to which four warps keep everything in registers: tensor cores, and float32 without them.
+# Largest key tile that four warps keep in registers, by item size: with tensor cores, and float32 without.
 MOST_NUMBERS = {2: 64 * 128, 4: 16 * 128}
 BLOCKS, STAGES = (64, 32, 16), (3, 2)
 
 
 class LaunchShape(NamedTuple):
-    """Slots a program takes at once, stages of its pipeline of loads, and warps it runs on."""
+    """Slots per program, pipeline stages of its loads, and warps."""
 
     block: int
     stages: int
@@ -27,9 +27,10 @@ class LaunchShape(NamedTuple):
 
 
 def launch_shape(head_dim: int, dtype: torch.dtype, shared_memory: int, group: int = 1) -> LaunchShape:
-    """The largest shape that fits `shared_memory` bytes, for keys and values (slots, head_dim) and `group` queries.
+    """Largest shape that fits `shared_memory` bytes, for keys and values (slots, head_dim) and `group` queries.
 
-    Blocks as large as registers allow, then as many stages as fit. Raises UserError where even the smallest does not.
+    Blocks are as large as registers allow, then as many stages as fit. Raises UserError if even the smallest does not
+    fit.
     """
     width, most = padded(head_dim), MOST_NUMBERS[max(2, dtype.itemsize)]
     for block, stages in product(BLOCKS, STAGES):
@@ -39,27 +40,27 @@ def launch_shape(head_dim: int, dtype: torch.dtype, shared_memory: int, group: i
             return LaunchShape(block, stages, 4 if padded(group) == SMALLEST_DOT else 8)
     raise UserError(
         f"The fused attention kernel does not fit {shared_memory / 1024:.0f} KiB of shared memory at head_dim "
-        f"{head_dim} in {str(dtype).removeprefix('torch.')} with {group} query heads a KV head."
+        f"{head_dim} in {str(dtype).removeprefix('torch.')} with {group} query heads per KV head."
     )
 
 
 def shared_bytes(head_dim: int, dtype: torch.dtype, block: int, stages: int, group: int = 1) -> int:
-    """Shared memory of one program, bytes: tiles of keys and values under way, the queries, one tile of weights.
+    """Shared memory of one program in bytes: tiles of keys and values in flight, queries, one tile of weights.
 
-    tests/core/test_kernel_compiles.py holds this against what Triton's compiler asks for.
+    tests/core/test_kernel_compiles.py compares it with the compiler's figure.
     """
     width, rows = padded(head_dim), padded(group)
     return dtype.itemsize * width * (2 * (stages - 1) * block + rows) + 4 * rows * block + SPARE
 
 
 def padded(size: int) -> int:
-    """The power of two a tile's side is padded to."""
+    """The power of two to which a tile's side is padded."""
     return max(SMALLEST_DOT, 1 << (size - 1).bit_length())
 
 
 @lru_cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory a kernel may ask for on `device`; without a GPU what every one has."""
+    """Shared memory in bytes that a kernel may use on `device`; without a GPU, the minimum of all devices."""
     if device.type != "cuda":
         return EVERY_DEVICE
     found = torch.cuda.get_device_properties(device)

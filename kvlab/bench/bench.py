@@ -9,8 +9,8 @@ from typing import Any
 
 from kvlab.bench.clock import Spread, spread
 from kvlab.bench.competitors import Contender, Load, SlotContender
+from kvlab.bench.device_memory import Peaks
 from kvlab.bench.models import BenchModel
-from kvlab.bench.peaks import Peaks
 from kvlab.bench.race import Outcome, race
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
@@ -64,10 +64,7 @@ def choice_fields(choice: MethodChoice) -> dict[str, Any]:
     own = {"hyper_parameters": json.dumps(choice.hyper_parameters, sort_keys=True)}
     if not has_budget(choice):
         return own
-    return own | {
-        "budget": Budget(choice.budget).number,
-        "budget_unit": Budget(choice.budget).unit,
-    }
+    return own | {"budget": Budget(choice.budget).number, "budget_unit": Budget(choice.budget).unit}
 
 
 def has_budget(choice: MethodChoice) -> bool:

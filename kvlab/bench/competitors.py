@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache
 
 from kvlab.attention import ATTENTION_NAME
 from kvlab.bench.cache_bytes import live_bytes
-from kvlab.bench.device_memory import check_room, give_back
+from kvlab.bench.device_memory import check_room, release_memory
 from kvlab.bench.fill import fill, random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
@@ -119,7 +119,7 @@ class Contender(ABC):
     def release(self) -> None:
         """Let go of the cache."""
         self.cache = self.token = None
-        give_back(self.model.device)
+        release_memory(self.model.device)
 
     def _fill(self) -> None:
         fill(self.model, self.cache, self.load.batch, self.load.context, seed=self.request.seed)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import psutil
 import torch
 
-from kvlab.engine.out_of_memory import give_back, is_out_of_memory
+from kvlab.bench.clock import seconds_of
+from kvlab.common.formatting import format_bytes
+from kvlab.engine.out_of_memory import is_out_of_memory, release_memory
 
-__all__ = ["check_room", "free_bytes", "give_back", "is_out_of_memory"]
+__all__ = ["check_room", "free_bytes", "is_out_of_memory", "release_memory"]
 
 HOST_SHARE = 0.8  # of the free host memory: taking the last of it gets a process killed instead of refused
 
@@ -22,4 +26,37 @@ def free_bytes(device: torch.device) -> int:
 def check_room(needed: int, device: torch.device) -> None:
     """Raises MemoryError where the host would kill the process; a GPU says so itself, so nothing is checked there."""
     if device.type != "cuda" and needed > (free := free_bytes(device)):
-        raise MemoryError(f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB may be used")
+        raise MemoryError(f"needs {format_bytes(needed)}, {format_bytes(free)} may be used")
+
+
+COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
+MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
+REPEATS = 7
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The best of a few tries, which is the ceiling a bound needs."""
+
+    bytes_per_second: float  # read and written, by a plain copy
+    flops_per_second: float  # by a square matrix product in the model's type
+
+
+def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
+    """The device's copy bandwidth and its matrix product rate for `dtype`."""
+    return Peaks(_copy_rate(device), _matmul_rate(device, dtype))
+
+
+def _copy_rate(device: torch.device) -> float:
+    size = min(COPY_BYTES.get(device.type, 2**27), max(2**20, free_bytes(device) // 8))
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.ones_like(source)
+    best = min(seconds_of(lambda: target.copy_(source), device) for _ in range(REPEATS))
+    return 2 * size / best
+
+
+def _matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    side = MATRIX_SIDE.get(device.type, 1024)
+    left = torch.randn(side, side, device=device, dtype=dtype)
+    best = min(seconds_of(lambda: left @ left, device) for _ in range(REPEATS))
+    return 2 * side**3 / best

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
 
 from kvlab.bench.bench import Bench, choice_fields
 from kvlab.bench.competitors import method_label
-from kvlab.bench.device_memory import give_back, is_out_of_memory
-from kvlab.bench.environment import stamp
+from kvlab.bench.device_memory import Peaks, is_out_of_memory, measure_peaks, release_memory
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE
-from kvlab.bench.peaks import Peaks, measure_peaks
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row, Status
+from kvlab.engine.environment import device_name, versions
 from kvlab.methods import make_method
 from kvlab.models.load import pick_device
 
@@ -52,7 +56,7 @@ class Opened:
         """Let the model go."""
         if self.model is not None:
             device, self.model = self.model.device, None
-            give_back(device)
+            release_memory(device)
 
 
 def run_requests(
@@ -131,3 +135,19 @@ def _check(requests: Sequence[BenchRequest]) -> None:
         pick_device(request.device)
         for choice in request.choices:
             make_method(choice.method, **choice.hyper_parameters)
+
+
+def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
+    """The fields of `Row` that depend on place and time; without a model (it did not fit) what the request says."""
+    device = model.device if model is not None else pick_device(request.device)
+    built = {"cuda": str(torch.version.cuda)} if device.type == "cuda" else {}
+    return {
+        "preset": request.preset,
+        "scale": request.scale,
+        "shorten": request.shorten,
+        "compress_every": request.compress_every,
+        "dtype": str(model.dtype).removeprefix("torch.") if model is not None else request.dtype,
+        "device": device_name(device),
+        "versions": json.dumps(versions() | built, sort_keys=True),
+        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from kvlab.bench.clock import seconds_of
-from kvlab.bench.device_memory import free_bytes, give_back, is_out_of_memory
+from kvlab.bench.device_memory import free_bytes, is_out_of_memory, release_memory
 from kvlab.bench.rows import Status
 
 RESIDENT_SHARE = 0.8
@@ -121,7 +121,7 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
             raise
         outcome.status, outcome.note, outcome.samples = "oom", _first_line(error), []
         error.__traceback__ = None  # its frames hold the tensors that did not fit
-        give_back(device)
+        release_memory(device)
 
 
 def _several(racer: Racer, steps: int) -> None:

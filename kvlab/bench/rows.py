@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -65,11 +64,6 @@ SCHEMA = pa.schema([(f.name, _TYPES.get(str(f.type), pa.string())) for f in fiel
 def to_table(rows: Iterable[Row]) -> pa.Table:
     """The rows as an Arrow table with the columns of `SCHEMA`."""
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=SCHEMA)
-
-
-def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
-    """The rows as a pandas frame."""
-    return to_table(rows).to_pandas()
 
 
 class ResultFile:

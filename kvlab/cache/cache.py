@@ -1,4 +1,4 @@
-"""The transformers `Cache`: compressed full-attention layers, and a model's own layers where it slides."""
+"""A transformers `Cache` with compressed full-attention layers; other layers stay as they are."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kw
 
 from kvlab.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
 from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.layers.decisions import conclude_all
-from kvlab.cache.layers.hybrid_layer import HybridLayer
+from kvlab.cache.layers.decisions import decide_pending
+from kvlab.cache.layers.hybrid_layer import HybridLayer, with_own_window
 from kvlab.cache.layers.second_pass_queries import UNREAD, take_last_queries
-from kvlab.cache.layers.sliding_layer import with_own_window
 from kvlab.cache.settings import LayerSettings
 from kvlab.common.errors import UserError
 from kvlab.common.validation import whole_number
@@ -21,7 +20,7 @@ from kvlab.common.validation import whole_number
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """What one compressed layer holds, in bytes and slots; slots are means over batch rows and KV heads."""
+    """Memory of one compressed layer; slots are means over batch rows and KV heads."""
 
     layer: int
     logical_tokens: int
@@ -30,25 +29,25 @@ class LayerMemory:
     live_bytes: int
     allocated_bytes: int
     peak_bytes: int
-    codes_bytes: int | None = None  # of allocated: codes of packed slots; None where slots are native
-    scales_bytes: int | None = None  # and their scales, least values and norms
+    codes_bytes: int | None = None  # part of allocated: codes of quantized slots; None if slots are not quantized
+    scales_bytes: int | None = None  # their scales, minima and norms
 
 
 @dataclass(frozen=True)
 class CacheMemory:
-    """The whole cache: sums over layers of bytes, means over layers of slots."""
+    """Memory of the whole cache: bytes summed over layers, slots averaged over layers."""
 
     layers: tuple[LayerMemory, ...]
-    sliding_bytes: int = 0  # of layers that keep a window or a state of their own
+    sliding_bytes: int = 0  # of layers with a sliding window or a recurrent state
 
     @property
     def live_bytes(self) -> int:
-        """Valid slots with their metadata."""
+        """Bytes of valid slots including metadata."""
         return sum(layer.live_bytes for layer in self.layers)
 
     @property
     def allocated_bytes(self) -> int:
-        """What the compressed layers' tensors take."""
+        """Bytes allocated by the compressed layers."""
         return sum(layer.allocated_bytes for layer in self.layers)
 
     @property
@@ -58,52 +57,52 @@ class CacheMemory:
 
     @property
     def logical_tokens(self) -> int:
-        """Tokens seen, padding counted."""
+        """Tokens seen, padding included."""
         return max((layer.logical_tokens for layer in self.layers), default=0)
 
 
-# What has keys and values of the whole text; all other layers are transformers' own.
-MADE_BY: dict[str, type[CompressedLayer]] = {"full_attention": CompressedLayer, "hybrid": HybridLayer}
+# Layer types that keep keys and values of the whole text; all others stay transformers' own.
+COMPRESSED_TYPES: dict[str, type[CompressedLayer]] = {"full_attention": CompressedLayer, "hybrid": HybridLayer}
 
 
 class CompressedCache(Cache):
-    """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and second turns work.
+    """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and multi-turn chats work.
 
-    Assisted decoding does not: a compressed cache cannot be rolled back, and says so.
+    Assisted decoding raises an error because a compressed cache cannot be rolled back.
     """
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
         types, options = get_layer_types_and_kwargs(config)
         plain: list[Any] = [with_own_window(layer) for layer in DynamicCache(config=config).layers]
-        # What later layers read as well (Gemma 3n, Gemma 4) stays as it is: they know no slots.
+        # Layers whose states are shared with later layers (Gemma 3n, Gemma 4) stay uncompressed.
         sharing = getattr(config, "kv_sharing_modes", None) or [None] * len(types)
         both = enumerate(zip(types, sharing, strict=True))
-        compressed = [index for index, (kind, mode) in both if kind in MADE_BY and mode != "store"]
+        compressed = [index for index, (kind, mode) in both if kind in COMPRESSED_TYPES and mode != "store"]
         settings.num_layers = len(compressed)
         layers = plain
         for rank, index in enumerate(compressed):
-            layers[index] = MADE_BY[types[index]](index, settings, rank, **options[index])
+            layers[index] = COMPRESSED_TYPES[types[index]](index, settings, rank, **options[index])
         if settings.compresses and not compressed:
             raise UserError(nothing_to_compress(config))
         super().__init__(layers=layers)
         self.settings = settings
 
     def compressed_layers(self) -> list[CompressedLayer]:
-        """The layers kvlab compresses; sliding layers keep their own window and are left alone."""
+        """Layers compressed by kvlab; sliding-window layers are not among them."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
 
     @property
     def has_compressed(self) -> bool:
-        """Whether any layer is kvlab's."""
+        """Whether any layer is compressed by kvlab."""
         return any(isinstance(layer, CompressedLayer) for layer in self.layers)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """As transformers' cache.
+        """Append states, as in transformers.
 
-        Raises UserError where it is not known what belongs to the prompt, or where the prompt would wait for a
-        rehearsal that nobody makes. Whoever fills layers by hand knows both.
+        Raises UserError if the end of the prompt is unknown, or if the method needs a rehearsal but the model does not
+        report its prompts.
         """
         layer, state = self.layers[layer_idx], self.settings.rehearsal
         if isinstance(layer, CompressedLayer):
@@ -113,25 +112,24 @@ class CompressedCache(Cache):
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def reset(self) -> None:
-        """Forget the text, and what was announced about it: the next one finds a fresh cache."""
+        """Forget the text and its announced length."""
         super().reset()
         self.settings.forget()
 
     def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
-        """Announce a first prompt of `tokens` per row, padding counted, that comes in one or several passes.
+        """Announce a first prompt of `tokens` per row (padding included) that arrives in one or several passes.
 
-        Every layer keeps all keys and values until the last pass; then the method decides as for the whole prompt. What
-        follows is a further turn. Returns the sizes of passes of `chunk` tokens, in order.
-        Raises UserError where the prompt was decided about before it ended, and for a method whose result would not be
-        that of one pass.
+        Every layer keeps all keys and values until the last pass, then the method decides as for the whole prompt.
+        Later passes are further turns. Returns the sizes of passes of `chunk` tokens, in order. Raises UserError if a
+        decision was already made, or if the method's result depends on the chunks.
         """
         tokens = whole_number(tokens, "The tokens of the prompt", 1, 2**31 - 1)
         sizes = chunk_sizes(tokens, tokens if chunk is None else chunk)
         first = next(iter(self.compressed_layers()), None)
         if first is not None and first.quota is not None and first.prompt_end != tokens:
             raise UserError(
-                f"This cache has decided about a prompt of {first.prompt_end:,} tokens: call expect before the first "
-                "pass, or reset the cache."
+                f"This cache has already compressed a prompt of {first.prompt_end:,} tokens: call expect before the "
+                "first pass, or reset the cache."
             )
         if chunk is not None:
             check_chunks(self.settings.pipeline, tokens, chunk)
@@ -139,42 +137,39 @@ class CompressedCache(Cache):
         return sizes
 
     def rehearse_only(self, tokens: int) -> None:
-        """Announce that only the first `tokens` of each row of the prompt are its context: the rest is a question.
-
-        A method without a rehearsal does not care.
-        """
+        """Limit the rehearsal to the first `tokens` of each row, the context; the rest is the question."""
         if self.settings.rehearsal is not None:
             self.settings.rehearsal.context = tokens
 
     def settle(self) -> None:
-        """Decide about a prompt that waits for its rehearsal, for whoever fills layers by hand and has no text.
+        """Decide about a prompt that waits for a rehearsal, using its own last queries instead.
 
-        The prompt's own last queries are taken for the rehearsal's.
+        For callers that fill layers by hand and have no token ids.
         """
         settings = self.settings
         if settings.rehearsal is not None and not settings.rehearsal.done:
             settings.rehearsal.done = True
             take_last_queries(settings)
-        conclude_all(self.settings)
+        decide_pending(self.settings)
 
     def memory(self) -> CacheMemory:
-        """What the cache takes now; reads counts from the device."""
+        """Current memory; reads counts from the device."""
         layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
         return CacheMemory(layers, sum(_others_bytes(layer) for layer in self.layers))
 
 
 def nothing_to_compress(config: Any) -> str:
-    """The sentence for a model whose cache never grows beyond its window."""
+    """Error message for a model whose cache never grows beyond its window."""
     kinds = set(getattr(config, "layer_types", None) or ())
     if kinds and not kinds & {"sliding_attention", "chunked_attention", "hybrid_sliding"}:
-        return "No layer of this model keeps keys and values of the whole text: there is nothing to compress."
+        return "No layer of this model keeps keys and values of the whole text, so there is nothing to compress."
     window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
-    reach = f"a window of {window:,} tokens" if isinstance(window, int) else "a window of its own"
-    return f"Every layer of this model slides over {reach}, so its cache stays small: there is nothing to compress."
+    reach = f"a sliding window of {window:,} tokens" if isinstance(window, int) else "a sliding window"
+    return f"Every layer of this model uses {reach}, so its cache stays small and there is nothing to compress."
 
 
 def _others_bytes(layer: Any) -> int:
-    """What transformers' own layers hold: a window's keys and values, or a recurrent state."""
+    """Bytes of transformers' own layers: keys and values of a window, or a recurrent state."""
     own = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
     states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())
     return sum(state.nbytes for state in (*own, *states) if isinstance(state, Tensor))

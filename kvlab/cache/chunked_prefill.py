@@ -1,9 +1,8 @@
-"""A prompt that comes in chunks: how it is cut, and for which methods the result is the same.
+"""Chunked prefill: chunk sizes, and the methods whose result does not depend on them.
 
-Chunks make a pass's own states (hidden states, logits, attention masks) small. They do not make the cache small: every
-layer holds all keys and values until the last chunk, when the method decides as it would have for the whole prompt.
-Deciding after each chunk would need less, and would be another method. Without chunks no more than one layer's keys and
-values are uncompressed at any moment.
+Chunks reduce the pass's own states (hidden states, logits, attention masks), not the cache: every layer keeps all keys
+and values until the last chunk, then the method decides as for the whole prompt. (Deciding after each chunk would need
+less memory but would be another method.) Without chunks, only one layer's keys and values are uncompressed at a time.
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ from kvlab.methods.core.pipeline import Pipeline
 
 
 def chunk_sizes(tokens: int, chunk: int) -> list[int]:
-    """Sizes of the passes, each `chunk` but the first, which takes what is left over.
+    """Sizes of the passes: `chunk` each, except the first, which takes the remainder.
 
-    The odd one comes first because methods look at the last queries. Raises UserError for a chunk below 1.
+    The remainder comes first because methods look at the last queries. Raises UserError for a chunk below 1.
     """
     if chunk < 1:
-        raise UserError(f"A prefill chunk of {chunk} tokens cannot be used: give a whole number of at least 1.")
+        raise UserError(f"The prefill chunk must be at least 1 token, not {chunk}.")
     whole, odd = divmod(tokens, chunk)
     return [odd] * (odd > 0) + [chunk] * whole
 
 
 def chunk_with_full_window(pipeline: Pipeline, tokens: int, most: int) -> int:
-    """The largest chunk up to `most` whose last pass, which takes what is left over, is not too short.
+    """Largest chunk up to `most` whose last pass, the remainder, holds all queries the method looks at.
 
-    transformers puts the odd chunk last, and the method may look at more queries than it has. Raises UserError where
-    no chunk gives the result of one pass.
+    transformers puts the remainder last. Raises UserError if no chunk gives the result of one pass.
     """
     check_chunks(pipeline, tokens, most)
     rows = pipeline.prompt_rows(tokens)
@@ -36,69 +34,72 @@ def chunk_with_full_window(pipeline: Pipeline, tokens: int, most: int) -> int:
     chunk = next(fitting, 0)
     if not chunk:
         raise UserError(
-            f"This method looks at the last {rows:,} queries of the prompt together, and no chunk of up to {most:,} "
-            f"tokens leaves so many for the last pass of {tokens:,} tokens: use a larger prefill_chunk_size, or none."
+            f"This method needs the last {rows:,} queries of the prompt in one pass, and no chunk of up to {most:,} "
+            f"tokens leaves that many for the last pass of {tokens:,} tokens: use a larger prefill_chunk_size, or none."
         )
     return chunk
 
 
 def check_chunks(pipeline: Pipeline, tokens: int, chunk: int) -> None:
-    """Raises UserError where a prompt of `tokens` in chunks of `chunk` would not give the result of one pass."""
+    """Raise UserError if a prompt of `tokens` in chunks of `chunk` gives another result than one pass."""
     if tokens <= chunk:
         return
     check_parts(pipeline)
     if (rows := pipeline.prompt_rows(tokens)) > chunk:
         raise UserError(
-            f"This method looks at the last {rows:,} queries of a prompt of {tokens:,} tokens together, so its prompt "
-            f"cannot come in chunks of {chunk:,}: use chunks of at least {rows:,}."
+            f"This method needs the last {rows:,} queries of the prompt of {tokens:,} tokens in one pass, so chunks of "
+            f"{chunk:,} are too small: use chunks of at least {rows:,}."
         )
 
 
 def check_parts(pipeline: Pipeline) -> None:
-    """Raises UserError where the method must see the whole prompt in one pass."""
+    """Raise UserError if the method needs the whole prompt in one pass."""
     if pipeline.score.needs_hidden_states:
         raise UserError(
-            "This method works on the hidden states of the whole prompt, so its prompt cannot come in chunks: leave "
-            "the prefill chunk out."
+            "This method needs the hidden states of the whole prompt in one pass, so its prompt cannot be split: do "
+            "not set a prefill chunk."
         )
     if pipeline.block:
-        raise UserError("This method takes its prompt in blocks of its own: leave the prefill chunk out.")
+        raise UserError("This method splits its prompt into blocks itself: do not set a prefill chunk.")
     if pipeline.saves_prefill:
-        raise UserError("prefill_saving drops tokens between layers, so the prompt cannot come in chunks: use one.")
+        raise UserError(
+            "prefill_saving drops tokens between layers, so the prompt cannot be split: use it without a prefill chunk."
+        )
 
 
 def check_pass(layer: LayerState, rows: int) -> None:
-    """Raises UserError, before anything changes, where the next pass of `rows` tokens would make a result that one pass
-    over the prompt does not give: it does not fit the announced length, or the length was not announced.
+    """Raise UserError, before anything changes, if a pass of `rows` tokens cannot give the result of one pass.
+
+    That is, it does not match the announced prompt length, or no length was announced.
     """
     settings, before = layer.settings, layer.cumulative_length
-    narrowed = settings.passage is not None and layer.rank > 0  # the first layer was given all
-    if settings.rehearses_now or narrowed or not settings.loses:
+    narrowed = settings.token_pruning is not None and layer.rank > 0  # the first layer received all tokens
+    if settings.rehearses_now or narrowed or not settings.is_lossy:
         return
     if layer.quota is None:
         _check_piece(settings.pipeline, before, rows, settings.prompt_tokens)
     elif rows > 1 and before == layer.prompt_end and not settings.prompt_tokens:
         raise UserError(
-            f"The cache took the first pass of {before:,} tokens for the whole prompt, and {rows:,} more came at once: "
-            f"for a prompt in several passes call cache.expect({before + rows}) before the first one, and "
-            f"cache.expect({before}) where they are a second turn."
+            f"The cache took the first pass of {before:,} tokens for the whole prompt, and {rows:,} more arrived at "
+            f"once: call cache.expect({before + rows}) before the first pass if the prompt comes in several passes, or "
+            f"cache.expect({before}) if these are a second turn."
         )
 
 
 def _check_piece(pipeline: Pipeline, before: int, rows: int, tokens: int) -> None:
-    """Of a prompt of `tokens`, 0 where that is not known, `before` are there and `rows` come."""
+    """Check one pass of `rows` tokens after `before` of a prompt of `tokens` (0: unknown)."""
     left = tokens - before - rows
     if not tokens or (left == 0 and before == 0):
         return
     if left < 0:
         raise UserError(
             f"A prompt of {tokens:,} tokens was announced, and this pass would make it {before + rows:,}: announce the "
-            "whole prompt with cache.expect, and pass a further turn by itself."
+            "whole prompt with cache.expect, and pass further turns separately."
         )
     check_parts(pipeline)
     last, wanted = left or rows, pipeline.prompt_rows(tokens)
     if last < wanted:
         raise UserError(
-            f"This method looks at the last {wanted:,} queries of the prompt together, and the last pass would have "
+            f"This method needs the last {wanted:,} queries of the prompt in one pass, but the last pass would have "
             f"{last:,}: pass at least {wanted:,} tokens last."
         )

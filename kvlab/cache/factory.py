@@ -1,4 +1,4 @@
-"""A cache for a model and a method: what both ask for, put together once."""
+"""Create a cache for a model and a method."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.hidden_states import watch_hidden_states
 from kvlab.attention.queries import num_key_value_heads
-from kvlab.cache.adapters import fitted_to_whole_weights, without_adapter_wrapper
+from kvlab.cache.adapters import explain_adapter_mismatch, unwrap_adapter
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.generate_hook import announce_prompts
-from kvlab.cache.kernels.cpu import make_ready
-from kvlab.cache.layers.dispatch import decides_on_cpu_alone, decides_whole
-from kvlab.cache.prefill.prompt_ids import tell_text, with_delimiters
-from kvlab.cache.prefill.second_pass import listen, rehearsal_state
+from kvlab.cache.kernels.cpu import precompile
+from kvlab.cache.layers.dispatch import has_kernel_for, is_cpu_only
+from kvlab.cache.prefill.second_pass import install_rehearsal, rehearsal_state
+from kvlab.cache.prefill.shared_prefix import record_token_ids, with_delimiters
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.settings import LayerSettings, Observer, shape_of
-from kvlab.cache.token_pruning import Passage, narrow_prefill
+from kvlab.cache.token_pruning import TokenPruning, install_token_pruning
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown, whole_number
 from kvlab.fitted.feature_maps import with_feature_maps
@@ -39,36 +39,39 @@ def make_cache(
     timed: bool = False,
     **hyper_parameters: Any,
 ) -> CompressedCache:
-    """A fresh cache for one batch of sequences, to be passed as `past_key_values`.
+    """Create a cache for one batch of sequences, to be passed as `past_key_values`.
 
-    `model` comes from `kvlab.load_model` (or is a transformers model that runs kvlab's attention). `budget`: a float in
-    (0, 1] is a fraction of the first prompt, an int is slots per KV head; 1.0 keeps everything; a text such as `10%B`
-    or `64MiB` is bytes. `compress_every` is the
-    number of decode steps between decisions, with the slack taken from inside the budget. Raises UserError for a bad
-    budget, method or hyper-parameter, or a model that does not run kvlab's attention.
+    Args:
+        model: from `kvlab.load_model`, or a transformers model that runs kvlab's attention.
+        method: a name with `hyper_parameters`, or a `Method`.
+        budget: a float in (0, 1] is a fraction of the first prompt (1.0 keeps everything), an int is slots per KV
+            head, a string such as `10%B` or `64MiB` is bytes.
+        compress_every: decode steps between decisions; the slack is taken from inside the budget.
+
+    Raises UserError for an invalid argument or a model that does not run kvlab's attention.
     """
     if not isinstance(method, Method):
         method = make_method(method, **hyper_parameters)
     elif hyper_parameters:
-        raise UserError("Give hyper-parameters with a method's name, or a finished method, not both.")
+        raise UserError("Pass hyper-parameters with a method's name, or a Method without them.")
     if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
-        raise UserError(f"A cache cannot be made for {shown(model)}: give what kvlab.load_model(name) returns.")
-    language_model = without_adapter_wrapper(getattr(model, "model", model) if hasattr(model, "tokenizer") else model)
+        raise UserError(f"Cannot create a cache for {shown(model)}: pass what kvlab.load_model(name) returns.")
+    language_model = unwrap_adapter(getattr(model, "model", model) if hasattr(model, "tokenizer") else model)
     config = language_model.config.get_text_config(decoder=True)
     if config._attn_implementation != ATTENTION_NAME:
-        raise UserError("This model does not run kvlab's attention; load it with kvlab.load_model(name).")
+        raise UserError("This model does not run kvlab's attention: load it with kvlab.load_model(name).")
     whole_number(compress_every, "compress_every", 1, MOST_NEW_TOKENS)
     whole_number(seed, "The seed", 0, 2**63 - 1)
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     pipeline = method.pipeline()
-    with fitted_to_whole_weights(language_model):
+    with explain_adapter_mismatch(language_model):
         for with_fitted in (with_feature_maps, with_profile, with_score_heads):
             pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
     pipeline = with_delimiters(pipeline, getattr(model, "tokenizer", None))
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
     if pipeline.saves_prefill:
-        narrow_prefill(language_model)
+        install_token_pruning(language_model)
     settings = LayerSettings(
         pipeline=pipeline,
         budget=amount if method.needs_budget else Budget(UNLIMITED),
@@ -81,18 +84,18 @@ def make_cache(
         timed=timed,
         rotary=find_rotary(language_model),
         unrotated=unrotated_layers(language_model),
-        passage=Passage() if pipeline.saves_prefill else None,
+        token_pruning=TokenPruning() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
         store=store_under(method.store, amount),
         shape=shape_of(config),
     )
     if pipeline.rehearsal is not None and settings.compresses:
-        listen(language_model)
+        install_rehearsal(language_model)
         settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
-    whole = decides_whole(pipeline) or decides_on_cpu_alone(pipeline)
+    whole = has_kernel_for(pipeline) or is_cpu_only(pipeline)
     if whole and settings.compresses and language_model.device.type == "cpu":
-        make_ready(pipeline, language_model.dtype)
+        precompile(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
-        tell_text(language_model)
+        record_token_ids(language_model)
     announce_prompts(language_model)
     return CompressedCache(config, settings)

@@ -1,4 +1,4 @@
-"""transformers' `generate` tells the cache how long its prompt is, as it may cut it into several passes."""
+"""Hook into transformers' `generate` that announces the prompt length, because `generate` may split the prompt."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.chunked_prefill import chunk_with_full_window
 from kvlab.common.errors import UserError
 
-_PREFILL = "_prefill"  # where `generate` makes the prompt's passes; it alone knows prompt, cache and chunk size
+_PREFILL = "_prefill"  # runs the prompt's passes; the only place that knows prompt, cache and chunk size
 
 
 def announce_prompts(model: PreTrainedModel) -> None:
-    """From now on `generate` announces each first prompt to its cache (a second call does no harm).
+    """Make `generate` announce each first prompt to its cache (idempotent).
 
-    Without this method of transformers nothing is announced, and a second pass over a prompt is an error.
+    If transformers lacks this method nothing is announced, and a second pass over a prompt raises an error.
     """
     if _PREFILL not in vars(model) and hasattr(type(model), _PREFILL):
         setattr(model, _PREFILL, MethodType(_announcing, model))
@@ -33,7 +33,7 @@ def _announcing(
     **named: Any,
 ) -> Any:
     cache = model_kwargs.get("past_key_values")
-    if isinstance(cache, CompressedCache) and cache.has_compressed and cache.settings.loses:
+    if isinstance(cache, CompressedCache) and cache.has_compressed and cache.settings.is_lossy:
         embedded = model_kwargs.get("inputs_embeds")
         given = input_ids if embedded is None else embedded
         generation_config = _announced(cache, given.shape[1], model_kwargs.get("attention_mask"), generation_config)
@@ -41,14 +41,14 @@ def _announcing(
 
 
 def _announced(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:
-    """The config with a chunk size that gives the result of one pass. Raises UserError where there is none."""
+    """Return the config with a chunk size that gives the result of one pass. Raises UserError if there is none."""
     seen, chunk = cache.get_seq_length(), config.prefill_chunk_size
     if seen:
-        whole = mask is not None and mask.shape[1] == tokens  # the text from its start, not only what is new
+        whole = mask is not None and mask.shape[1] == tokens  # the whole text, not only the new part
         if chunk and tokens - seen * whole > chunk:
             raise UserError(
-                f"Only a first prompt can come in chunks, and this cache holds {seen:,} tokens: leave "
-                "prefill_chunk_size out for a further turn."
+                f"Only a first prompt can be split into chunks, and this cache has seen {seen:,} tokens: do not set "
+                "prefill_chunk_size for a further turn."
             )
         return config
     if not cache.settings.prompt_tokens:

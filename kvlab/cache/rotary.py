@@ -1,6 +1,6 @@
-"""Finding a model's rotary position embedding: its frequencies, how it pairs coordinates, which layers go without.
+"""Find a model's rotary embedding: frequencies, how coordinates are paired, layers without rotation.
 
-What is written down here by family is proved by tests/conformance/test_families.py.
+The family tables below are verified by tests/conformance/test_families.py.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.rotary import Rotary
 
-# Gemma 3 keeps one set of frequencies a layer type; only full-attention layers are compressed.
+# Gemma 3 has one set of frequencies per layer type; only full-attention layers are compressed.
 NAMES = ("inv_freq", "full_attention_inv_freq")
-# Families that pair neighbouring coordinates.
+# Families that pair adjacent coordinates.
 INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")
-# Families that rotate in sliding layers only, where they have any.
+# Families that rotate in sliding-window layers only, if they have any.
 ROTATED_IF_SLIDING = ("cohere2", "exaone4")
 
 
 def find_rotary(model: nn.Module) -> Rotary | None:
-    """The rotary embedding of the model's full-attention layers, or None for a model that does not rotate."""
+    """Rotary embedding of the model's full-attention layers, or None for a model without one."""
     found = None if uses_alibi(model) else _place(model)
     return None if found is None else _rotary(found, model)
 
 
 def unrotated_layers(model: nn.Module) -> frozenset[int]:
-    """Indices of the full-attention layers that do not rotate though the model does (SmolLM3, Llama 4, Cohere 2)."""
+    """Indices of full-attention layers without rotation in a model that rotates (SmolLM3, Llama 4, Cohere 2)."""
     config = text_config(model)
     if family(model) in ROTATED_IF_SLIDING:
         kinds = getattr(config, "layer_types", None) or []
@@ -41,10 +41,10 @@ def unrotated_layers(model: nn.Module) -> frozenset[int]:
 
 
 def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
-    """Reads the frequencies of the pass that runs, for a model that has others for longer texts; else None.
+    """Reader of the current pass's frequencies for models whose frequencies depend on the text length; else None.
 
-    Dynamic NTK makes new frequencies whenever a text is longer than any before; longrope (Phi-3) has a short and a long
-    set. Either is settled for all tokens of a pass before its first layer runs.
+    Dynamic NTK recomputes frequencies when a text is longer than any before; longrope (Phi-3) has a short and a long
+    set. Both are fixed for all tokens of a pass before its first layer runs.
     """
     found = None if uses_alibi(model) else _place(model)
     if found is None:
@@ -57,15 +57,15 @@ def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
 
 
 class RotaryOfPasses:
-    """The frequencies each pass's keys were rotated by, and whether one layer's keys still share them."""
+    """Frequencies of each pass's keys, and whether all keys of a layer share the same ones."""
 
     def __init__(self, rotary: Rotary | None, changing: Callable[[], Rotary] | None) -> None:
         self._rotary, self._changing = rotary, changing
         self._newest: Rotary | None = None
-        self._mixed: Tensor | None = None  # () bool, on the device: asking would wait for it at every pass
+        self._mixed: Tensor | None = None  # () bool on the device, to avoid a synchronization per pass
 
     def now(self) -> Rotary | None:
-        """Those of the pass that runs; to be asked once a pass."""
+        """Frequencies of the current pass; call once per pass."""
         if self._changing is None:
             return self._rotary
         now, before = self._changing(), self._newest
@@ -76,23 +76,23 @@ class RotaryOfPasses:
         return now
 
     def check(self, plan: Plan) -> None:
-        """Raises UserError where `plan` turns keys that were rotated by different frequencies."""
+        """Raise UserError if `plan` re-rotates keys that were rotated by different frequencies."""
         if self._mixed is not None and plan.turns_keys() and bool(self._mixed):
             raise UserError(
-                "This model changes its rotary frequencies as the text grows, and it just outgrew those of its older "
-                "keys, which can no longer be turned: use space 'rotated', or positions 'original'."
+                "This model changes its rotary frequencies as the text grows, and the text just outgrew those of its "
+                "older keys, which can no longer be re-rotated: use space 'rotated', or positions 'original'."
             )
 
 
 def _rotary(place: tuple[nn.Module, str], model: nn.Module) -> Rotary:
-    """As it is now: dynamic kinds change the module's tensor in place."""
+    """A copy, because dynamic variants change the module's tensor in place."""
     module, name = place
     scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
     return Rotary(getattr(module, name).float().clone(), family(model) in INTERLEAVED, float(scaling))
 
 
 def _decoder(model: nn.Module) -> nn.Module:
-    """The part that reads text: what looks at images may have frequencies of its own."""
+    """The text decoder; vision parts may have their own frequencies."""
     find = getattr(model, "get_decoder", None)
     return model if find is None else find()
 

@@ -1,4 +1,4 @@
-"""What every layer of one cache shares, and who may watch."""
+"""Settings and state shared by all layers of one cache, and the observer protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.rotary import RotaryOfPasses
-from kvlab.cache.token_pruning import Passage
+from kvlab.cache.token_pruning import TokenPruning
 from kvlab.common.errors import UserError
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Plan
@@ -26,53 +26,53 @@ from kvlab.stores import NATIVE, Store, store_of
 
 
 class Observer(Protocol):
-    """Somebody who watches a layer; the cache works the same without one."""
+    """Watches a layer, for example to record a trace; optional."""
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
-        """After attention, before any decision. `slots` is the table with the new tokens in it."""
+        """Called after attention and before any decision; `slots` is the table including the new tokens."""
         ...
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
-        """After a plan was applied. `before` is the table from just before, as long as the call lasts."""
+        """Called after a plan was applied; `before` is the table just before it and is valid during this call only."""
         ...
 
 
 class Counter(Observer, Protocol):
-    """One whose `full` is false: it looks at no slots."""
+    """Observer of level `light`: its attribute `full` is false and it never reads slots."""
 
     def counted(self, layer_idx: int, counts: np.ndarray) -> None:
-        """In place of `compressed` where no plan was made: one slot of each head has left.
+        """Called instead of `compressed` when no plan was made: each head evicted one slot and no guard was used.
 
-        `counts` (3, B, H) are as `kvlab.cache.layers.counts.counts_of` gives them, and no guard was called.
+        `counts` (3, B, H): see `kvlab.cache.layers.counts.counts_of`.
         """
         ...
 
 
 @dataclass(frozen=True)
-class Held:
-    """A layer that has read its prompt and waits for the decision; `shown`: its pass was, to who watches."""
+class PendingLayer:
+    """A layer that has read its prompt and waits for the decision; `observed`: the observer has seen its pass."""
 
     layer: Any
     seen: PassSeen
-    shown: bool
+    observed: bool
 
 
 @dataclass
 class RehearsalState:
-    """The prompt's token ids as its passes come in, and how far the rehearsal is."""
+    """Progress of a rehearsal (a second pass over the prompt), with the token ids collected so far."""
 
     plan: Rehearsal
-    ask: list[int]  # token ids in front of each piece
-    start: int | None  # the token every text begins with, which is not read again
-    studies: list[list[int]] = field(default_factory=list)  # token ids of requests that the model answers by itself
-    context: int | None = None  # tokens of each row that are read again, the first ones; None: all
+    ask: list[int]  # token ids put before each piece
+    start: int | None  # BOS token: not read again
+    studies: list[list[int]] = field(default_factory=list)  # token ids of requests that the model answers itself
+    context: int | None = None  # number of leading tokens per row that are read again; None: all
     ids: list[Tensor] = field(default_factory=list)  # (B, q) of each pass
-    mask: Tensor | None = None  # (B, T) of the last pass, where one was given
+    mask: Tensor | None = None  # (B, T) of the last pass, if one was passed
     running: bool = False
     done: bool = False
 
     def forget(self) -> None:
-        """Make ready for another prompt."""
+        """Reset for another prompt."""
         self.context, self.ids, self.mask = None, [], None
         self.running = self.done = False
 
@@ -83,99 +83,101 @@ class LayerSettings:
 
     pipeline: Pipeline
     budget: Budget
-    num_layers: int  # compressed layers: sliding ones keep their own window and share no budget
-    group: int = 1  # query heads to a KV head
+    num_layers: int  # compressed layers only: sliding-window layers share no budget
+    group: int = 1  # query heads per KV head
     compress_every: int = 1
-    compresses: bool = True  # these settings can drop something
+    compresses: bool = True  # whether these settings can evict or merge slots
     seed: int = 0
     observer: Observer | None = field(default=None, repr=False)
     timed: bool = False  # measure how long the prompt's decisions take (waits for the device)
     prefill_compress_seconds: float = 0.0
     rotary: Rotary | None = field(default=None, repr=False)
-    changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # where frequencies follow length
-    unrotated: frozenset[int] = frozenset()  # layers that do not rotate though the model does
-    passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
-    prompt_tokens: int = 0  # announced tokens of the prompt: nothing is decided before all are there; 0: one pass
-    text_tokens: int = 0  # tokens of the text that budgets are for; 0: those of the first prompt
-    statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
-    store: Store = field(default_factory=lambda: store_of(NATIVE))  # how settled slots are held
-    held: dict[int, Held] | None = field(default=None, repr=False)  # by layer, prompts not decided about yet
-    stays_held: bool = False  # nobody decides about the prompt: others go on from it (`prefix`)
-    rehearsal: RehearsalState | None = field(default=None, repr=False)  # where the method wants one
-    prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) of its passes, where the method reads
-    rehearsal_seconds: float = 0.0  # how long it took, where `timed`
-    shape: dict[str, Any] | None = None  # of the model it was made for, as `shape_of` reads it
-    unattended: int | None = None  # the layer that appended states last, until its attention is computed
+    changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # if frequencies depend on length
+    unrotated: frozenset[int] = frozenset()  # layers without rotary embedding in a model that has one (NoPE)
+    token_pruning: TokenPruning | None = field(
+        default=None, repr=False
+    )  # prefill saving: rows passed on to the next layer
+    prompt_tokens: int = 0  # announced prompt length: no decision before all have arrived; 0: one pass
+    text_tokens: int = 0  # text length that budgets refer to; 0: length of the first prompt
+    statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # allocator statistics by layer
+    store: Store = field(default_factory=lambda: store_of(NATIVE))  # storage format of settled slots
+    # prompts that still wait for their decision, by layer
+    pending: dict[int, PendingLayer] | None = field(default=None, repr=False)
+    stays_pending: bool = False  # defer the prompt's decision for good: other caches continue from it (`shared_prefix`)
+    rehearsal: RehearsalState | None = field(default=None, repr=False)  # if the method needs one
+    prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) per pass, if the method reads text
+    rehearsal_seconds: float = 0.0  # measured if `timed`
+    shape: dict[str, Any] | None = None  # identifies the model: see `shape_of`
+    unattended: int | None = None  # the layer whose states were appended last, until its attention is computed
 
     def forget(self) -> None:
-        """Drop all that belongs to the text seen so far, and keep what belongs to the method and the model."""
+        """Reset everything that belongs to the current text; keep method and model settings."""
         self.prompt_tokens, self.text_tokens, self.unattended = 0, 0, None
         self.prefill_compress_seconds = self.rehearsal_seconds = 0.0
-        self.statistics, self.prompt_ids, self.held = {}, [], None
-        if self.passage is not None:
-            self.passage.begin()
+        self.statistics, self.prompt_ids, self.pending = {}, [], None
+        if self.token_pruning is not None:
+            self.token_pruning.begin()
         if self.rehearsal is not None:
             self.rehearsal.forget()
 
     @property
-    def loses(self) -> bool:
-        """Whether slots are dropped, merged or rounded, so that it matters where the prompt ends."""
+    def is_lossy(self) -> bool:
+        """Whether slots are evicted, merged or quantized, so that the end of the prompt matters."""
         return self.compresses or self.store.packs
 
     def check_model(self, module: Any, group: int) -> None:
-        """Raises UserError where the attention module belongs to a model of another shape than the cache was made for.
+        """Raise UserError if the attention module belongs to a model of another shape than the cache.
 
-        Rotation, heads and layers are known from that model. A copy of it, or one fine-tuned from it, will do. `group`
-        query heads share a KV head of the module.
+        A copy or a fine-tuned version of the model is accepted. `group`: query heads per KV head of the module.
         """
         config = getattr(module, "config", None)
         if self.shape is not None and config is not None and (shape_of(config), group) != (self.shape, self.group):
             raise UserError(
-                "This cache was made for another model: make one with kvlab.make_cache and the model that runs."
+                "This cache belongs to another model: call kvlab.make_cache with the model you want to run."
             )
 
     def check_attended(self) -> None:
-        """Raises UserError where a layer got keys and values but was never asked for the attention over them."""
+        """Raise UserError if a layer stored keys and values but kvlab's attention was never called for them."""
         if self.unattended is not None:
             raise UserError(
-                f"Layer {self.unattended} stored keys and values in this cache, but the model computed attention "
-                "without it, so nothing would ever be compressed: use the model that make_cache was given, loaded with "
-                "kvlab.load_model, and do not change its attention implementation."
+                f"Layer {self.unattended} stored keys and values in this cache, but the model did not use kvlab's "
+                "attention, so the cache would never be compressed: run the model that make_cache was given, loaded "
+                "with kvlab.load_model, and do not change its attention implementation."
             )
 
     @property
     def period(self) -> int:
-        """Decode steps from one decision to the next."""
+        """Decode steps between two decisions."""
         return self.compress_every - 1 + max(self.pipeline.buffer, 1)
 
     def token_ids(self, slots: int) -> Tensor | None:
-        """(B, `slots`) of the prompt, for a method that reads it; None where nobody told them."""
-        known = torch.cat(self.prompt_ids, 1) if self.prompt_ids else None
-        return known if known is not None and known.shape[1] == slots else None
+        """Prompt token ids (B, `slots`) for methods that read text; None if unknown."""
+        ids = torch.cat(self.prompt_ids, 1) if self.prompt_ids else None
+        return ids if ids is not None and ids.shape[1] == slots else None
 
     @property
-    def watched_closely(self) -> bool:
-        """Whether an observer looks at slots; one whose `full` is false only counts what leaves."""
+    def observes_slots(self) -> bool:
+        """Whether the observer reads slots; with `full` false it only counts evictions."""
         return self.observer is not None and getattr(self.observer, "full", True)
 
-    def holds_anew(self, dense: bool) -> bool:
-        """Whether a prompt of which nothing leaves is put into tables of its own all the same."""
+    def rebuilds_tables(self, dense: bool) -> bool:
+        """Whether a prompt is copied into new tables even if no slot is evicted."""
         return (self.compresses and not dense) or self.store.packs
 
     def rotary_of(self, layer_idx: int) -> RotaryOfPasses:
-        """What one layer's keys are rotated by, pass by pass."""
+        """Rotary frequencies of one layer's keys, pass by pass."""
         if self.rotary is not None and layer_idx in self.unrotated:
             return RotaryOfPasses(Rotary(torch.zeros_like(self.rotary.inverse_frequencies)), None)
         return RotaryOfPasses(self.rotary, self.changing_rotary)
 
     @property
     def rehearses_now(self) -> bool:
-        """Whether the pass at work is a rehearsal's."""
+        """Whether the current pass belongs to a rehearsal."""
         return self.rehearsal is not None and self.rehearsal.running
 
     @contextmanager
     def clock(self, phase: str, device: torch.device) -> Iterator[None]:
-        """Adds the time of a prompt's decision to `prefill_compress_seconds`, if asked to."""
+        """Add the time of a prompt's decision to `prefill_compress_seconds` if `timed`."""
         if not self.timed or phase != "prefill":
             yield
             return
@@ -186,17 +188,17 @@ class LayerSettings:
         self.prefill_compress_seconds += time.perf_counter() - begun
 
 
-# What all layers have in common, even where heads differ from layer to layer.
+# Equal in all layers, even if heads differ from layer to layer.
 SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rope_parameters")
 
 
 def shape_of(config: Any) -> dict[str, Any]:
-    """What a cache knows of the model it was made for."""
+    """Config fields that identify the model a cache was created for."""
     text = config.get_text_config(decoder=True)
     return {name: getattr(text, name, None) for name in SHAPE}
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was asked to."""
+    """Synchronize with the device."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

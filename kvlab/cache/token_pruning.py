@@ -1,7 +1,7 @@
-"""Prefill saving: from layer to layer, only the tokens that a layer kept are worked on (PyramidInfer).
+"""Prefill saving (PyramidInfer): each layer processes only the tokens that the previous layer kept.
 
-The hooks below narrow what a decoder layer is given to the rows the layer before kept, and put the last layer's output
-back to the length of the pass. Everything else of the model stays as it is.
+Hooks narrow the input of each decoder layer to the rows kept by the layer before, and expand the last layer's output to
+the length of the pass.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from kvlab.common.errors import UserError
 
-# Families whose decoder layers take hidden states, position embeddings and nothing else of the pass's length.
-NARROWED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma")
+# Families whose decoder layers take no length-dependent input besides hidden states and position embeddings.
+SUPPORTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma")
 _WATCHED = "_kvlab_narrows_prefill"
 
 
@@ -24,12 +24,12 @@ _WATCHED = "_kvlab_narrows_prefill"
 class Rows:
     """Rows of a prompt's pass, n for each batch row, in order, at the right end where a batch row has fewer."""
 
-    index: Tensor  # (B, n) among the rows of the pass
-    among: Tensor  # (B, n) among the rows the layer before worked on
-    valid: Tensor  # (B, n) bool: false where a batch row has fewer than n
-    position: Tensor  # (B, n) positions of the tokens
-    tokens: Tensor  # (B,) real tokens of the whole prompt
-    length: int  # rows of the pass, padding counted
+    index: Tensor  # (B, n) indices into the rows of the pass
+    among: Tensor  # (B, n) indices into the rows of the previous layer
+    valid: Tensor  # (B, n) bool: false for padding
+    position: Tensor  # (B, n) token positions
+    tokens: Tensor  # (B,) real tokens in the whole prompt
+    length: int  # rows of the pass, padding included
 
     @property
     def all_valid(self) -> bool:
@@ -37,19 +37,19 @@ class Rows:
         return bool(self.valid.all())
 
 
-class Passage:
-    """Which rows of the prompt's pass the layer at work was given; None: all of them."""
+class TokenPruning:
+    """Rows of the prompt's pass that the current layer receives; None: all of them."""
 
     def __init__(self) -> None:
         self.current: Rows | None = None
         self._next: Rows | None = None
 
     def begin(self) -> None:
-        """A prompt enters its first layer."""
+        """Start a prompt at its first layer."""
         self.current = self._next = None
 
     def leave(self, keep: Tensor, position: Tensor) -> None:
-        """The layer at work keeps `keep` (B, n) of its rows, which stand at `position` (B, n)."""
+        """Record that the current layer keeps `keep` (B, n) of its rows, at positions `position` (B, n)."""
         count, now = keep.sum(-1), self.current
         among = keep.int().argsort(stable=True, dim=-1)[:, keep.shape[1] - int(count.max()) :]
         self._next = Rows(
@@ -57,18 +57,18 @@ class Passage:
             among=among,
             valid=keep.gather(1, among),
             position=position.gather(1, among),
-            tokens=position.masked_fill(~keep, -1).amax(-1).long() + 1,  # the newest token always stays
+            tokens=position.masked_fill(~keep, -1).amax(-1).long() + 1,  # the newest token is always kept
             length=keep.shape[1] if now is None else now.length,
         )
 
     def enter(self) -> Rows | None:
-        """The next layer starts; the rows it is given, or None for all."""
+        """Start the next layer; returns its rows, or None for all."""
         if self._next is not None:
             self.current, self._next = self._next, None
         return self.current
 
     def restore(self, states: Tensor) -> Tensor:
-        """The last layer's output (B, n, hidden) at the length of the pass; NaN for rows that did not get there."""
+        """Expand the last layer's output (B, n, hidden) to the length of the pass; NaN for pruned rows."""
         rows, self.current, self._next = self.current, None, None
         if rows is None:
             return states
@@ -78,18 +78,22 @@ class Passage:
         return whole
 
 
-def narrow_prefill(model: PreTrainedModel) -> None:
-    """From now on layers are given what the layer before kept, if the cache asks for it (again does no harm).
+def install_token_pruning(model: PreTrainedModel) -> None:
+    """Install the hooks that narrow each layer's input to the rows kept by the layer before (idempotent).
 
-    Raises UserError for a family whose layers kvlab cannot narrow, or layers that slide over a window of their own.
+    Raises UserError for an unsupported family or for sliding-window layers.
     """
     config = model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     slides = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
-    if config.model_type not in NARROWED or kinds != {"full_attention"} or (slides and config.model_type == "mistral"):
+    if (
+        config.model_type not in SUPPORTED_FAMILIES
+        or kinds != {"full_attention"}
+        or (slides and config.model_type == "mistral")
+    ):
         raise UserError(
-            f"prefill_saving cannot narrow this {config.model_type} model's layers; it works for {', '.join(NARROWED)} "
-            "without sliding windows. Leave it off."
+            f"prefill_saving does not support this {config.model_type} model; it supports "
+            f"{', '.join(SUPPORTED_FAMILIES)} without sliding windows. Turn it off."
         )
     if getattr(model, _WATCHED, False):
         return
@@ -100,13 +104,13 @@ def narrow_prefill(model: PreTrainedModel) -> None:
     setattr(model, _WATCHED, True)
 
 
-def _passage(named: dict[str, Any]) -> Passage | None:
-    return getattr(getattr(named.get("past_key_values"), "settings", None), "passage", None)
+def _pruning_of(named: dict[str, Any]) -> TokenPruning | None:
+    return getattr(getattr(named.get("past_key_values"), "settings", None), "token_pruning", None)
 
 
 def _narrow(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-    passage = _passage(named)
-    rows = None if passage is None else passage.enter()
+    token_pruning = _pruning_of(named)
+    rows = None if token_pruning is None else token_pruning.enter()
     if rows is None:
         return None
     states, *rest = given or (named.pop("hidden_states"),)
@@ -117,11 +121,11 @@ def _narrow(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) ->
 
 
 def _restore(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor | None:
-    passage = _passage(named)
-    return None if passage is None else passage.restore(output)
+    token_pruning = _pruning_of(named)
+    return None if token_pruning is None else token_pruning.restore(output)
 
 
 def _take(states: Tensor, index: Tensor) -> Tensor:
-    """Rows `index` (B, n) of (B or 1, q) or (B or 1, q, d) states."""
+    """Rows `index` (B, n) of states (B or 1, q) or (B or 1, q, d)."""
     states = states.expand(index.shape[0], *states.shape[1:])
     return states.gather(1, index if states.dim() == 2 else index[..., None].expand(-1, -1, states.shape[-1]))

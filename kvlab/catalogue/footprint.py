@@ -14,8 +14,7 @@ from kvlab.catalogue.methods import Held, MethodEntry
 from kvlab.common.errors import UserError
 from kvlab.planning.footprint import Holds
 from kvlab.planning.plan import HoldsOf
-from kvlab.requests.auto_store import meant_store
-from kvlab.requests.budget import Budget, window_note
+from kvlab.requests.budget import Budget, meant_store, window_note
 from kvlab.requests.compare import MethodChoice
 
 STORE = "store"

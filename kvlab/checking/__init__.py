@@ -1,4 +1,4 @@
-"""What kvlab promises of every method, as properties that any method can be held against: `kvlab plugin check`."""
+"""Properties that kvlab guarantees for every method, and a checker for plug-ins: `kvlab plugin check`."""
 
 from kvlab.checking.check import Result, check, from_file
 from kvlab.checking.properties import PROPERTIES, Property

@@ -1,19 +1,22 @@
-"""One situation a method is tried in, and the walk through it: a prompt, decode steps, a second turn."""
+"""Test cases for methods, and running a case: a prompt followed by decode steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.checking.models import FAMILIES, VOCABULARY, lab_model
 from kvlab.methods import Method
+from kvlab.models.load import prepare
 from kvlab.requests.budget import Budget
 
 STEPS = 6
@@ -22,7 +25,7 @@ Watch = Callable[[], None]
 
 @dataclass(frozen=True)
 class Case:
-    """A model family and type, a prompt, a budget, and how often decoding decides."""
+    """A model family and dtype, a prompt, a budget, and a decision interval."""
 
     family: str = "llama"
     tokens: int = 24
@@ -38,13 +41,13 @@ class Case:
         return f"{self.family} in {kind}, {self.tokens} tokens, {rows}, budget {self.budget}{every}"
 
     def model(self) -> PreTrainedModel:
-        """The tiny model, on kvlab's attention."""
+        """The tiny model with kvlab's attention."""
         return lab_model(self.family, self.dtype)
 
     def cache(self, method: Method, budget: float | int | None = None) -> CompressedCache:
-        """A fresh cache of the method, with this case's budget unless told another."""
-        given = self.budget if budget is None else budget
-        return make_cache(self.model(), method, given, compress_every=self.compress_every)
+        """A fresh cache of the method, by default with this case's budget."""
+        budget = self.budget if budget is None else budget
+        return make_cache(self.model(), method, budget, compress_every=self.compress_every)
 
     def prompt(self) -> tuple[Tensor, Tensor]:
         """Ids and padding mask, (rows, tokens) each."""
@@ -56,12 +59,12 @@ class Case:
         return ids * mask, mask
 
     def slots(self, tokens: Tensor) -> Tensor:
-        """What the budget comes to for prompts of so many tokens, (rows,)."""
+        """The budget in slots (rows,) for prompts of these lengths."""
         return torch.tensor([Budget(self.budget).slots(int(count)) for count in tokens])
 
 
 def cases() -> list[Case]:
-    """The smallest first: so the first that fails is the smallest."""
+    """All cases, smallest first, so that the first failure is the smallest."""
     single = [Case(tokens=tokens, budget=budget) for tokens in (1, 2, 8, 24) for budget in (1, 0.3)]
     kinds = ((torch.float32, 0), (torch.float32, 7), (torch.bfloat16, 7))
     families = [Case(family=family, dtype=dtype, pads=pads) for family, (dtype, pads) in product(FAMILIES, kinds)]
@@ -71,20 +74,67 @@ def cases() -> list[Case]:
 def walk(
     model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor, after: Watch = lambda: None, steps: int = STEPS
 ) -> Tensor:
-    """Logits (rows, steps, vocabulary) of the prompt's end and of forced decode steps; `after` each pass."""
+    """Logits (rows, steps, vocabulary) after the prompt and forced decode steps; calls `after` after each pass."""
     forced = torch.arange(steps)[None].expand(len(ids), -1) * 7 % 90 + 3
-    found = []
+    logits = []
     with torch.inference_mode():
         for step in range(steps):
             new = ids if step == 0 else forced[:, step - 1 : step]
             grown = torch.cat([mask, mask.new_ones(len(ids), step)], 1)
             position = (grown.cumsum(-1) - 1)[:, -new.shape[1] :].clamp_min(0)
             output = model(new, attention_mask=grown, position_ids=position, past_key_values=cache)
-            found.append(output.logits[:, -1].float())
+            logits.append(output.logits[:, -1].float())
             after()
-    return torch.stack(found, 1)
+    return torch.stack(logits, 1)
 
 
 def furthest(ours: Tensor, expected: Tensor) -> float:
-    """The largest difference, of the logit where that is more than 1."""
+    """The largest difference, relative for logits above 1."""
     return float(((ours - expected).abs() / expected.abs().clamp_min(1)).max())
+
+
+VOCABULARY = 97
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "initializer_range": 0.3,
+}
+GROUPED = {"num_key_value_heads": 2, "head_dim": 16}
+# Ordered by difference from a plain decoder: grouped queries; norms on queries and keys; softcapped logits and sliding
+# layers; multi-head attention, partly rotated; multi-query attention with ALiBi.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": GROUPED,
+    "qwen3": GROUPED,
+    "gemma2": {**GROUPED, "sliding_window": 8, "query_pre_attn_scalar": 16},
+    "gpt_neox": {"rotary_pct": 0.5},
+    "falcon": {"multi_query": True, "new_decoder_architecture": False, "alibi": False},
+}
+OUTSIDE = {"falcon": ("intermediate_size",)}
+
+
+@lru_cache(maxsize=2 * len(FAMILIES))
+def plain_model(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A random model with transformers' attention and fixed weights."""
+    return _built(family, dtype)
+
+
+@lru_cache(maxsize=2 * len(FAMILIES))
+def lab_model(family: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The same model with kvlab's attention."""
+    return prepare(_built(family, dtype))
+
+
+def _built(family: str, dtype: torch.dtype) -> PreTrainedModel:
+    shape: dict[str, Any] = {name: value for name, value in SHAPE.items() if name not in OUTSIDE.get(family, ())}
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING[family](**shape, **FAMILIES[family])
+    return (
+        AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False).to(dtype).eval()
+    )

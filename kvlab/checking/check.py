@@ -1,4 +1,4 @@
-"""Holding a method against a property: it holds, it fails in this case, or it does not apply."""
+"""Check a method against a property: it holds, it fails in a case, or it does not apply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvlab.plugins.requested import name_files
 
 @dataclass(frozen=True)
 class Result:
-    """A verdict, and with it how many cases were tried, the smallest that failed, or why it does not apply."""
+    """A verdict with the number of cases, the smallest failing one, or why the property does not apply."""
 
     property: str
     verdict: Literal["holds", "fails", "does not apply"]
@@ -25,25 +25,25 @@ class Result:
 
 
 def check(method: Method, held: Property) -> Result:
-    """Hold a method against one property; whatever the method raises is a failure in that case."""
+    """Check a method against one property; an exception in a case is a failure."""
     if reason := held.applies(method):
         return Result(held.name, "does not apply", reason)
     for case in held.where:
         try:
             wrong = held.broken(method, case)
         except Exception as error:
-            told = (str(error).strip().splitlines() or ["no message"])[0]
-            wrong = f"{type(error).__name__}: {told}"
+            message = (str(error).strip().splitlines() or ["no message"])[0]
+            wrong = f"{type(error).__name__}: {message}"
         if wrong:
             return Result(held.name, "fails", f"{case}: {wrong}")
     return Result(held.name, "holds", f"in {len(held.where)} case{'s' * (len(held.where) > 1)}")
 
 
 def from_file(path: Path) -> dict[str, Method]:
-    """Load a plug-in and return what of it can be checked, as one would write it after --methods.
+    """Load a plug-in and return what can be checked, by its name for --methods.
 
-    Its methods with their defaults, and its parts in a composition with the plainest others. Raises UserError where
-    the file cannot be loaded, or registers neither.
+    These are its methods with their defaults, and its parts composed with default other parts. Raises UserError if the
+    file cannot be loaded or registers neither.
     """
     name_files([path])
     place = str(path.expanduser().absolute())
@@ -51,12 +51,12 @@ def from_file(path: Path) -> dict[str, Method]:
     if plugin.failure:
         raise UserError(plugin.failure)
     brought = plugin.brought
-    found = {name: make_method(name) for name in brought.get("method", [])}
+    methods = {name: make_method(name) for name in brought.get("method", [])}
     for part, registry in REGISTERED.items():
         for name in brought.get(registry.kind, []):
-            found[f"compose:{part}={name}"] = compose(**{part: name})
-    if not found:
+            methods[f"compose:{part}={name}"] = compose(**{part: name})
+    if not methods:
         raise UserError(
             f"{path} registers no method and no part of one to check; it registers {', '.join(brought) or 'nothing'}."
         )
-    return found
+    return methods

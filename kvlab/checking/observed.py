@@ -1,4 +1,4 @@
-"""One walk of a method through a case, with what every property needs to know of it noted after each pass."""
+"""Run a method through a case and record, after each pass, what the properties need."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class LayerAfterPass:
     live: Tensor
     budget: Tensor
     newest: Tensor  # the largest position among valid slots
-    votes: Tensor  # of valid slots, and of tokens dropped
+    votes: Tensor  # of valid slots and dropped tokens
     tokens_seen: Tensor
     finite: bool  # keys, values and log masses of valid slots
 
     @property
     def place(self) -> str:
-        """Where and when, for a sentence."""
+        """Layer and step, as part of a message."""
         return f"in layer {self.layer} after {'the prompt' if self.step == 0 else f'decode step {self.step}'}"
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Logits (rows, steps, vocabulary), the layers after each pass, and bytes: (layer, told, taken) at the end."""
+    """Logits (rows, steps, vocabulary), layers after each pass, and final bytes (layer, reported, actual)."""
 
     logits: Tensor
     layers: tuple[LayerAfterPass, ...]
@@ -44,21 +44,21 @@ class Observed:
 
 @lru_cache(maxsize=64)
 def observed(method: Method, case: Case) -> Observed:
-    """Walk once; asked again for the same method and case, it is the same walk."""
+    """Run the case once; cached per method and case."""
     cache, (ids, mask) = case.cache(method), case.prompt()
-    found: list[LayerAfterPass] = []
+    states: list[LayerAfterPass] = []
     passes = 0
 
-    def look() -> None:
+    def record() -> None:
         nonlocal passes
-        found.extend(_noted(layer, passes) for layer in cache.compressed_layers())
+        states.extend(_state(layer, passes) for layer in cache.compressed_layers())
         passes += 1
 
-    logits = walk(case.model(), cache, ids, mask, look)
-    return Observed(logits, tuple(found), _allocated(cache))
+    logits = walk(case.model(), cache, ids, mask, record)
+    return Observed(logits, tuple(states), _allocated(cache))
 
 
-def _noted(layer: CompressedLayer, step: int) -> LayerAfterPass:
+def _state(layer: CompressedLayer, step: int) -> LayerAfterPass:
     slots = layer.slots
     assert slots is not None and layer.budget is not None
     valid = slots.valid
@@ -69,7 +69,7 @@ def _noted(layer: CompressedLayer, step: int) -> LayerAfterPass:
         slots.live(),
         layer.budget.clone(),
         slots.position.masked_fill(~valid, -1).amax(-1),
-        slots.votes.masked_fill(~valid, 0).sum(-1) + layer.dropped,
+        slots.votes.masked_fill(~valid, 0).sum(-1) + layer.evicted_votes,
         layer.tokens_seen.clone(),
         all(bool(torch.isfinite(part).all()) for part in parts),
     )
@@ -77,12 +77,12 @@ def _noted(layer: CompressedLayer, step: int) -> LayerAfterPass:
 
 def _allocated(cache: CompressedCache) -> tuple[tuple[int, int, int], ...]:
     rows = []
-    for layer, told in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
+    for layer, reported in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
         taken: dict[int, int] = {}
         for table in layer.tables:
             state = [*table.slots.own().values(), *table.head_state.values()]
             for tensor in (table.slots.keys, table.slots.values, *state):
                 storage = tensor.untyped_storage()
                 taken[storage.data_ptr()] = storage.nbytes()
-        rows.append((layer.layer_idx, told.allocated_bytes, sum(taken.values())))
+        rows.append((layer.layer_idx, reported.allocated_bytes, sum(taken.values())))
     return tuple(rows)

@@ -1,17 +1,16 @@
-"""What must hold of any method, each as a function of a method and a case that says what is wrong, or nothing."""
+"""Properties of any method, each a function of a method and a case that returns what is wrong, or ""."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
-from kvlab.checking.case import Case, cases, furthest, walk
-from kvlab.checking.models import plain_model
-from kvlab.checking.no_reading import NoReading
+from kvlab.checking.case import Case, cases, furthest, plain_model, walk
 from kvlab.checking.observed import observed
 from kvlab.common.errors import UserError
 from kvlab.methods import Method
@@ -22,9 +21,9 @@ WARM, WATCHED = 12, 4
 
 @dataclass(frozen=True)
 class Property:
-    """`name` finishes the sentence "it holds that ..."; `broken` says what is wrong in a case, or "".
+    """A property: `broken` returns what is wrong in a case, or ""; `where` are its cases, smallest first.
 
-    `applies` says why a method is none of its business, or "". `where` are its cases, the smallest first.
+    `applies` returns why the property does not apply to a method, or "".
     """
 
     name: str
@@ -34,7 +33,7 @@ class Property:
 
 
 def full_budget_is_plain(method: Method, case: Case) -> str:
-    """With everything kept the logits are those of transformers without kvlab."""
+    """With a full budget the logits equal those of transformers without kvlab."""
     ids, mask = case.prompt()
     ours = walk(case.model(), case.cache(method, 1.0), ids, mask)
     plain = plain_model(case.family, case.dtype)
@@ -43,28 +42,28 @@ def full_budget_is_plain(method: Method, case: Case) -> str:
 
 
 def budget_is_kept(method: Method, case: Case) -> str:
-    """No head holds more than it was allotted, and what all were allotted is the budget on average."""
+    """No head holds more slots than allocated, and the mean allocation is the budget."""
     pipeline, layers = method.pipeline(), observed(method, case).layers
     for found in layers:
         on_top = case.compress_every - 1 + pipeline.buffer if pipeline.decode else found.step
         over = int((found.live - found.budget).max()) - on_top
         if over > 0:
             return f"{over} slots too many {found.place}"
-    allotted = torch.stack([found.budget.float().mean(-1) for found in layers if found.step > 0]).mean(0)
-    asked = case.slots(case.prompt()[1].sum(-1))
-    if method.needs_budget and bool((allotted > asked + 1e-3).any()):
-        return f"{float(allotted.max()):g} slots a head were allotted where {int(asked.max())} were asked for"
+    allocated = torch.stack([found.budget.float().mean(-1) for found in layers if found.step > 0]).mean(0)
+    budget = case.slots(case.prompt()[1].sum(-1))
+    if method.needs_budget and bool((allocated > budget + 1e-3).any()):
+        return f"{float(allocated.max()):g} slots per head were allocated, but the budget is {int(budget.max())}"
     return ""
 
 
 def newest_stays(method: Method, case: Case) -> str:
-    """The token just read has a slot of its own."""
+    """The newest token has a slot of its own."""
     wrong = (found for found in observed(method, case).layers if (found.newest != found.tokens_seen[:, None] - 1).any())
     return next((f"the newest token has no slot {found.place}" for found in wrong), "")
 
 
 def votes_sum_to_tokens(method: Method, case: Case) -> str:
-    """Every token seen is in exactly one slot, or was dropped."""
+    """Every token seen is in exactly one slot or dropped."""
     for found in observed(method, case).layers:
         seen = found.tokens_seen[:, None].expand_as(found.votes).float()
         if not torch.allclose(found.votes, seen):
@@ -74,7 +73,7 @@ def votes_sum_to_tokens(method: Method, case: Case) -> str:
 
 
 def everything_is_finite(method: Method, case: Case) -> str:
-    """No slot in use, and no logit, is infinite or not a number."""
+    """No valid slot and no logit is infinite or NaN."""
     seen = observed(method, case)
     if not bool(torch.isfinite(seen.logits).all()):
         return "a logit is infinite or not a number"
@@ -82,13 +81,13 @@ def everything_is_finite(method: Method, case: Case) -> str:
 
 
 def memory_is_what_tensors_take(method: Method, case: Case) -> str:
-    """The memory table says the bytes that the slots' tensors really hold."""
+    """The memory table reports the bytes that the slots' tensors take."""
     wrong = (row for row in observed(method, case).allocated if row[1] != row[2])
-    return next((f"layer {layer} says {told:,} bytes and takes {taken:,}" for layer, told, taken in wrong), "")
+    return next((f"layer {layer} reports {told:,} bytes and takes {taken:,}" for layer, told, taken in wrong), "")
 
 
 def padded_is_alone(method: Method, case: Case) -> str:
-    """A row of a left-padded batch gets what it would get by itself."""
+    """A row of a left-padded batch equals the same row alone."""
     ids, mask = case.prompt()
     together = observed(method, case).logits
     for row, skip in ((0, 0), (1, case.pads)):
@@ -100,7 +99,7 @@ def padded_is_alone(method: Method, case: Case) -> str:
 
 
 def second_turn_is_one_long_turn(method: Method, case: Case) -> str:
-    """With everything kept, a prompt in two turns gives the logits of the whole."""
+    """With a full budget, a prompt in two turns gives the same logits as in one."""
     ids, _ = case.prompt()
     half = case.tokens // 2
     with torch.inference_mode():
@@ -112,14 +111,14 @@ def second_turn_is_one_long_turn(method: Method, case: Case) -> str:
 
 
 def seed_decides(method: Method, case: Case) -> str:
-    """The same seed gives the same numbers again, to the bit."""
+    """The same seed gives bit-identical logits."""
     ids, mask = case.prompt()
     first, again = observed(method, case).logits, walk(case.model(), case.cache(method), ids, mask)
     return "" if torch.equal(first, again) else f"a second run differs by {furthest(first, again):.1e}"
 
 
 def chunks_are_the_whole(method: Method, case: Case) -> str:
-    """A prompt that comes in chunks gives what the whole prompt gives."""
+    """A chunked prompt gives the same result as the whole prompt."""
     ids, _ = case.prompt()
     whole, cache, end = observed(method, case).logits, case.cache(method), 0
     with torch.inference_mode():
@@ -132,7 +131,7 @@ def chunks_are_the_whole(method: Method, case: Case) -> str:
 
 
 def steps_do_not_wait(method: Method, case: Case) -> str:
-    """A decode step at the budget reads nothing from the device, so it can be captured in a CUDA graph."""
+    """A decode step at the budget does not synchronise, so it can be captured in a CUDA graph."""
     cache, (ids, _) = case.cache(method), case.prompt()
     with torch.inference_mode():
         case.model()(ids, past_key_values=cache)
@@ -148,7 +147,7 @@ def steps_do_not_wait(method: Method, case: Case) -> str:
 
 
 def generate_works(method: Method, case: Case) -> str:
-    """The cache is a drop-in for `past_key_values` in transformers' `generate`."""
+    """The cache works as `past_key_values` of transformers' `generate`."""
     ids, _ = case.prompt()
     model: Any = case.model()
     options = {"do_sample": False, "max_new_tokens": 4, "min_new_tokens": 4, "pad_token_id": 0}
@@ -172,9 +171,8 @@ def _needs_budget(method: Method) -> str:
 
 
 def _takes_chunks(method: Method) -> str:
-    case = LONG
     try:
-        case.cache(method).expect(case.tokens, _chunk(case))
+        LONG.cache(method).expect(LONG.tokens, _chunk(LONG))
     except UserError as error:
         return str(error)
     return ""
@@ -214,3 +212,42 @@ PROPERTIES = (
     Property("a decode step waits for nothing", steps_do_not_wait, (LONG,), _acts_while_decoding),
     Property("generate() takes the cache", generate_works, ONE_A_FAMILY),
 )
+
+
+READS = {"_local_scalar_dense", "item", "equal", "is_nonzero"}
+DATA_DEPENDENT = {"nonzero", "masked_select", "unique", "_unique2", "unique_consecutive", "bincount", "nonzero_numpy"}
+PINS = {"_pin_memory", "pin_memory", "is_pinned"}
+INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+
+
+class NoReading(TorchDispatchMode):
+    """Raise AssertionError for operations that synchronise or whose result's shape depends on values.
+
+    Neither can be captured in a CUDA graph, nor can random numbers, whose state is on the host, nor pinning memory.
+    `shapes` collects the shapes of all results, to be compared between steps.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[str, tuple[int, ...]]] = []
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Sequence[type], given: Sequence[Any] = (), named: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = operation.overloadpacket.__name__
+        assert name not in READS, f"{name} reads a number from the device"
+        assert name not in DATA_DEPENDENT, f"the shape of what {name} gives depends on values"
+        # A dropout of zero, as in eval mode, draws no random numbers.
+        idle = "scaled_dot_product" in name or (name == "dropout" and (given[1] == 0 or not given[2]))
+        seeded = torch.Tag.nondeterministic_seeded in operation.tags and not idle
+        assert not seeded, f"{name} draws from a generator's state"
+        assert name not in PINS and not (named or {}).get("pin_memory"), f"{name} takes pinned memory"
+        if operation._overloadname in ("Tensor", "self_Tensor") and name == "repeat_interleave":
+            assert (named or {}).get("output_size") is not None, f"the shape of what {name} gives depends on values"
+        if name in INDEXES:
+            kinds = [index.dtype for index in given[1] if isinstance(index, torch.Tensor)]
+            assert not {torch.bool, torch.uint8} & set(kinds), "indexing with a mask depends on its values"
+        result = operation(*given, **(named or {}))
+        if isinstance(result, torch.Tensor):
+            self.shapes.append((name, tuple(result.shape)))
+        return result

@@ -13,22 +13,20 @@ from kvlab.cli.compare import compare, run
 from kvlab.cli.data import data_commands
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
-from kvlab.cli.fit import fit
+from kvlab.cli.fit import fit, profile, train_less
 from kvlab.cli.lm_eval import lm_eval
 from kvlab.cli.methods import methods
 from kvlab.cli.models import models
 from kvlab.cli.options.plugins import with_plugins
-from kvlab.cli.options.table_export import table
+from kvlab.cli.options.tables import table
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
-from kvlab.cli.profile import profile
 from kvlab.cli.prompts import prompts_commands
 from kvlab.cli.report import report
 from kvlab.cli.restore import killed
 from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
-from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text

@@ -1,4 +1,4 @@
-"""`kvlab atlas fill` and `ship`: measure what the atlas draws from, small; and pack it as it comes with kvlab."""
+"""`kvlab atlas`: measure what the atlas draws from, at a small size; pack it for shipping; print the scorecard."""
 
 from __future__ import annotations
 
@@ -8,54 +8,58 @@ from typing import Annotated
 
 import typer
 
-atlas_commands = typer.Typer(help="Fill the figure atlas, and see what it says of each paper.", no_args_is_help=True)
+atlas_commands = typer.Typer(
+    help="Fill the figure atlas, and print how many claims of each paper hold.", no_args_is_help=True
+)
 
 
 @atlas_commands.command("fill")
 def fill(
     out: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs"),
     only: Annotated[str, typer.Option(help="exhibits, such as keepkv/fig-3,gvote/fig-1; all without it")] = "",
-    prompts: Annotated[int, typer.Option(min=1, help="texts that are recorded")] = 8,
+    prompts: Annotated[int, typer.Option(min=1, help="texts to record")] = 8,
     samples: Annotated[int, typer.Option(min=1, help="prompts for each task and length of an evaluation")] = 5,
     length: Annotated[int, typer.Option(min=64, help="tokens of an evaluation's prompt")] = 384,
-    minutes: Annotated[float, typer.Option(help="begin nothing new after so long; run it again to go on")] = 1e9,
+    minutes: Annotated[float, typer.Option(help="start nothing new after this; run it again to continue")] = 1e9,
 ) -> None:
-    """Measure on mini what the exhibits draw from; what lies in the folder is not measured again."""
-    from kvlab.atlas.fill import commands_of
-    from kvlab.forms.fill_atlas import Small, filling
+    """Measure on mini what the exhibits draw from; what is in the folder already is not measured again."""
+    from kvlab.atlas.fill import measurements_of
+    from kvlab.common.formatting import format_duration
+    from kvlab.forms.fill_atlas import FillSize, fill_jobs
     from kvlab.jobs.run_inline import run_here
 
-    commands = commands_of(out, [key for key in only.split(",") if key])
-    work = filling(commands, Small(prompts, samples, (length,)))
+    measurements = measurements_of(out, [key for key in only.split(",") if key])
+    jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
     stop = time.monotonic() + 60 * minutes
-    for place, ordered in enumerate(work, 1):
+    for place, job in enumerate(jobs, 1):
         if time.monotonic() > stop:
-            typer.echo(f"{len(work) - place + 1} of {len(work)} are left: run it again to go on.")
+            typer.echo(f"{len(jobs) - place + 1} of {len(jobs)} are left: run it again to continue.")
             raise typer.Exit(3)
         begun = time.monotonic()
-        title = run_here(ordered.work, out, stop)
-        typer.echo(f"{place} of {len(work)}  {title}  {time.monotonic() - begun:.0f} s")
+        title = run_here(job, out, stop)
+        typer.echo(f"{place} of {len(jobs)}  {title}  {format_duration(time.monotonic() - begun)}")
 
 
 @atlas_commands.command("ship")
 def ship(
     runs: Annotated[Path, typer.Option(help="the folder that was filled")] = Path("runs"),
-    to: Annotated[Path, typer.Option(help="where the results go that come with kvlab")] = Path("assets/results"),
-    machine: Annotated[str, typer.Option(help="what it was measured on, in words")] = "two CPU cores",
-    only: Annotated[str, typer.Option(help="exhibits of evaluations that join what is there, as of `fill`")] = "",
+    to: Annotated[Path, typer.Option(help="the folder of the shipped results")] = Path("assets/results"),
+    machine: Annotated[str, typer.Option(help="the machine that measured it")] = "two CPU cores",
+    only: Annotated[str, typer.Option(help="exhibits of evaluations to add to what is there, as of `fill`")] = "",
 ) -> None:
-    """Pack a filled folder as the results that come with kvlab."""
+    """Pack a filled folder as the results that ship with kvlab."""
     from kvlab.atlas.pack_shipped import pack, pack_also
+    from kvlab.common.formatting import format_bytes
 
     keys = [key for key in only.split(",") if key]
-    typer.echo(f"{(pack_also(runs, to, keys) if keys else pack(runs, to, machine)) / 1e6:.1f} MB in {to}")
+    size = pack_also(runs, to, keys) if keys else pack(runs, to, machine)
+    typer.echo(f"{format_bytes(size)} in {to}")
 
 
 @atlas_commands.command("scores")
 def scores(runs: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs")) -> None:
-    """What is said of each paper's claims, from the folder or from what comes with kvlab."""
+    """Print how many claims of each paper hold, from the folder or from the shipped results."""
     from kvlab.atlas.scorecard import scorecard
 
     for line in scorecard(runs).itertuples():
-        told = f"{line.holds} hold, {line.fails} do not, {line.open} not enough to say"
-        typer.echo(f"{line.title:12} {told}")
+        typer.echo(f"{line.title:12} {line.holds} hold, {line.fails} do not, {line.open} not enough to say")

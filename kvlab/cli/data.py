@@ -15,7 +15,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 
 if TYPE_CHECKING:
-    from kvlab.evaluate.data_check import Checked, Lengths
+    from kvlab.evaluate.data_check import FileCheck, Lengths
 
 SHOWN_LINES = 20
 
@@ -53,7 +53,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _show(found: Checked, model: str) -> None:
+def _show(found: FileCheck, model: str) -> None:
     lines: list[tuple[str, Any]] = [
         ("file", found.path),
         ("benchmark", f"{found.benchmark} (--data {found.form}={found.path})"),
@@ -83,7 +83,7 @@ def _lengths(found: Lengths) -> str:
     return f"median {found.median:,.0f}, 95 % at most {found.p95:,.0f}, longest {found.longest:,}"
 
 
-def _cut(found: Checked) -> str:
+def _cut(found: FileCheck) -> str:
     allowed = f"a prompt may have {found.most:,} tokens"
     if not found.shortened:
         return f"nothing ({allowed})"

@@ -63,8 +63,7 @@ def evaluate(
     *,
     loading: ModelOptions,
     preset: Annotated[
-        str,
-        typer.Option(help="a paper's table from files in --data DIR, such as keepkv-table2: ours beside theirs"),
+        str, typer.Option(help="a paper's table from files in --data DIR, such as keepkv-table2: ours beside theirs")
     ] = "",
     table: Annotated[Path | None, typer.Option(help="write the scores to FILE.md or FILE.tex, with intervals")] = None,
     figure: Annotated[Path | None, typer.Option(help="with --preset: draw ours beside theirs to FILE.html")] = None,
@@ -76,12 +75,12 @@ def evaluate(
     from kvlab.cli.options.tables import print_wide
     from kvlab.common.terminal import standard_error
     from kvlab.evaluate import request_parser
+    from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request import EvalJob
     from kvlab.evaluate.results.summary import summarize
     from kvlab.evaluate.results.table import summary_json, summary_table
-    from kvlab.evaluate.tasks_fit import check_tasks
     from kvlab.methods import spec
 
     fields: dict[str, Any] = {
@@ -127,7 +126,7 @@ def evaluate(
         **fields,
     )
     errors = standard_error()
-    if told := spec.own_bytes(methods, budgets):
+    if told := spec.unused_byte_budgets(methods, budgets):
         errors.print(told)
     if not force:
         check_fits(EvalJob(name="asked", request=request), Path())

@@ -65,3 +65,51 @@ def fit(
     job_id = jobs.submit(runs, job)
     jobs.ensure_worker(runs)
     typer.echo(f"job {job_id}: /new_run?job={job_id} on the dashboard; the file will be {fitted_file(runs, queue)}")
+
+
+@grouped
+def train_less(
+    corpus: Annotated[
+        Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file of feature maps, for less:weights=FILE.")] = Path(
+        "less.safetensors"
+    ),
+    rank: Annotated[int, typer.Option(help="Features a head: rows of its state.")] = 8,
+    minutes: Annotated[float, typer.Option(help="Processor minutes for watching the model and fitting.")] = 3.0,
+    hidden: Annotated[int, typer.Option(help="Hidden units of each map.")] = 64,
+    form: Annotated[str, typer.Option(help="exponential, or gelu (the paper's).")] = "exponential",
+    length: Annotated[int, typer.Option(help="Tokens of each window of text.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Of the windows, the budgets and the first weights.")] = 0,
+    *,
+    loading: LoadingOptions,
+) -> None:
+    """Fit the feature maps of `less` to a model from text; the model itself is not changed."""
+    from kvlab.fitting.less import LessRequest, fit_less  # torch is slow to import
+
+    chosen: Any = form
+    fitted = {"rank": rank, "hidden": hidden, "form": chosen, "minutes": minutes, "length": length, "seed": seed}
+    fit_less(LessRequest(corpus=corpus, **fitted, **asdict(loading)), out, say=typer.echo)
+
+
+@grouped
+def profile(
+    texts: Annotated[
+        Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file, for duoattention:profile=FILE.")] = Path("profile.safetensors"),
+    windows: Annotated[int, typer.Option(help="How many windows of text are read.")] = 8,
+    length: Annotated[int, typer.Option(help="Tokens of each window.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Of the windows.")] = 0,
+    *,
+    loading: LoadingOptions,
+) -> None:
+    """Read off what one cut over all layers and heads gives each head, at four budgets, for `allocate=profile`."""
+    from kvlab.fitting.profile import BUDGETS, ProfileRequest, make_profile  # torch is slow to import
+
+    request = ProfileRequest(texts=texts, windows=windows, length=length, seed=seed, **asdict(loading))
+    shares = make_profile(request, out, say=typer.echo)
+    for budget, by_layer in zip(BUDGETS, shares.sum(-1).tolist(), strict=True):
+        parts = ", ".join(f"{100 * share:.0f}" for share in by_layer)
+        typer.echo(f"at {100 * budget:g} % the layers get, in per cent of all slots: {parts}")
+    typer.echo(f"wrote {out}")

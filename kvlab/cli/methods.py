@@ -41,7 +41,7 @@ def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
     from kvlab.methods import make_method
 
     try:
-        return dict(make_method(method, **settings).held())
+        return dict(make_method(method, **settings).footprints())
     except UserError as error:
         return str(error)
 

@@ -91,10 +91,10 @@ def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], c
 
 def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
     """The table's choices; where methods are named, these of them, with what options are named beside."""
-    from kvlab.requests.method_spec import parse_named, split_list
+    from kvlab.requests.method_spec import parse_spec, split_list
 
     every = table.choices()
-    named = [parse_named(text) for text in split_list(methods)]
+    named = [parse_spec(text) for text in split_list(methods)]
     own = {choice.method for choice in every}
     for name, _ in named:
         if name not in own:
@@ -126,13 +126,13 @@ def _request(
 
 
 def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
-    from kvlab.engine.progress import before_steps
+    from kvlab.engine.progress import download_reporter
     from kvlab.evaluate.harness import evaluate
     from kvlab.evaluate.progress import shown_progress
     from kvlab.models.model_cache import held_model
 
     with shown_progress(errors) as listener:
-        loaded = held_model(request, before_steps(listener))
+        loaded = held_model(request, download_reporter(listener))
         able, notes = _able(loaded, request.choices)
         result = evaluate(request.model_copy(update={"choices": able}), out, loaded, on_progress=listener)
     for note in [*notes, *result.notes]:

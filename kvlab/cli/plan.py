@@ -74,7 +74,7 @@ def _machine(device: str, root: Path, memory: str | None, devices: int | None) -
 
 def parse_memory(text: str) -> int:
     """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
-    from kvlab.server.units import bytes_of
+    from kvlab.server.quotas import bytes_of
 
     try:
         return bytes_of(text)
@@ -86,7 +86,7 @@ def _show(made: Plan) -> None:
     from rich.table import Table
 
     from kvlab.cli.options.tables import print_wide
-    from kvlab.planning.parts import in_words
+    from kvlab.common.formatting import format_bytes
 
     model, places = made.model, {"device": made.machine.device, "host": "host", "disk": "disk"}
     counted = "counted" if model.counted else "worked out from the shape"
@@ -96,11 +96,11 @@ def _show(made: Plan) -> None:
     )
     parts = Table("part", "where", "at most", "what it is", caption="not all of it at the same time")
     for part in made.parts:
-        parts.add_row(part.name, places[part.place], in_words(part.bytes), part.why)
+        parts.add_row(part.name, places[part.place], format_bytes(part.bytes), part.why)
     print_wide(parts)
     stages = Table("at its worst moment", "device", "host")
     for phase in made.stages.values():
-        stages.add_row(phase.name, *(in_words(phase.bytes_on(place)) for place in ("device", "host")))
+        stages.add_row(phase.name, *(format_bytes(phase.bytes_on(place)) for place in ("device", "host")))
     print_wide(stages)
     typer.echo(f"Time, without loading: {made.seconds or 'not known, as nothing has run on this device yet'}.")
     typer.echo(made.verdict)

@@ -19,7 +19,7 @@ def killed(
     from rich.status import Status
     from rich.text import Text
 
-    from kvlab.analysis.comparison.restore import found_table, sentence
+    from kvlab.analysis.comparison.restore import search_table, sentence
     from kvlab.common.terminal import standard_error
     from kvlab.requests.compare import RescueRequest
     from kvlab.restore import rescue
@@ -39,7 +39,7 @@ def killed(
         return
     found = Rescue.model_validate_json(path.read_bytes())
     typer.echo(sentence(found, open_run(root / name)))
-    for row in found_table(found).itertuples():
+    for row in search_table(found).itertuples():
         typer.echo(
             f"  {row.search}: {row.outcome} ({row.slots:+,} slots, {row.tried} reruns, mean KL {row.mean_kl:.3g})"
         )

@@ -153,18 +153,18 @@ def thin_old(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
 ) -> None:
     """Remove the arrays of old recordings to make room; tables and texts stay, and so do starred comparisons."""
-    from kvlab.common.formatting import in_words
-    from kvlab.server.units import seconds_of
+    from kvlab.common.formatting import format_bytes
+    from kvlab.server.quotas import seconds_of
     from kvlab.trace.thinning import thin, thinnable
 
     found = thinnable(_folder(root), seconds_of(older_than))
-    size = in_words(sum(run.bytes for run in found))
+    size = format_bytes(sum(run.bytes for run in found))
     if dry_run:
         for run in found:
-            typer.echo(f"{run.created[:10]}  {in_words(run.bytes):>9}  {run.run_id}  {run.title[:60]}")
+            typer.echo(f"{run.created[:10]}  {format_bytes(run.bytes):>9}  {run.run_id}  {run.title[:60]}")
         typer.echo(f"{size} of arrays in {len(found)} runs would go; nothing was changed")
         return
-    typer.echo(f"{in_words(thin(root, found))} freed in {len(found)} runs")
+    typer.echo(f"{format_bytes(thin(root, found))} freed in {len(found)} runs")
 
 
 @runs_commands.command("export")

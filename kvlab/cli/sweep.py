@@ -64,7 +64,7 @@ def plan(
     from kvlab.sweep.state import state
 
     models = [name.strip() for name in asked.pop("model").split(",") if name.strip()]
-    requests = [requested(model=model, **asked).with_whole_paths() for model in dict.fromkeys(models)]
+    requests = [requested(model=model, **asked).with_absolute_paths() for model in dict.fromkeys(models)]
     made, notes = make_sweep(requests, block)
     write_plan(folder, made)
     for note in notes:

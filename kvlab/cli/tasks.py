@@ -56,8 +56,8 @@ def tasks(
 def _problem(request: str) -> str:
     """Why a prompt of the evaluation cannot be made (`kvlab.forms.eval_form`); empty where each can."""
     from kvlab.common.errors import UserError
+    from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.request import EvalRequest
-    from kvlab.evaluate.tasks_fit import check_tasks
 
     try:
         check_tasks(EvalRequest.model_validate_json(request))

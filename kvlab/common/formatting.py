@@ -1,8 +1,9 @@
-"""Numbers with what they rest on, in words: a range or a 95 % interval, how many prompts, parts left out; and bytes."""
+"""Numbers as text: ranges and 95 % intervals with their number of prompts, durations, bytes, and lists of words."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 Show = Callable[[float], str]  # must never print a larger number below a smaller one
@@ -55,8 +56,23 @@ def mean_words(mean: float, low: float, high: float, n: int, show: Show = short)
     return range_words(mean, low, high, show, f"n = {n:,}")
 
 
-def in_words(size: float) -> str:
-    """Bytes as people say them: `812 MB`, `3.1 GB`."""
+def format_duration(seconds: float, rough: bool = False) -> str:
+    """`8 s`, `2 min 05 s` or `1 h 02 min`; an estimate is `rough`: `75 s`, `12 min` or `3.5 h`."""
+    if rough and seconds >= 90:
+        return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if rough or seconds < 60:
+        return f"{max(seconds, 1) if rough else seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def time_left(elapsed: float, share: float) -> str:
+    """`about 6 min left` if the rest goes as fast as the `share` done in `elapsed` seconds; "" if nothing is done."""
+    return f"about {format_duration(elapsed * (1 - share) / share, rough=True)} left" if share > 0 else ""
+
+
+def format_bytes(size: float) -> str:
+    """`812 MB`, `3.1 GB`; decimal units."""
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= 0.9995 * unit:
             return f"{size / unit:.{0 if size >= 99.5 * unit else 1}f} {name}"
@@ -75,3 +91,12 @@ def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
 def listed(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
+
+
+# A whole path of at least two parts, that is no part of an address or of a longer word.
+PATH = re.compile(r"(?<![\w:/.])~?(?:/[\w.@+~=-]*[\w@+~=-]){2,}/?")
+
+
+def hide_paths(text: str) -> str:
+    """The text with every whole path cut down to its last part."""
+    return PATH.sub(lambda found: "…/" + found[0].rstrip("/").rsplit("/", 1)[-1], text)

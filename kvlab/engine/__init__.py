@@ -1,4 +1,4 @@
-"""Running a model with compressed caches and recording what happened."""
+"""Run a model with compressed caches and record what happens."""
 
 from kvlab.engine.compare import compare, run
 

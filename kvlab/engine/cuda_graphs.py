@@ -1,8 +1,8 @@
-"""Decoding with captured steps: what the device does for a token is recorded once, and replayed for the tokens after.
+"""Decode with captured steps: capture the device's work for a token once and replay it for later tokens.
 
-A step of a method with a fixed budget is one of two kinds, with a decision at its end or without. Either does the same
-work on the same tensors every time, so each is captured when it comes up a second time in the same state, on CUDA as a
-CUDA graph, elsewhere as a graph of aten operations. The host only picks the kind, by counters of its own.
+With a fixed budget a step either ends with a decision or does not. Each kind does the same work on the same tensors
+every time, so it is captured on its second occurrence in the same state: as a CUDA graph on CUDA, elsewhere as a graph
+of aten operations. The host only picks the kind, using its own counters.
 """
 
 from __future__ import annotations
@@ -19,23 +19,30 @@ from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.kernels.cpu import recorded
-from kvlab.cache.replay.steps import cannot_repeat, count_step, decides_next, host_counts, kind_of_next, put_host_counts
+from kvlab.cache.replay.steps import (
+    count_step,
+    decides_next,
+    host_counts,
+    kind_of_next,
+    put_host_counts,
+    replay_obstacle,
+)
 
-MOST_KINDS = 8  # captured at once: two are enough, more come up where a table grows by blocks
+MOST_KINDS = 8  # captured at once: two are enough unless a table grows by blocks
 
 
 class Captured(Protocol):
-    """Recorded work; the step it was recorded from has been done."""
+    """Captured work; the step it was captured from has been executed."""
 
     output: Tensor
 
     def replay(self) -> Tensor:
-        """Do it again, on the same tensors."""
+        """Run it again on the same tensors."""
         ...
 
 
 class CudaGraph:
-    """Work as a CUDA graph."""
+    """Work captured as a CUDA graph."""
 
     def __init__(self, work: Callable[[], Tensor]) -> None:
         self._graph = torch.cuda.CUDAGraph()
@@ -44,13 +51,13 @@ class CudaGraph:
         self._graph.replay()  # capturing runs nothing
 
     def replay(self) -> Tensor:
-        """The logits, in the graph's own memory: the next replay overwrites them."""
+        """The logits, in the graph's memory: the next replay overwrites them."""
         self._graph.replay()
         return self.output
 
 
 class OperationGraph:
-    """Work as a list of aten operations with all host values baked in: what a CUDA graph is, on any device."""
+    """Work captured as a list of aten operations with host values baked in, like a CUDA graph but on any device."""
 
     def __init__(self, work: Callable[[], Tensor]) -> None:
         done: list[Tensor] = []
@@ -59,7 +66,7 @@ class OperationGraph:
             done.append(work())
             return done[0]
 
-        # Without a context of its own, each operation's shape would be noted in a new FakeTensorMode: half of the time.
+        # Without its own context every operation would create a FakeTensorMode, which takes half of the time.
         with tracing(TracingContext(FakeTensorMode())), recorded():
             self._graph = make_fx(traced)()
         self.output = done[0].clone()
@@ -71,25 +78,25 @@ class OperationGraph:
 
 
 class CapturedDecoder:
-    """Decode steps of one token a row over a compressed cache that holds its prompt.
+    """Decode one token per row over a compressed cache that holds its prompt.
 
-    `position_ids` (B, 1) is where the next tokens stand; without it, right behind what the cache has seen. A step that
-    cannot be captured runs as ever, and `why_not` says why. The same autograd mode must hold for the prompt and here.
+    `position_ids` (B, 1) are those of the next tokens; default: the cache's sequence length. A step that cannot be
+    captured runs eagerly, and `why_not` gives the reason. The prompt and the steps need the same autograd mode.
     """
 
     def __init__(self, model: PreTrainedModel, cache: CompressedCache, position_ids: Tensor | None = None) -> None:
         self.model, self.cache = model, cache
-        self.why_not = cannot_repeat(cache)
+        self.why_not = replay_obstacle(cache)
         self.replayed = 0
         rows = len(cache.compressed_layers()[0].lengths) if not self.why_not else 1
         start = torch.full((rows, 1), cache.get_seq_length()) if position_ids is None else position_ids
         self._position = start.to(model.device, torch.int64, copy=True)
         self._token: Tensor | None = None
         self._graphs: dict[Hashable, Captured] = {}
-        self._met: set[Hashable] = set()
+        self._seen_kinds: set[Hashable] = set()
 
     def __call__(self, token: Tensor) -> Tensor:
-        """Logits (B, V) after `token` (B, 1); they hold until the next call."""
+        """Logits (B, V) after `token` (B, 1), valid until the next call."""
         if self._token is None:
             self._token = token.clone()
         self._token.copy_(token)
@@ -99,17 +106,17 @@ class CapturedDecoder:
             count_step(self.cache)
             self.replayed += 1
             return output
-        if kind is None or kind not in self._met or len(self._graphs) == MOST_KINDS:
-            self._met.add(kind)
+        if kind is None or kind not in self._seen_kinds or len(self._graphs) == MOST_KINDS:
+            self._seen_kinds.add(kind)
             return self._pass()
         return self._capture(kind)
 
     def _kind(self) -> Hashable:
-        known = kind_of_next(self.cache)
-        return None if known is None else (decides_next(self.cache), known)
+        state = kind_of_next(self.cache)
+        return None if state is None else (decides_next(self.cache), state)
 
     def _capture(self, kind: Hashable) -> Tensor:
-        """Record this step, which is done on the way; a device that refuses is asked no more."""
+        """Capture this step, which also executes it; after a failure nothing is captured any more."""
         capture = CudaGraph if self.model.device.type == "cuda" else OperationGraph
         before = host_counts(self.cache)
         try:

@@ -1,8 +1,10 @@
-"""What ran where: versions, device, and the model's shape."""
+"""Versions, device and model shape that a run's record states."""
 
 from __future__ import annotations
 
 import platform
+import time
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
@@ -10,8 +12,10 @@ import torch
 
 from kvlab.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
+from kvlab.engine.forward import synchronize
 from kvlab.methods.core.rotary import Rotary
 from kvlab.models.load import LoadedModel
+from kvlab.planning.seconds import Speed
 from kvlab.plugins.load import stamps
 from kvlab.trace.schema import ModelShape
 
@@ -33,10 +37,10 @@ def device_name(device: torch.device) -> str:
 
 
 def model_shape(loaded: LoadedModel) -> ModelShape:
-    """What figures need to know of the model."""
+    """The model's dimensions, as recorded for the figures."""
     config = loaded.model.config.get_text_config(decoder=True)
-    heads, own = config.num_attention_heads, full_attention_config(config)
-    # Frequencies that change with length are no property of the model, and of no run that lasts.
+    heads, attention = config.num_attention_heads, full_attention_config(config)
+    # Frequencies that change with the text's length are not a property of the model.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
     return ModelShape(
         name=loaded.name,
@@ -44,7 +48,7 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=heads,
         num_key_value_heads=num_key_value_heads(config),
-        head_dim=getattr(own, "head_dim", None) or config.hidden_size // heads,
+        head_dim=getattr(attention, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
         **({} if rotary is None else _rotation(rotary, unrotated_layers(loaded.model))),
@@ -52,10 +56,33 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
 
 
 def _rotation(rotary: Rotary, without: frozenset[int]) -> dict[str, Any]:
-    """What takes the rotation off a recorded key."""
+    """Fields needed to undo the rotation of a recorded key."""
     return {
         "rotary_inverse_frequencies": tuple(rotary.inverse_frequencies.tolist()),
         "rotary_interleaved": rotary.interleaved,
         "rotary_scaling": rotary.scaling,
         "unrotated_layers": tuple(sorted(without)),
     }
+
+
+ROWS, COPIED = 4096, 2**28
+
+
+def measure(device: torch.device) -> Speed:
+    """Operations per second of a bfloat16 matrix product (CPU: float32) and bytes copied per second, best of five."""
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    left, right = (torch.ones(ROWS, ROWS, dtype=dtype, device=device) for _ in range(2))
+    source, target = (torch.ones(COPIED, dtype=torch.uint8, device=device) for _ in range(2))
+    product, copy = _best(lambda: left @ right, device), _best(lambda: target.copy_(source), device)
+    return Speed(operations=2 * ROWS**3 / product, bytes=2 * COPIED / copy)
+
+
+def _best(work: Callable[[], object], device: torch.device) -> float:
+    taken = []
+    for _ in range(6):  # the first one warms up
+        synchronize(device)
+        begun = time.perf_counter()
+        work()
+        synchronize(device)
+        taken.append(time.perf_counter() - begun)
+    return min(taken[1:])

@@ -1,4 +1,4 @@
-"""The two passes every run is made of: one prefill, and decode steps whose tokens are forced or the model's own."""
+"""The forward passes of a run: prefill, and decode steps with forced tokens or the model's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvlab.common.limits import MOST_PROMPT_LOGITS
 from kvlab.models.load import LoadedModel
 
 
-class Speaker(Protocol):
+class ModelWithTokenizer(Protocol):
     """A model and its tokenizer."""
 
     @property
@@ -30,7 +30,7 @@ class Speaker(Protocol):
 
 @dataclass(frozen=True)
 class Prefilled:
-    """What the prompt's pass gives: logits (V,) of the next token, and each prompt token's log-probability (T - 1,)."""
+    """Result of prefill: logits (V,) of the next token, and each prompt token's log-probability (T - 1,)."""
 
     next_logits: Tensor
     prompt_logprobs: Tensor | None
@@ -47,21 +47,20 @@ def prefill(
 ) -> Prefilled:
     """Run the prompt (1, T) through the model and `cache`, at once or in chunks of `chunk` tokens.
 
-    `check` is called before every layer, and may raise to end a long prompt.
-
-    Chunks give the same result with less memory for the passes' own states; see `kvlab.cache.chunked_prefill` for what
-    they do not save. Raises UserError for a method whose result would not be the same.
+    `check` is called before every layer and may raise to stop a long prompt. Chunks give the same result with less
+    memory for activations; `kvlab.cache.chunked_prefill` explains what they do not save. Raises UserError for a method
+    whose result would differ.
     """
     tokens = ids.shape[1]
     sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk or tokens)
-    last, own, begun = torch.empty(0), [], 0
+    last, logprobs, begun = torch.empty(0), [], 0
     for size in sizes:
         with _before_every_layer(loaded.model, check):
             last, probabilities = _prompt_pass(loaded, cache, ids, begun, begun + size)
-        own.append(probabilities)
+        logprobs.append(probabilities)
         begun += size
-    every = [part for part in own if part is not None]
-    return Prefilled(last, torch.cat(every) if len(every) == len(own) else None)
+    parts = [part for part in logprobs if part is not None]
+    return Prefilled(last, torch.cat(parts) if len(parts) == len(logprobs) else None)
 
 
 @contextmanager
@@ -81,14 +80,14 @@ def _before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None
 
 
 def _prompt_pass(loaded: LoadedModel, cache: Cache, ids: Tensor, begun: int, end: int) -> tuple[Tensor, Tensor | None]:
-    """(logits (V,) after token `end` - 1, log-probabilities of the tokens after each one from `begun` on)."""
+    """(logits (V,) after token `end` - 1, log-probabilities of tokens `begun` + 1 to `end`)."""
     vocabulary = loaded.model.config.get_text_config(decoder=True).vocab_size
     small = ids.shape[1] * vocabulary <= MOST_PROMPT_LOGITS
-    given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 0 if small else 1}
-    logits = loaded.model(ids[:, begun:end], **given).logits[0].float()
+    options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 0 if small else 1}
+    logits = loaded.model(ids[:, begun:end], **options).logits[0].float()
     following = ids[0, begun + 1 : end + 1, None]
-    own = torch.log_softmax(logits, -1)[: len(following)].gather(1, following)[:, 0] if small else None
-    return logits[-1].clone(), own
+    logprobs = torch.log_softmax(logits, -1)[: len(following)].gather(1, following)[:, 0] if small else None
+    return logits[-1].clone(), logprobs
 
 
 @torch.inference_mode()
@@ -111,10 +110,10 @@ def greedy(
     step: Callable[[], None],
     choose: Callable[[Tensor], Tensor] = torch.argmax,
 ) -> Iterator[tuple[int, Tensor]]:
-    """(token id, the model's log-probabilities (V,) at its step) until an end token or `max_new_tokens`.
+    """Yield (token id, the model's log-probabilities (V,) at its step) until an end token or `max_new_tokens`.
 
-    `first` are the logits after the prompt; `step` is called before each decode step; `choose` picks a token by its
-    step's logits (`kvlab.engine.token_choice`).
+    `first` are the logits after the prompt; `step` is called before each decode step; `choose` picks a token from the
+    logits (`kvlab.engine.token_choice`).
     """
     ends, logits = end_ids(loaded), first
     for index in range(max_new_tokens):
@@ -126,8 +125,8 @@ def greedy(
         logits = decode_logits(loaded, cache, token)
 
 
-def end_ids(loaded: Speaker) -> set[int]:
-    """Token ids that end a text: every one of the generation config, and the tokenizer's own."""
+def end_ids(loaded: ModelWithTokenizer) -> set[int]:
+    """Token ids that end a text, from the generation config and the tokenizer."""
     config = loaded.model.generation_config
     ends = None if config is None else config.eos_token_id
     named = ends if isinstance(ends, list) else [ends]
@@ -135,7 +134,7 @@ def end_ids(loaded: Speaker) -> set[int]:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device, so that a clock read next is honest."""
+    """Wait until the device has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

@@ -1,4 +1,4 @@
-"""Running out of memory: told from other errors, said in the words of the plan, and given back."""
+"""Recognise out-of-memory errors, free the memory, and report them with the plan's estimate."""
 
 from __future__ import annotations
 
@@ -20,60 +20,64 @@ from kvlab.requests.compare import CompareRequest, MethodChoice
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that a device or the host has no memory left."""
+    """Whether an exception means that a device or the host ran out of memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in said or "out of memory" in said)
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in message or "out of memory" in message)
 
 
-def give_back(device: torch.device) -> None:
-    """Return what nobody holds any more to the device, so that whoever comes next finds it."""
-    if device.type == "cuda":  # the host takes freed memory back by itself
+def release_memory(device: torch.device) -> None:
+    """Return unreferenced memory to the device."""
+    if device.type == "cuda":  # the host reclaims freed memory by itself
         gc.collect()
         torch.cuda.empty_cache()
 
 
-@contextmanager
-def room(request: CompareRequest, device: torch.device, tokens: int, root: Path, stage: str) -> Iterator[None]:
-    """Work on one stage of a request. Where memory runs out, it is given back, and the plan's sentence is the error.
+def drop_frames(error: BaseException) -> None:
+    """Clear the frames of an error: they hold the tensors that did not fit for as long as it is referenced."""
+    traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = None
 
-    Raises UserError in place of any out-of-memory error; others pass.
+
+@contextmanager
+def memory_guard(request: CompareRequest, device: torch.device, tokens: int, root: Path, stage: str) -> Iterator[None]:
+    """Turn an out-of-memory error in one stage of a request into a UserError with the plan's advice.
+
+    The failed work's memory is freed; other errors pass through.
     """
-    said = None
+    message = None
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        said = sentence(request, device, tokens, root, stage)
-        # The frames of what failed hold its tensors for as long as the error is known.
-        traceback.clear_frames(error.__traceback__)
-        error.__traceback__ = None
-    if said is not None:
+        message = memory_message(request, device, tokens, root, stage)
+        drop_frames(error)
+    if message is not None:
         gc.collect()
-        give_back(device)
-        raise UserError(said)
+        release_memory(device)
+        raise UserError(message)
 
 
-def sentence(request: CompareRequest, device: torch.device, tokens: int, root: Path, stage: str) -> str:
+def memory_message(request: CompareRequest, device: torch.device, tokens: int, root: Path, stage: str) -> str:
     """What ran out, what the request was planned to need, and what would make it fit."""
-    began = f"{device.type} ran out of memory ({stage})"
+    start = f"{device.type} ran out of memory ({stage})"
     try:
         machine = machine_of(device, root)
-        plan = make_plan(request, tokens, find_model(request.model), holds_of, machine, root, timed=False)
+        plan = make_plan(request, tokens, find_model(request.model), footprint_of, machine, root, timed=False)
     except UserError:
-        return f"{began}: use level light, a prefill chunk, or a shorter prompt."
+        return f"{start}: use level light, a prefill chunk, or a shorter prompt."
     if plan.fits:
         return (
-            f"{began}, though by the plan there was room ({plan.verdict[:-1]}): end what else uses the device's "
-            "memory, or use level light, a prefill chunk or a shorter prompt."
+            f"{start}, although the plan fits ({plan.verdict[:-1]}): stop other programs that use the device's memory, "
+            "or use level light, a prefill chunk or a shorter prompt."
         )
-    return f"{began}. {plan.verdict}"
+    return f"{start}. {plan.verdict}"
 
 
 def machine_of(device: torch.device, root: Path) -> Machine:
-    """What this machine has beside what this process holds already; of a GPU torch says it, as it sees it."""
+    """This machine with the memory that is free for this process; torch reports that of a GPU."""
     machine = this_machine("cpu" if device.type == "cuda" else device.type, root)
     if device.type != "cuda":
         return machine
@@ -82,6 +86,6 @@ def machine_of(device: torch.device, root: Path) -> Machine:
     return replace(machine, device="cuda", name=name, device_bytes=int(SHARE * free), devices=torch.cuda.device_count())
 
 
-def holds_of(choice: MethodChoice) -> Holds:
-    """What a choice's method holds with these settings. Raises UserError for an unknown method or setting."""
-    return Holds.model_validate(make_method(choice.method, **choice.hyper_parameters).holds(choice.budget))
+def footprint_of(choice: MethodChoice) -> Holds:
+    """Memory footprint of a choice's method. Raises UserError for an unknown method or setting."""
+    return Holds.model_validate(make_method(choice.method, **choice.hyper_parameters).footprint(choice.budget))

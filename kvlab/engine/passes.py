@@ -1,4 +1,4 @@
-"""The two passes of a run: the full cache's continuation, recorded, and the method's own, timed."""
+"""The two passes of a run: the full cache's continuation (forced, recorded) and the method's own (free, timed)."""
 
 from __future__ import annotations
 
@@ -9,90 +9,70 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill, synchronize
+from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.progress import Watch
-from kvlab.engine.prompt import continuation, prompt_pieces
+from kvlab.engine.prompt import Reference, continuation, divergence, prompt_pieces
 from kvlab.engine.recording.recorder import Recorder, memory_columns
-from kvlab.engine.reference import Reference, divergence
 from kvlab.engine.token_choice import chooser
-from kvlab.methods import make_method
-from kvlab.methods.wrappers.pin_tokens import keeping
-from kvlab.methods.wrappers.restore import giving_back
-from kvlab.models.chat import chat_of
-from kvlab.models.load import LoadedModel
-from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import RunWriter
 
 
 @dataclass(frozen=True)
-class Passes:
-    """What both passes of a run are given: what was asked, the prompt's ids (1, T), where to write, who watches."""
+class ActiveRun:
+    """A run in progress: the comparison it belongs to, its own settings, its writer and the progress watch."""
 
-    request: CompareRequest
-    choice: MethodChoice
-    loaded: LoadedModel
-    ids: Tensor
+    prepared: Prepared
+    run: PreparedRun
     writer: RunWriter
     watch: Watch
 
-    def cache(self, **options: Any) -> CompressedCache:
-        """As `cache_of`."""
-        return cache_of(self.request, self.choice, self.loaded, **options)
+    @property
+    def label(self) -> str:
+        """The run's name in progress messages."""
+        return self.run.choice.label
 
 
-def cache_of(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, **options: Any) -> CompressedCache:
-    """A fresh cache of the choice, with what is to be kept or given back; `options` as `make_cache` takes them."""
-    method = make_method(choice.method, **choice.hyper_parameters)
-    cache = make_cache(
-        loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed, **options
-    )
-    cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
-    if choice.returned is not None:
-        layers = [layer.layer_idx for layer in cache.compressed_layers()]
-        cache.settings.pipeline = giving_back(cache.settings.pipeline, choice.returned, layers, request.max_new_tokens)
-    return cache
-
-
-def forced_pass(run: Passes, reference: Reference) -> float | None:
-    """Decode the reference's tokens, recording every step; returns tokens a second where recorded."""
-    request, loaded, ids, writer, watch = run.request, run.loaded, run.ids, run.writer, run.watch
+def forced_pass(active: ActiveRun, reference: Reference) -> float | None:
+    """Decode the reference's tokens and record every step; return tokens per second, None if nothing was recorded."""
+    request, loaded, ids = active.prepared.request, active.prepared.loaded, active.prepared.ids
+    writer, watch = active.writer, active.watch
     steps = max(len(reference.ids) - 1, 0)
-    asked = request.level, ids.shape[1], steps, writer.record.recorded_states, writer.record.attention_rows
-    recorder = None if request.level == "off" else Recorder(writer, *asked)
-    cache = run.cache(observer=recorder)
-    watch.advance(f"{run.choice.label}: prompt")
+    settings = request.level, ids.shape[1], steps, writer.record.recorded_states, writer.record.attention_rows
+    recorder = None if request.level == "off" else Recorder(writer, *settings)
+    cache = active.run.new_cache(observer=recorder)
+    watch.advance(f"{active.label}: prompt")
     start = prefill(loaded, cache, ids, request.prefill_chunk, watch.check)
-    _write_prompt(run, start.prompt_logprobs, reference)
+    _write_prompt(active, start.prompt_logprobs, reference)
     rows = [start.next_logprobs]
     if recorder is not None:
         recorder.end_step(cache)
     synchronize(loaded.device)
     begun = time.perf_counter()
     for token in reference.ids[:-1]:
-        watch.advance(f"{run.choice.label}: decoding the full cache's continuation")
+        watch.advance(f"{active.label}: decoding the full cache's continuation")
         rows.append(decode_one(loaded, cache, torch.tensor(token, device=loaded.device)))
         if recorder is not None:
             recorder.end_step(cache)
     synchronize(loaded.device)
     seconds = time.perf_counter() - begun
-    _write_forced(run, reference, rows)
+    _write_forced(active, reference, rows)
     if recorder is not None:
         recorder.write_arrays()
     return steps / seconds if steps and recorder is not None else None
 
 
-def free_pass(run: Passes) -> dict[str, Any]:
-    """Decode the method's own continuation with recording off, timed; returns the record's timing fields."""
-    request, loaded, ids, watch = run.request, run.loaded, run.ids, run.watch
-    cache = run.cache(timed=True)
-    watch.advance(f"{run.choice.label}: its own continuation")
+def free_pass(active: ActiveRun) -> dict[str, Any]:
+    """Decode the method's own continuation, timed and unrecorded; return the record's timing fields."""
+    request, loaded, ids, watch = active.prepared.request, active.prepared.loaded, active.prepared.ids, active.watch
+    cache = active.run.new_cache(timed=True)
+    watch.advance(f"{active.label}: its own continuation")
     synchronize(loaded.device)
     begun = time.perf_counter()
     start = prefill(loaded, cache, ids, request.prefill_chunk, watch.check)
     synchronize(loaded.device)
     prefilled = time.perf_counter()
-    step = lambda: watch.advance(f"{run.choice.label}: its own continuation")  # noqa: E731
+    step = lambda: watch.advance(f"{active.label}: its own continuation")  # noqa: E731
     choose = chooser(loaded, ids, request.max_new_tokens, request.generation_config)
     chosen = list(greedy(loaded, cache, start.next_logits, request.max_new_tokens, step, choose))
     synchronize(loaded.device)
@@ -100,9 +80,9 @@ def free_pass(run: Passes) -> dict[str, Any]:
     free = [token for token, _ in chosen]
     own = continuation(loaded.tokenizer, free, end_ids(loaded))
     if request.level == "off":
-        # Nothing was watched, but what the cache holds in the end costs nothing to say.
-        run.writer.append("memory", memory_columns(cache, max(len(free) - 1, 0)))
-    run.writer.append(
+        # No step was recorded, but the final footprint costs nothing to measure.
+        active.writer.append("memory", memory_columns(cache, max(len(free) - 1, 0)))
+    active.writer.append(
         "tokens",
         {
             "phase": ["free"] * len(free),
@@ -117,37 +97,37 @@ def free_pass(run: Passes) -> dict[str, Any]:
         "seconds_prefill": prefilled - begun,
         "seconds_compress": cache.settings.prefill_compress_seconds,
         "seconds_rehearse": cache.settings.rehearsal_seconds if cache.settings.rehearsal is not None else None,
-        # The first token comes from the prompt's pass: len - 1 decode steps were timed.
+        # The first token comes from prefill: len - 1 decode steps were timed.
         "decode_tokens_per_second": (len(free) - 1) / seconds if len(free) > 1 else None,
         "free_text": own.text,
     }
 
 
-def _write_prompt(run: Passes, logprobs: Tensor | None, reference: Reference) -> None:
-    known, tokenizer = run.ids[0].tolist(), run.loaded.tokenizer
+def _write_prompt(active: ActiveRun, logprobs: Tensor | None, reference: Reference) -> None:
+    ids, tokenizer = active.prepared.ids[0].tolist(), active.prepared.loaded.tokenizer
     special = set(tokenizer.all_special_ids)
-    nothing = [None] * (len(known) - 1)
-    given = nothing if logprobs is None else logprobs.tolist()
-    full = nothing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
-    run.writer.append(
+    missing = [None] * (len(ids) - 1)
+    own = missing if logprobs is None else logprobs.tolist()
+    full = missing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
+    active.writer.append(
         "tokens",
         {
-            "phase": ["prompt"] * len(known),
-            "position": list(range(len(known))),
-            "id": known,
-            "text": prompt_pieces(tokenizer, run.request.prompt, known, chat_of(run.request, tokenizer)),
-            "special": [token in special for token in known],
-            "logprob": [None, *given],
+            "phase": ["prompt"] * len(ids),
+            "position": list(range(len(ids))),
+            "id": ids,
+            "text": prompt_pieces(tokenizer, active.prepared.request.prompt, ids, active.prepared.chat),
+            "special": [token in special for token in ids],
+            "logprob": [None, *own],
             "logprob_full": [None, *full],
         },
     )
 
 
-def _write_forced(run: Passes, reference: Reference, rows: list[Tensor]) -> None:
-    loaded, prompt_tokens = run.loaded, run.ids.shape[1]
+def _write_forced(active: ActiveRun, reference: Reference, rows: list[Tensor]) -> None:
+    loaded, prompt_tokens = active.prepared.loaded, active.prepared.ids.shape[1]
     written = continuation(loaded.tokenizer, reference.ids, end_ids(loaded))
-    pairs = [divergence(full, given) for full, given in zip(reference.logprobs, rows, strict=True)]
-    run.writer.append(
+    pairs = [divergence(full, own) for full, own in zip(reference.logprobs, rows, strict=True)]
+    active.writer.append(
         "tokens",
         {
             "phase": ["forced"] * len(reference.ids),
@@ -161,4 +141,4 @@ def _write_forced(run: Passes, reference: Reference, rows: list[Tensor]) -> None
             "top1_agree": [same for _, same in pairs],
         },
     )
-    run.writer.update(forced_text=written.text)
+    active.writer.update(forced_text=written.text)

@@ -1,4 +1,4 @@
-"""From a prompt's text to token ids that fit the model, and from ids back to the pieces of text they stand for."""
+"""Encode a prompt into token ids that fit the model, and decode ids into the text of each token."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
+from kvlab.engine.forward import Prefilled, greedy, prefill
+from kvlab.engine.progress import Watch
+from kvlab.engine.token_choice import chooser
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
+from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.trace.token_text import split_text
 
 
 def encode_prompt(loaded: LoadedModel, prompt: str, max_new_tokens: int, chat: Chat | None = None) -> torch.Tensor:
-    """Token ids (1, T) of the prompt, in `chat` where one is given.
+    """Token ids (1, T) of the prompt, rendered with the chat template `chat` if given.
 
-    Raises UserError for an empty prompt, or one that exceeds the trained context.
+    Raises UserError for an empty prompt, or one that exceeds the model's context window.
     """
     if not prompt.strip():
         raise UserError("The prompt is empty: paste some text, choose a file, or take a sample prompt.")
     ids = loaded.encode(prompt) if chat is None else loaded.encode(chat.rendered(prompt), special=False)
-    room = getattr(loaded.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    if room is not None and ids.shape[1] + max_new_tokens > room:
+    window = getattr(loaded.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if window is not None and ids.shape[1] + max_new_tokens > window:
         raise UserError(
-            f"The prompt has {ids.shape[1]:,} tokens and {max_new_tokens:,} are to be generated, but {loaded.name} was "
-            f"trained on {room:,}: shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
+            f"The prompt has {ids.shape[1]:,} tokens and {max_new_tokens:,} are to be generated, but the context "
+            f"window of {loaded.name} is {window:,}: shorten the prompt to at most "
+            f"{max(window - max_new_tokens, 0):,} tokens."
         )
     return ids
 
@@ -34,14 +41,12 @@ def encode_prompt(loaded: LoadedModel, prompt: str, max_new_tokens: int, chat: C
 def prompt_pieces(
     tokenizer: PreTrainedTokenizerBase, prompt: str, ids: list[int], chat: Chat | None = None
 ) -> list[str]:
-    """The text of each prompt token; joined, special tokens left out, they give back the prompt, or what `chat` made
-    of it. Special tokens are shown by their names.
-    """
+    """The text of each prompt token, special tokens by name; the others joined are the prompt as rendered by `chat`."""
     prompt = prompt if chat is None else chat.rendered(prompt)
     encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False, add_special_tokens=chat is None)
     offsets, end, pieces = encoded["offset_mapping"], 0, []
     for start, stop in offsets:
-        # Tokens that share one character all claim it: the first one gets it.
+        # Tokens that share a character all claim it: it goes to the first one.
         pieces.append(prompt[max(start, end) : stop])
         end = max(end, stop)
     special = set(tokenizer.all_special_ids)
@@ -51,19 +56,12 @@ def prompt_pieces(
 
 @dataclass(frozen=True)
 class Continuation:
-    """Generated text, and what each token added to it.
+    """Generated text, and what each token added to it."""
 
-    Attributes:
-        text: the decoded text, without special tokens and the token that ended it.
-        pieces: the text each token added; joined they are `text`.
-        shown: the pieces as views show them: special and end tokens by their names.
-        special: whether each token is a special token or the end token, and so no part of the text.
-    """
-
-    text: str
-    pieces: list[str]
-    shown: list[str]
-    special: list[bool]
+    text: str  # without special tokens and the end token
+    pieces: list[str]  # the text each token added; joined they are `text`
+    shown: list[str]  # the pieces with special and end tokens by name
+    special: list[bool]  # whether each token is a special or the end token
 
 
 def continuation(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: Set[int]) -> Continuation:
@@ -74,10 +72,39 @@ def continuation(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: Set[i
     special = [*(token in left_out for token in written), *[True] * ended]
     pieces = split_text(lambda part: str(tokenizer.decode(part, skip_special_tokens=True)), written) + [""] * ended
     names = (str(tokenizer.convert_ids_to_tokens(token)) for token in ids)
-    shown = [name if own else piece for own, piece, name in zip(special, pieces, names, strict=True)]
+    shown = [name if hidden else piece for hidden, piece, name in zip(special, pieces, names, strict=True)]
     return Continuation("".join(pieces), pieces, shown, special)
 
 
-def continuation_pieces(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
-    """The text each generated token added, special tokens by their names; joined, the decoded text."""
-    return continuation(tokenizer, ids, frozenset()).shown
+@dataclass(frozen=True)
+class Reference:
+    """The forced continuation: token ids, and the log-probabilities (V,) each was chosen from, on the host."""
+
+    ids: list[int]
+    logprobs: list[Tensor]
+    prompt_logprobs: Tensor | None
+
+
+def full_cache_reference(
+    loaded: LoadedModel,
+    ids: Tensor,
+    max_new_tokens: int,
+    watch: Watch,
+    prefill_chunk: int | None = None,
+    generation_config: GenerationSettings = "ignore",
+) -> Reference:
+    """Decode greedily with the full cache, with the same attention function as every method."""
+    cache = make_cache(loaded, "full")
+    start: Prefilled = prefill(loaded, cache, ids, prefill_chunk, watch.check)
+    watch.advance("full cache continuation")
+    step = lambda: watch.advance("full cache continuation")  # noqa: E731
+    choose = chooser(loaded, ids, max_new_tokens, generation_config)
+    chosen = list(greedy(loaded, cache, start.next_logits, max_new_tokens, step, choose))
+    return Reference([token for token, _ in chosen], [row.cpu() for _, row in chosen], start.prompt_logprobs)
+
+
+def divergence(full: Tensor, given: Tensor) -> tuple[float, bool]:
+    """(KL(full || given) in nats, whether the most likely tokens agree) of two log-probability rows (V,)."""
+    given = given.to(full.device)
+    gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - given))
+    return max(float(gap.sum()), 0.0), bool(full.argmax() == given.argmax())

@@ -1,17 +1,17 @@
-"""What is known of a run before it begins, as its record says it."""
+"""Build the record of a run before it starts, and find complete runs to resume from."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
-from torch import Tensor
-
-from kvlab.cache import CompressedCache, make_cache
-from kvlab.engine.environment import device_name, model_shape, versions
-from kvlab.engine.resuming import run_id_of
-from kvlab.methods import Method, make_method
-from kvlab.methods.core.preset import PAPER
-from kvlab.models.chat import chat_of, reader_of
+from kvlab.common.errors import UserError
+from kvlab.common.liveness import is_written
+from kvlab.engine.environment import device_name, versions
+from kvlab.engine.prepare import Prepared, PreparedRun
+from kvlab.methods import Method
+from kvlab.methods.core.published_settings import PAPER
+from kvlab.models.chat import reader_of
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel
 from kvlab.requests.budget import Budget
@@ -20,38 +20,32 @@ from kvlab.requests.generation_settings import generation_notes
 from kvlab.requests.prompt_notes import prompt_notes
 from kvlab.requests.recording import attention_that_fits, states_that_fit
 from kvlab.server.users import acting
+from kvlab.trace.record import read_record
 from kvlab.trace.schema import RunRecord
 
-# What a record says as the request and the choice do.
+# Fields that a record copies from the request and the choice.
 OF_REQUEST = (
     "title", "private", "prompt", "answer", "other_answers", "facts", "repeat", "level", "max_new_tokens",
     "compress_every", "seed", "generation_config",
 )  # fmt: skip
 OF_CHOICE = ("method", "budget", "force_keep", "returned")
-ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
+LOADING_FIELDS = ("placement", "load_in", "revision")  # device and dtype are recorded as resolved
 
 
-def record_of(
-    request: CompareRequest,
-    choice: MethodChoice,
-    loaded: LoadedModel,
-    ids: Tensor,
-    comparison_id: str,
-    index: int,
-    steps: int,
-    runs: int,
-) -> RunRecord:
-    """The record of a run that begins: the `index`-th of `runs`, over a continuation of `steps` tokens."""
-    method = make_method(choice.method, **choice.hyper_parameters)
-    cache = make_cache(loaded, method, choice.budget)
-    chat = chat_of(request, loaded.tokenizer)
-    compressed, model = [layer.layer_idx for layer in cache.compressed_layers()], model_shape(loaded)
+def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) -> RunRecord:
+    """The record of run `index` of the comparison, over a continuation of `steps` tokens."""
+    request, loaded, ids, model = prepared.request, prepared.loaded, prepared.ids, prepared.shape
+    run = prepared.runs[index]
+    choice, method = run.choice, run.method
     rows = states = request.record
     left_out: dict[str, str] = {}
     if request.level == "full":
-        tokens, asked = ids.shape[1] + max(steps - 1, 0), (request.record, compressed, model.num_key_value_heads)
-        states, left_out["keys"] = states_that_fit(*asked, model.head_dim, tokens, runs)
-        rows, left_out["attention"] = attention_that_fits(*asked, tokens, max(steps, 1))
+        tokens, wanted = (
+            ids.shape[1] + max(steps - 1, 0),
+            (request.record, prepared.compressed_layers, model.num_key_value_heads),
+        )
+        states, left_out["keys"] = states_that_fit(*wanted, model.head_dim, tokens, len(prepared.runs))
+        rows, left_out["attention"] = attention_that_fits(*wanted, tokens, max(steps, 1))
     return RunRecord(
         run_id=run_id_of(request, comparison_id, index),
         comparison_id=comparison_id,
@@ -62,22 +56,22 @@ def record_of(
         owner=acting().name,
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
-        departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
+        departures=method.differences(_paper(choice)) if PAPER in method.presets else None,
         notes=(
             *request.notes,
             *_budget_notes(choice, method, ids.shape[1]),
-            *_layers_note(cache, loaded),
+            *_layers_note(prepared, run),
             *_generation_notes(loaded, request),
             *prompt_notes(
                 request.prompt,
                 loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()),
-                chat is not None,
+                prepared.chat is not None,
                 reader_of(loaded.tokenizer),
             ),
         ),
         label=_label(choice, method),
-        chat=None if chat is None else chat.settings,
-        loading={name: value for name, value in request.loading.items() if name in ASKED_OF_LOADING and value},
+        chat=None if prepared.chat is None else prepared.chat.settings,
+        loading={name: value for name, value in request.loading.items() if name in LOADING_FIELDS and value},
         device=device_name(loaded.device),
         model=model,
         versions=versions(),
@@ -86,35 +80,68 @@ def record_of(
         states=states,
         attention_rows=rows,
         left_out={name: sentence for name, sentence in left_out.items() if sentence},
-        sliding_layers=tuple(index for index in range(len(cache.layers)) if index not in compressed),
+        sliding_layers=prepared.other_layers,
     )
 
 
 def _label(choice: MethodChoice, method: Method) -> str:
-    """The legend's name; what takes no budget does not show one."""
+    """The name in legends; a method without a budget shows none."""
     if method.family == "reference":
         return "full cache"
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
 
 
 def _budget_notes(choice: MethodChoice, method: Method, tokens: int) -> list[str]:
-    """What the method says of so many slots; nothing of bytes, which are only slots once the prompt was read."""
+    """The method's notes on its budget; none for a budget in bytes, whose slots are known only after the prompt."""
     return [] if isinstance(choice.budget, str) else method.notes(Budget(choice.budget).slots(tokens), tokens)
 
 
-def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]:
-    """Which layers a hybrid's compression is of; nothing for other models and for the full cache."""
-    kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or []
-    sentence = compressed_only(kinds, [layer.layer_idx for layer in cache.compressed_layers()])
-    return (sentence,) if sentence and cache.settings.compresses else ()
+def _layers_note(prepared: Prepared, run: PreparedRun) -> tuple[str, ...]:
+    """Which layers of a hybrid model are compressed; empty for other models and for the full cache."""
+    config = prepared.loaded.model.config.get_text_config(decoder=True)
+    sentence = compressed_only(getattr(config, "layer_types", None) or [], list(prepared.compressed_layers))
+    return (sentence,) if sentence and run.settings.compresses else ()
 
 
 def _generation_notes(loaded: LoadedModel, request: CompareRequest) -> list[str]:
-    """Notes on the settings in the checkpoint's generation_config, and whether this run honours them."""
+    """Notes on the checkpoint's generation_config and whether this run honours it."""
     settings = loaded.model.generation_config
     return [] if settings is None else generation_notes(settings.to_dict(), request.generation_config)
 
 
 def _paper(choice: MethodChoice) -> str:
-    """The paper's settings a run is held against: those it asked for, where a paper has several."""
+    """The paper preset that a run is compared with: the requested one if a paper has several."""
     return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER
+
+
+def run_id_of(request: CompareRequest, comparison_id: str, index: int) -> str:
+    """The id of run `index` of a comparison."""
+    return f"{comparison_id}-{index:02d}-{request.runs[index].method}"
+
+
+def complete_runs(request: CompareRequest, root: Path, comparison_id: str) -> dict[int, Path]:
+    """Folders of the complete runs of a comparison, by their index in the request.
+
+    Raises UserError if another process is writing one of them, or if they belong to a different request.
+    """
+    complete = {}
+    for index, choice in enumerate(request.runs):
+        path = root / run_id_of(request, comparison_id, index)
+        record = _record(path)
+        if record is None:
+            continue
+        if record.status == "running" and is_written(path, record.worker_pid, record.created):
+            raise UserError(f"{path.name} is still being written: wait until it ends, or stop it.")
+        same = record.prompt == request.prompt and record.budget == choice.budget and record.level == request.level
+        if not same:
+            raise UserError(f"{path.name} belongs to a different request: start a new comparison.")
+        if record.status == "complete":
+            complete[index] = path
+    return complete
+
+
+def _record(path: Path) -> RunRecord | None:
+    try:
+        return read_record(path)
+    except UserError:  # killed before its record was written, or damaged: it runs again
+        return None

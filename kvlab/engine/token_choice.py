@@ -1,4 +1,4 @@
-"""Which token comes next: the most likely one, or the one transformers' own logits processors leave on top."""
+"""Choose the next token: argmax, optionally after the checkpoint's logits processors."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from kvlab.requests.generation_settings import GenerationSettings, processors_se
 Choose = Callable[[Tensor], Tensor]  # logits (V,) to a token (scalar tensor)
 
 
-def chooser(loaded: LoadedModel, ids: Tensor, max_new_tokens: int, treated: GenerationSettings) -> Choose:
-    """How the tokens after the prompt (1, T) are chosen, for one text: processors may remember what they saw."""
+def chooser(loaded: LoadedModel, ids: Tensor, max_new_tokens: int, generation_config: GenerationSettings) -> Choose:
+    """A function that chooses the tokens after the prompt (1, T). Use it for one text: processors may keep state."""
     settings = loaded.model.generation_config
-    if treated == "ignore" or settings is None or not processors_set(settings.to_dict()):
+    if generation_config == "ignore" or settings is None or not processors_set(settings.to_dict()):
         return torch.argmax
-    return Processed(processors_of(loaded, ids, max_new_tokens), ids)
+    return ProcessedArgmax(processors_of(loaded, ids, max_new_tokens), ids)
 
 
-class Processed:
-    """Applies processors to each step's logits, given all tokens so far, as `generate` does."""
+class ProcessedArgmax:
+    """Argmax after applying logits processors to each step's logits, as `generate` does."""
 
     def __init__(self, processors: LogitsProcessorList, ids: Tensor) -> None:
         self.processors = processors
-        self.ids: Any = ids  # transformers asks for a LongTensor, which is no type that tensors have
+        self.ids: Any = ids  # transformers annotates LongTensor, which no tensor has as its type
 
     def __call__(self, logits: Tensor) -> Tensor:
         scores: Any = logits[None].clone()
@@ -40,14 +40,14 @@ class Processed:
 
 
 def processors_of(loaded: LoadedModel, ids: Tensor, max_new_tokens: int) -> LogitsProcessorList:
-    """The processors that greedy `generate` would use after this prompt: it builds them, and hands them over."""
+    """The logits processors that greedy `generate` would use after this prompt, taken from `generate` itself."""
 
     def hand_over(*_: object, logits_processor: LogitsProcessorList, **__: object) -> LogitsProcessorList:
         return logits_processor
 
     generate: Any = loaded.model.generate
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # it warns of sampling settings, which greedy decoding leaves alone
+    logging.set_verbosity_error()  # it warns about sampling settings, which greedy decoding ignores
     try:
         return generate(
             ids,

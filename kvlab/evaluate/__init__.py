@@ -1,1 +1,1 @@
-"""Evaluation: every method on the same prompts, one row a sample, intervals and paired differences."""
+"""Evaluate methods on the same prompts: one row per sample, means with intervals, paired differences."""

@@ -1,8 +1,9 @@
-"""What an evaluation would read of a file, before it costs anything: benchmark, lines, lengths, and what is cut."""
+"""Check a data file before an evaluation: its benchmark, lines, prompt lengths, and what would be cut."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.plan import fitted
+from kvlab.evaluate.plan import fit_to_window, make_plan
+from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.scoring.metrics import check_metric
+from kvlab.models.chat import chat_of
+from kvlab.models.tokenizer import load_tokenizer
 from kvlab.tasks.loaders import LOADERS, load_file
 from kvlab.tasks.recognition import recognise
 from kvlab.tasks.sample import Sample
@@ -21,7 +25,7 @@ from kvlab.tasks.tokens import Cut, count_tokens
 
 @dataclass(frozen=True)
 class Lengths:
-    """Of some numbers of tokens."""
+    """Statistics of token counts."""
 
     median: float
     p95: float
@@ -29,13 +33,13 @@ class Lengths:
 
     @classmethod
     def of(cls, tokens: list[int]) -> Lengths:
-        """The lengths' middle, the one that 95 % do not exceed, and the longest."""
+        """Median, 95th percentile and maximum of `tokens`."""
         return cls(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What stands in a file; `malformed` has a sentence for each bad line, `notes` for what would stop a run."""
+class FileCheck:
+    """Contents of a file; `malformed` has a sentence per bad line, `notes` per problem that would stop a run."""
 
     path: Path
     form: str
@@ -46,16 +50,16 @@ class Checked:
     new_tokens: int
     metrics: tuple[str, ...]
     window: int
-    most: int  # tokens a prompt may have
+    most: int  # tokens allowed per prompt
     cut: Cut
-    shortened: tuple[int, ...]  # tokens of the prompts that lose some
-    lost: int  # tokens of all of them that are lost
+    shortened: tuple[int, ...]  # original lengths of the prompts that are cut
+    lost: int  # tokens cut in total
     malformed: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
     def count(self) -> int:
-        """Prompts that can be used."""
+        """Number of usable prompts."""
         return sum(self.tasks.values())
 
 
@@ -67,24 +71,24 @@ def check_file(
     max_prompt: int | None = None,
     cut: Cut = "middle",
     options: dict[str, Any] | None = None,
-) -> Checked:
-    """Read the whole file as an evaluation would, malformed lines left out.
+) -> FileCheck:
+    """Read the whole file as an evaluation would, without its malformed lines.
 
-    `form` names the loader; without one the fields of the records tell. Raises UserError where the file cannot be read,
-    is nothing known, or has no usable line.
+    `form` names the loader; by default it is recognised from the records' fields. Raises UserError if the file cannot
+    be read, is not recognised, or has no usable line.
     """
     if form and form not in LOADERS:
         raise LOADERS.unknown(form)
-    believed = None if form else recognise(path)
-    form = believed.form if believed else form
-    given = dict(options or {})
+    recognised = None if form else recognise(path)
+    form = recognised.form if recognised else form
+    settings = dict(options or {})
     if form == "text":
-        given.setdefault("length", min(DEFAULT_LENGTHS[0], window))
-    loaded = load_file(form, path, tokenizer, True, **given)
+        settings.setdefault("length", min(DEFAULT_LENGTHS[0], window))
+    loaded = load_file(form, path, tokenizer, True, **settings)
     samples, notes = loaded.samples, [*loaded.notes]
     short: list[Sample] = []
     try:
-        short = [fitted(sample, tokenizer, window, max_prompt, cut) for sample in samples]
+        short = [fit_to_window(sample, tokenizer, window, max_prompt, cut) for sample in samples]
     except UserError as error:
         notes.append(str(error))
     for metric in sorted({sample.metric for sample in samples}):
@@ -92,16 +96,18 @@ def check_file(
             check_metric(metric)
         except UserError as error:
             notes.append(str(error))
-    cuts = [(int(str(one.meta["shortened_from"])), one.length) for one in short if "shortened_from" in one.meta]
+    cuts = [
+        (int(str(sample.meta["shortened_from"])), sample.length) for sample in short if "shortened_from" in sample.meta
+    ]
     tasks: dict[str, int] = {}
     for sample in samples:
         tasks[sample.task] = tasks.get(sample.task, 0) + 1
     answers = [max(count_tokens(tokenizer, answer) for answer in sample.answers) for sample in samples]
     longest_answer = max(sample.max_new_tokens for sample in samples)
-    return Checked(
+    return FileCheck(
         path=path,
         form=form,
-        benchmark=believed.benchmark if believed else f"read as {form}, as asked",
+        benchmark=recognised.benchmark if recognised else f"read as {form}, as requested",
         tasks=tasks,
         prompts=Lengths.of([sample.length for sample in samples]),
         answers=Lengths.of(answers),
@@ -115,3 +121,26 @@ def check_file(
         malformed=tuple(loaded.skipped),
         notes=tuple(notes),
     )
+
+
+TRIED = 4  # prompts per task, length and depth: names and numbers differ, and with them the tokens needed
+
+
+def check_tasks(request: EvalRequest) -> None:
+    """Generate the first prompts of every task. Files and models without a loadable tokenizer are not checked here.
+
+    Raises UserError for a length too short for its task or too long for the model, or an unknown task or difficulty.
+    """
+    if not request.tasks:
+        return
+    try:
+        tokenizer, window = load_tokenizer(request.model, request.revision, request.cache_dir)
+    except UserError:
+        return
+    chat = chat_of(request, tokenizer)
+    turn = 0 if chat is None else sum(map(len, chat.around()))
+    few = request.model_copy(update={"files": (), "samples": min(request.samples, TRIED)})
+    plan = make_plan(few, tokenizer, window - turn)
+    for _, cell in groupby(plan.prompts, lambda prompt: (prompt.identity.task, prompt.identity.length)):
+        for prompt in islice(cell, TRIED):
+            prompt.make()

@@ -1,4 +1,4 @@
-"""Answers to prompts of equal length under one compressed cache: greedy, or drawn at a temperature."""
+"""Generate answers to prompts of equal length with one compressed cache: greedy, or sampled at a temperature."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvlab.models.placement import input_device
 
 
 class StopAtText(StoppingCriteria):
-    """Ends a row once its answer, white space at its start aside, holds the text."""
+    """Stop a row once its answer, after leading white space, contains the text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_tokens: int, text: str) -> None:
         self.tokenizer = tokenizer
@@ -32,15 +32,15 @@ class StopAtText(StoppingCriteria):
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """An answer that is drawn from all tokens at a temperature, with a seed of its own."""
+class Sampling:
+    """Sample from the full vocabulary at a temperature, with an own seed."""
 
     temperature: float
     seed: int
 
 
 def cut_answer(text: str, stop: str | None) -> str:
-    """Return the answer up to the stop text, without white space at its ends."""
+    """Cut the answer at the stop text and strip white space."""
     text = text.strip() if stop is None else text.lstrip()
     return text.split(stop)[0].rstrip() if stop else text
 
@@ -53,23 +53,23 @@ def generate_answers(
     max_new_tokens: int,
     stop: str | None,
     prefill_chunk: int | None = None,
-    drawing: Drawing | None = None,
+    sampling: Sampling | None = None,
 ) -> list[Outcome]:
-    """Return one outcome a prompt; all prompts must be of one length.
+    """One outcome per prompt; all prompts must have one length.
 
-    The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn on
-    the same cache. Raises UserError for a method that chunks would change.
+    The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn.
+    Raises UserError for a method whose result chunks would change.
     """
     stopping = [StopAtText(loaded.tokenizer, len(prompts[0]), stop)] if stop else []
-    written = write(loaded, prompts, cache, in_sight, max_new_tokens, stopping, prefill_chunk, drawing)
-    texts = loaded.tokenizer.batch_decode(written.ids, skip_special_tokens=True)
-    seconds = written.seconds, written.prompt_seconds
-    return [Outcome(cut_answer(text, stop), written.memory, *seconds) for text in texts]
+    generated = generate_ids(loaded, prompts, cache, in_sight, max_new_tokens, stopping, prefill_chunk, sampling)
+    texts = loaded.tokenizer.batch_decode(generated.ids, skip_special_tokens=True)
+    seconds = generated.seconds, generated.prompt_seconds
+    return [Outcome(cut_answer(text, stop), generated.memory, *seconds) for text in texts]
 
 
 @dataclass(frozen=True)
-class Written:
-    """Token ids (B, n) after the prompts; memory and seconds are one prompt's share."""
+class Generated:
+    """Generated token ids (B, n); memory and seconds are per prompt."""
 
     ids: torch.Tensor
     memory: Memory
@@ -77,7 +77,7 @@ class Written:
     prompt_seconds: float
 
 
-def write(
+def generate_ids(
     loaded: Loaded,
     prompts: Sequence[Sequence[int]],
     cache: Cache,
@@ -85,10 +85,10 @@ def write(
     max_new_tokens: int,
     stopping: Sequence[StoppingCriteria],
     prefill_chunk: int | None = None,
-    drawing: Drawing | None = None,
+    sampling: Sampling | None = None,
     **options: Any,
-) -> Written:
-    """As `generate_answers`, with the ids themselves; `options` such as `do_sample` go to transformers' `generate`."""
+) -> Generated:
+    """As `generate_answers`, but returns ids; `options` such as `do_sample` go to transformers' `generate`."""
     device = input_device(loaded.model)
     whole = torch.tensor(list(prompts), device=device)
     watch = Stopwatch(device)
@@ -96,16 +96,16 @@ def write(
     with watch.running(), watch.until(loaded.model, len(ends)) as took, torch.inference_mode():
         begun = 0
         for end in ends:
-            if end < whole.shape[1]:  # `generate` makes the last pass itself, for the first token of the answer
+            if end < whole.shape[1]:  # `generate` runs the last pass itself, for the first token of the answer
                 _prefill(loaded, whole[:, :end], begun, cache)
                 begun = end
-        ids = _continue(loaded, whole, cache, max_new_tokens, stopping, drawing, options)
+        ids = _continue(loaded, whole, cache, max_new_tokens, stopping, sampling, options)
     count = len(prompts)
-    return Written(ids, read_memory(cache, count), watch.seconds / count, sum(took) / count)
+    return Generated(ids, read_memory(cache, count), watch.seconds / count, sum(took) / count)
 
 
 def _prefill(loaded: Loaded, seen: torch.Tensor, begun: int, cache: Cache) -> None:
-    """Run the tokens of `seen` from `begun` on."""
+    """Run the tokens of `seen` from index `begun`."""
     mask = torch.ones_like(seen)
     loaded.model(seen[:, begun:], attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
@@ -116,15 +116,17 @@ def _continue(
     cache: Cache,
     max_new_tokens: int,
     stopping: Sequence[StoppingCriteria],
-    drawing: Drawing | None,
+    sampling: Sampling | None,
     options: Mapping[str, Any],
 ) -> torch.Tensor:
     tokenizer = loaded.tokenizer
     pad = padding_id(loaded.model, tokenizer)
     ends = sorted(end_ids(loaded)) or None
     generate: Any = loaded.model.generate  # transformers annotates it as a tensor
-    drawn: dict[str, Any] = {} if drawing is None else {"temperature": drawing.temperature, "top_k": 0, "top_p": 1.0}
-    with _no_habits(loaded), _seeded(drawing, whole.device):
+    sampled: dict[str, Any] = (
+        {} if sampling is None else {"temperature": sampling.temperature, "top_k": 0, "top_p": 1.0}
+    )
+    with _empty_generation_config(loaded), _seeded(sampling, whole.device):
         ids = generate(
             whole,
             attention_mask=torch.ones_like(whole),
@@ -133,27 +135,27 @@ def _continue(
             stopping_criteria=StoppingCriteriaList(stopping),
             pad_token_id=pad,
             eos_token_id=ends,
-            **{"do_sample": drawing is not None, **drawn, **options},
+            **{"do_sample": sampling is not None, **sampled, **options},
         )
     return ids[:, whole.shape[1] :]
 
 
 @contextmanager
-def _seeded(drawing: Drawing | None, device: torch.device) -> Iterator[None]:
-    """With the drawing's own random numbers; those of everything else go on afterwards as if nothing had been drawn."""
-    if drawing is None:
+def _seeded(sampling: Sampling | None, device: torch.device) -> Iterator[None]:
+    """Use the sampling's own seed and restore the global random state afterwards."""
+    if sampling is None:
         yield
         return
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(drawing.seed)
+        torch.manual_seed(sampling.seed)
         yield
 
 
 @contextmanager
-def _no_habits(loaded: Loaded) -> Iterator[None]:
-    """Without the checkpoint's penalties, suppressed tokens and the like, as a comparison decodes.
+def _empty_generation_config(loaded: Loaded) -> Iterator[None]:
+    """Ignore the checkpoint's penalties, suppressed tokens and so on, as a comparison does.
 
-    `generate` takes from the model's own settings whatever it is not given, so that for a while there are none.
+    `generate` takes missing arguments from the model's generation_config, so it is replaced by an empty one.
     """
     model: Any = loaded.model
     own, model.generation_config = model.generation_config, GenerationConfig()

@@ -1,4 +1,4 @@
-"""Run an evaluation: every prompt under every method and budget, each measured once, rows on disk as they come."""
+"""Run an evaluation: measure every prompt once per method and budget, and write rows as they are measured."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from transformers import Cache, PreTrainedConfig
 
 import kvlab
 from kvlab.engine.environment import device_name, versions
-from kvlab.engine.progress import before_steps
+from kvlab.engine.progress import download_reporter
+from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.passes import check_choices
 from kvlab.evaluate.plan import Plan, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
 from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
@@ -31,12 +31,12 @@ from kvlab.requests.generation_settings import generation_notes
 Listener = Callable[[Progress], None]
 
 _GPU_BATCH_ROWS = 8
-_ANY_WINDOW = 1 << 30  # for a model that names none
+_ANY_WINDOW = 1 << 30  # for a model that states none
 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """The rows that were asked for, prompt by prompt, and a sentence for each line or part that was left out."""
+    """The requested rows, prompt by prompt, and a sentence for each omitted line or part."""
 
     rows: pd.DataFrame
     notes: list[str]
@@ -50,37 +50,37 @@ def evaluate(
     on_progress: Listener = lambda progress: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> EvalResult:
-    """Return the result rows of a request; what the folder `out` already holds is not measured again.
+    """Return the result rows of a request; rows already in the folder `out` are not measured again.
 
-    Once `cancelled` says so it ends with the rows that are there by then.
+    When `cancelled` returns true, it stops and returns the rows measured so far.
     Raises UserError for an unknown task, method, budget or file, before the first forward pass.
     """
-    loaded = loaded or held_model(request, before_steps(on_progress))
+    loaded = loaded or held_model(request, download_reporter(on_progress))
     evaluation = prepare_evaluation(request, loaded, make_cache)
     with ResultStore.opened(out) as store:
         _measure_missing(evaluation, store, on_progress, cancelled)
         store.flush()
-        there = store.frame().set_index("key", drop=False)
-        order = [key for unit in evaluation.units for key in unit.keys.values() if key in there.index]
-        rows = there.loc[order].reset_index(drop=True)
-        damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
+        stored = store.frame().set_index("key", drop=False)
+        order = [key for unit in evaluation.units for key in unit.keys.values() if key in stored.index]
+        rows = stored.loc[order].reset_index(drop=True)
+        damaged = [f"{path} is damaged: its rows were measured again." for path in store.damaged]
     return EvalResult(rows, [*evaluation.notes, *damaged, *filter(None, [evaluation.maker.backoff.note])])
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A request ready to be measured on a loaded model: one process takes all of it, a worker of a sweep a shard."""
+    """A request prepared for a loaded model, measured by one process or in shards by the workers of a sweep."""
 
-    units: Sequence[Unit]  # every prompt, with the keys of all its rows by the number of the choice
+    units: Sequence[Unit]  # every prompt, with its row keys by choice index
     maker: RowMaker
     batch_rows: int
     chat: Chat | None
-    notes: Sequence[str]  # a sentence for whatever was left out of a file
+    notes: Sequence[str]  # a sentence per omitted part of a file
 
     def measured(self, units: Sequence[Unit]) -> Iterator[tuple[PromptIdentity, MethodChoice, list[dict[str, object]]]]:
-        """Yield the rows of some of the units as they come: a prompt of each lot, the choice, and the lot's rows.
+        """Measure units and yield, per batch and choice: the first prompt's identity, the choice, and the rows.
 
-        What runs together is of one block of `blocks`, so that a block's rows are the same whoever measures it.
+        A batch never crosses the borders of `blocks`, so a block's rows do not depend on which worker measures it.
         """
         for start, stop in blocks([unit.prompt.identity for unit in units]):
             for batch in batches(units[start:stop], self.maker.measurer.loaded, self.batch_rows, self.chat):
@@ -89,34 +89,24 @@ class Evaluation:
 
 
 def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMaker | None = None) -> Evaluation:
-    """Return what `request` asks of a loaded model. Raises UserError as `evaluate`."""
+    """Prepare `request` for a loaded model. Raises UserError as `evaluate`."""
     chat = chat_of(request, loaded.tokenizer)
     turn = 0 if chat is None else sum(map(len, chat.around()))
     make_cache = make_cache or _cache_maker(loaded)
     for choice in request.all_choices:
-        make_cache(choice)  # an impossible budget or hyper-parameter is known at once
+        make_cache(choice)  # report an impossible budget or hyper-parameter early
     plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn)
     check_passes(request, plan)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
-    asked = request.question_aware, loaded.name, digest, request.prefill_chunk
-    units = [
-        Unit(
-            prompt,
-            {
-                number: row_key(
-                    prompt.identity,
-                    choice,
-                    settings[number],
-                    *asked,
-                    chat.settings if chat is not None and prompt.chat else None,
-                )
-                for number, choice in enumerate(request.all_choices)
-            },
-        )
-        for prompt in plan.prompts
-    ]
-    habits = loaded.model.generation_config
-    notes = [*plan.notes, *(generation_notes(habits.to_dict(), can_honour=False) if habits is not None else ())]
+    shared = request.question_aware, loaded.name, digest, request.prefill_chunk
+    units = []
+    for prompt in plan.prompts:
+        chat_settings = chat.settings if chat is not None and prompt.chat else None
+        pairs = enumerate(zip(request.all_choices, settings, strict=True))
+        keys = {index: row_key(prompt.identity, choice, own, *shared, chat_settings) for index, (choice, own) in pairs}
+        units.append(Unit(prompt, keys))
+    config = loaded.model.generation_config
+    notes = [*plan.notes, *(generation_notes(config.to_dict(), can_honour=False) if config is not None else ())]
     maker = RowMaker(
         Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk),
         request.all_choices,
@@ -131,7 +121,7 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
 def _measure_missing(
     evaluation: Evaluation, store: ResultStore, on_progress: Listener, cancelled: Callable[[], bool]
 ) -> None:
-    missing = lacking(evaluation.units, store.keys())
+    missing = missing_units(evaluation.units, store.keys())
     total = sum(len(unit.keys) for unit in evaluation.units)
     finished = total - sum(len(unit.keys) for unit in missing)
     on_progress(Progress(stage="start", done=finished, total=total))
@@ -143,37 +133,37 @@ def _measure_missing(
             return
 
 
-def lacking(units: Sequence[Unit], done: Collection[str]) -> list[Unit]:
-    """Return the units that lack a row, each with the keys it lacks; `done` are the keys of the rows that are there."""
-    left = [Unit(unit.prompt, {number: key for number, key in unit.keys.items() if key not in done}) for unit in units]
-    return [unit for unit in left if unit.keys]
+def missing_units(units: Sequence[Unit], done: Collection[str]) -> list[Unit]:
+    """The units with missing rows, each with its missing keys; `done` are the keys of existing rows."""
+    rest = [Unit(unit.prompt, {index: key for index, key in unit.keys.items() if key not in done}) for unit in units]
+    return [unit for unit in rest if unit.keys]
 
 
 def check_passes(request: EvalRequest, plan: Plan) -> None:
-    """Raises UserError where a method would give another result in the chunks that are asked for."""
+    """Raise UserError if the requested prefill chunks would change a method's result."""
     if request.prefill_chunk is not None:
         longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
         check_choices(request.all_choices, longest, request.prefill_chunk)
 
 
 def model_window(loaded: Loaded) -> int:
-    """Return how many tokens the model was made for."""
+    """The model's context window in tokens."""
     return window_of(loaded.model.config)
 
 
 def window_of(config: PreTrainedConfig) -> int:
-    """Return how many tokens a model of this config was made for."""
+    """Context window in tokens of a model with this config."""
     text = config.get_text_config(decoder=True)
     return getattr(text, "max_position_embeddings", None) or _ANY_WINDOW
 
 
 def default_batch_rows(loaded: Loaded) -> int:
-    """Return how many prompts run together: on a CPU a second one gains nothing."""
+    """Default batch size: 1 on a CPU, where batching gains nothing."""
     return 1 if input_device(loaded.model).type == "cpu" else _GPU_BATCH_ROWS
 
 
 def settings_of(choice: MethodChoice) -> dict[str, object]:
-    """Return every hyper-parameter a choice runs with."""
+    """Every hyper-parameter of a choice with its value."""
     return make_method(choice.method, **choice.hyper_parameters).model_dump(mode="json")
 
 

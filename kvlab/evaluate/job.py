@@ -1,4 +1,4 @@
-"""An evaluation as a job of the queue: results in the folder of runs, progress in prompts, a stop that keeps rows."""
+"""Run an evaluation, or one of its prompts as a recorded comparison, as a job of the queue."""
 
 from __future__ import annotations
 
@@ -6,48 +6,92 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kvlab.evaluate.harness import evaluate
+from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
+from kvlab.engine.progress import download_reporter
+from kvlab.evaluate.harness import evaluate, model_window
+from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.progress import seconds_left
-from kvlab.evaluate.request import EvalJob
-from kvlab.requests.compare import Progress
+from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.models.model_cache import held_model
+from kvlab.requests.compare import MOST_NEW_TOKENS, CompareRequest, ModelRequest, Progress
+from kvlab.requests.facts import LONGEST_ANSWER, find_facts
+from kvlab.tasks.sample import Sample
 
 FOLDER = "eval"
 Report = Callable[[Progress], None]
 
 
 def run_evaluation(job: EvalJob, root: Path, *, progress: Report, cancelled: Callable[[], bool]) -> Path:
-    """Evaluate into `<root>/eval/<name>` and return the folder; rows that lie there are not measured again.
+    """Evaluate into `<root>/eval/<name>` and return the folder; rows already there are not measured again.
 
-    Prints what was left out of files, for the job's log. Raises as `evaluate`.
+    Notes are printed for the job's log. Raises as `evaluate`.
     """
     folder = Path(root) / FOLDER / job.name
-    told = PromptsDone(len(job.request.all_choices), progress)
-    result = evaluate(job.request, folder, on_progress=told, cancelled=cancelled)
+    listener = PromptProgress(len(job.request.all_choices), progress)
+    result = evaluate(job.request, folder, on_progress=listener, cancelled=cancelled)
     for note in result.notes:
         print(note, flush=True)
     return folder
 
 
-class PromptsDone:
-    """Progress in prompts, with the time left at the speed so far; rows found on disk do not count towards it."""
+class PromptProgress:
+    """Report progress in prompts with the estimated time left; rows found on disk do not count towards the speed."""
 
     def __init__(self, choices: int, report: Report) -> None:
         self.choices, self.report = choices, report
         self.begun, self.resumed = time.monotonic(), 0
 
     def __call__(self, progress: Progress) -> None:
-        """Pass a report of the evaluation on."""
+        """Forward a report of the evaluation."""
         if progress.stage == "start":
             self.begun, self.resumed = time.monotonic(), progress.done
         left = seconds_left(progress, self.resumed, time.monotonic() - self.begun)
-        of = f"{progress.done // self.choices} of {progress.total // self.choices} prompts"
-        known = progress.done > self.resumed and progress.done < progress.total
-        words = [of, *([f"about {time_words(left)} left"] if known else []), progress.stage]
+        count = f"{progress.done // self.choices} of {progress.total // self.choices} prompts"
+        is_known = progress.done > self.resumed and progress.done < progress.total
+        words = [count, *([f"about {format_duration(left, rough=True)} left"] if is_known else []), progress.stage]
         self.report(progress.model_copy(update={"stage": " · ".join(words)}) if progress.total > 1 else progress)
 
 
-def time_words(seconds: float) -> str:
-    """`40 s`, `12 min` or `3.5 h`."""
-    if seconds < 90:
-        return f"{max(5, 5 * round(seconds / 5))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+LEAST_NEW_TOKENS = 16
+
+
+def run_sample(
+    job: SampleJob,
+    root: Path,
+    *,
+    progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+    compare: Callable[..., list[Path]],
+) -> list[Path]:
+    """Generate the prompt again, run `compare` on it with the job's methods, and return the run folders.
+
+    Context and question are read as one text, question-aware, even if the evaluation was not. Raises UserError if the
+    prompt no longer exists, and as `compare`.
+    """
+    loaded = held_model(job.request, download_reporter(progress))
+    plan = make_plan(job.request, loaded.tokenizer, model_window(loaded))
+    matches = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
+    if not matches:
+        raise UserError("The file of this evaluation no longer contains this prompt: restore the file.")
+    return compare(comparison_of(job, matches[-1].make()), root, progress=progress, cancelled=cancelled)
+
+
+def comparison_of(job: SampleJob, sample: Sample) -> CompareRequest:
+    """The comparison request of a sample: its first answer is expected, its hidden statements are the facts."""
+    prompt = sample.context + sample.question
+    answer = sample.answers[0].strip() if sample.answers and sample.max_new_tokens else ""
+    statements = sample.meta.get("statements")
+    hidden = [str(text) for text in statements] if isinstance(statements, list) else []
+    return CompareRequest(
+        prompt=prompt,
+        choices=job.request.all_choices,
+        max_new_tokens=min(max(sample.max_new_tokens, LEAST_NEW_TOKENS), MOST_NEW_TOKENS),
+        level="full",
+        prefill_chunk=job.request.prefill_chunk,
+        answer=answer if 0 < len(answer) <= LONGEST_ANSWER else None,
+        facts=find_facts(prompt, [text for text in hidden if text.strip() and text.strip() in prompt]),
+        title=job.title,
+        private=job.private,
+        **{name: getattr(job.request, name) for name in ModelRequest.model_fields},
+    )

@@ -1,4 +1,4 @@
-"""How a prompt is fed: all at once, or in chunks that give the same result."""
+"""Split a prompt into prefill passes: all at once, or chunks with the same result."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kvlab.requests.compare import MethodChoice
 
 
 def pass_ends(cache: Cache, tokens: int, prefill_chunk: int | None) -> list[int]:
-    """Where each pass over a first prompt of `tokens` ends; the cache is told what to expect.
+    """End position of each pass over a first prompt of `tokens`, which is announced to the cache.
 
-    Raises UserError for a method whose result in chunks would not be the same.
+    Raises UserError for a method whose result chunks would change.
     """
     if isinstance(cache, CompressedCache):
         return list(accumulate(cache.expect(tokens, prefill_chunk)))
@@ -25,7 +25,7 @@ def pass_ends(cache: Cache, tokens: int, prefill_chunk: int | None) -> list[int]
 
 
 def check_choices(choices: Sequence[MethodChoice], tokens: int, prefill_chunk: int) -> None:
-    """Raises UserError, naming the method, where a prompt of `tokens` in chunks would not give its own result."""
+    """Raise UserError, naming the method, if chunks would change its result for a prompt of `tokens`."""
     for choice in choices:
         pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
         try:

@@ -1,4 +1,4 @@
-"""From a request to its prompts: every task, length, depth and index, and every usable line of every file."""
+"""Expand a request into prompts: every task, length, depth and index, and every usable line of every file."""
 
 from __future__ import annotations
 
@@ -23,54 +23,54 @@ from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import DEFAULT_LENGTHS
 from kvlab.tasks.tokens import Cut, shorten
 
-BLOCK = 32  # prompts of a block: what is lost with a worker, and four batches of a GPU's default
-_FREE_SHARE = 8  # default lengths leave one part in eight of the window to the answer
+BLOCK = 32  # prompts per block: what a dying worker loses, and four default batches of a GPU
+_FREE_SHARE = 8  # default lengths leave an eighth of the window for the answer
 
 
 @dataclass(frozen=True)
 class PlannedPrompt:
-    """A prompt that is made when its turn comes."""
+    """A prompt that `make` generates when needed."""
 
     identity: PromptIdentity
     make: Callable[[], Sample]
-    chat: bool = True  # may stand in a chat template
+    chat: bool = True  # may be put into a chat template
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All prompts of a request, and a sentence for whatever was left out of a file."""
+    """All prompts of a request, and a sentence per omitted part of a file."""
 
     prompts: list[PlannedPrompt]
     notes: list[str]
 
 
 def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int) -> Plan:
-    """Return the plan for a model whose window is `window` tokens; raises UserError where a prompt cannot be made.
+    """Return the plan for a model with a context window of `window` tokens.
 
-    The first sample of every cell is made at once, so that an impossible length or difficulty is known before the
-    first forward pass.
+    The first sample of every cell is generated immediately, so that an impossible length or difficulty raises UserError
+    before the first forward pass.
     """
     if not request.tasks and not request.files:
         raise UserError("Nothing to evaluate: name tasks with --tasks or files with --data.")
     prompts = [prompt for choice in request.tasks for prompt in _task_prompts(request, choice, tokenizer, window)]
     notes: list[str] = []
     for file in request.files:
-        found, said = _file_prompts(request, file, tokenizer, window)
-        prompts += found
-        notes += said
+        file_prompts, file_notes = _file_prompts(request, file, tokenizer, window)
+        prompts += file_prompts
+        notes += file_notes
     return Plan(prompts, notes)
 
 
 def blocks(prompts: Sequence[PromptIdentity], size: int = BLOCK) -> list[tuple[int, int]]:
-    """Return where each block begins and ends: at most `size` prompts that follow each other, of one task and length.
+    """Split consecutive prompts of one task and length into blocks (start, end) of at most `size`.
 
-    Prompts of a file are of one block whatever task each is of. What is measured together never goes beyond a block.
+    Prompts of files count as one task. Batches never cross a block's border.
     """
-    found: list[tuple[int, int]] = []
+    parts: list[tuple[int, int]] = []
     for _, cell in groupby(range(len(prompts)), lambda at: _cell(prompts[at])):
         numbers = list(cell)
-        found += [(part[0], part[-1] + 1) for start in range(0, len(numbers), size) if (part := numbers[start:][:size])]
-    return found
+        parts += [(part[0], part[-1] + 1) for start in range(0, len(numbers), size) if (part := numbers[start:][:size])]
+    return parts
 
 
 def _cell(prompt: PromptIdentity) -> tuple[str, str, int]:
@@ -80,20 +80,20 @@ def _cell(prompt: PromptIdentity) -> tuple[str, str, int]:
 def _file_prompts(
     request: EvalRequest, file: FileChoice, tokenizer: PreTrainedTokenizerBase, window: int
 ) -> tuple[list[PlannedPrompt], list[str]]:
-    """The prompts of a file, and a sentence for each line and part that was left out."""
+    """The prompts of a file, and a sentence per omitted line or part."""
     loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **_options(request, file, window))
-    taken, there = loaded.samples[: request.samples], len(loaded.samples)
+    taken, available = loaded.samples[: request.samples], len(loaded.samples)
     for metric in {sample.metric for sample in taken}:
         check_metric(metric)
-    short = [fitted(sample, tokenizer, window, request.max_prompt, request.cut) for sample in taken]
+    short = [fit_to_window(sample, tokenizer, window, request.max_prompt, request.cut) for sample in taken]
     notes = [*loaded.skipped, *loaded.notes, *filter(None, [cut_note(str(file.path), short, request.cut)])]
-    if there > len(taken):
-        notes.append(f"{file.path}: {len(taken)} of its {there} prompts were taken: raise --samples for more.")
+    if available > len(taken):
+        notes.append(f"{file.path}: {len(taken)} of its {available} prompts are used: raise --samples for more.")
     return [_file_prompt(request, file, sample) for sample in short], notes
 
 
 def _options(request: EvalRequest, file: FileChoice, window: int) -> dict[str, Any]:
-    """A file's options, with what --lengths and --depths say to the formats that make prompts of a text."""
+    """A file's options, with --lengths and --depths for the formats that build prompts from a text."""
     lengths = tuple(min(length, window) for length in request.lengths or DEFAULT_LENGTHS)
     if file.form == "text":
         return {"length": lengths[0], **file.options}
@@ -109,8 +109,8 @@ def _task_prompts(
     task = get_task(choice.task)
     difficulty = task.resolve(choice.difficulty)
     for length in request.lengths or default_lengths(task, window):
-        if length > window:  # before a haystack of that length is made
-            raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's window of {window}.")
+        if length > window:  # before a haystack of that length is built
+            raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's context window of {window}.")
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(difficulty), length, depth, index, request.seed)
@@ -121,7 +121,7 @@ def _task_prompts(
 
 
 def default_lengths(task: Task, window: int) -> tuple[int, ...]:
-    """Return the task's own lengths, shortened where the model's window is smaller."""
+    """The task's default lengths, limited by the model's context window."""
     return tuple(dict.fromkeys(min(length, window - window // _FREE_SHARE) for length in task.lengths))
 
 
@@ -137,26 +137,28 @@ def _check_window(sample: Sample, window: int) -> None:
         most = window - sample.max_new_tokens
         raise UserError(
             f"{sample.task}: {sample.length} tokens and {sample.max_new_tokens} for the answer do not fit the model's "
-            f"window of {window}: ask for lengths of at most {most}."
+            f"context window of {window}: use lengths of at most {most}."
         )
 
 
-def fitted(sample: Sample, tokenizer: PreTrainedTokenizerBase, window: int, max_prompt: int | None, cut: Cut) -> Sample:
-    """The sample cut to the tokens a prompt may have, and to what the window leaves beside its answer.
+def fit_to_window(
+    sample: Sample, tokenizer: PreTrainedTokenizerBase, window: int, max_prompt: int | None, cut: Cut
+) -> Sample:
+    """Cut the sample to `max_prompt` tokens and to what its answer leaves of the context window.
 
-    Raises UserError where the answer alone fills the window, or the question what is left.
+    Raises UserError if the answer alone fills the window, or the question the rest.
     """
     room = window - sample.max_new_tokens
     if room < 1:
         raise UserError(
-            f"{sample.task}: {sample.max_new_tokens:,} tokens for the answer do not fit the model's window of "
-            f"{window:,}: give the file the option max_new_tokens, such as FILE:max_new_tokens={max(window // 2, 1)}."
+            f"{sample.task}: {sample.max_new_tokens:,} tokens for the answer do not fit the model's context window "
+            f"of {window:,}: set the file's option max_new_tokens, such as FILE:max_new_tokens={max(window // 2, 1)}."
         )
     return shorten(tokenizer, sample, min(room, max_prompt or room), cut)
 
 
 def cut_note(path: str, samples: Sequence[Sample], cut: Cut) -> str:
-    """A sentence on the prompts that lost something; empty where none did."""
+    """A sentence about prompts that were cut; empty if none was."""
     lost = [int(str(sample.meta["shortened_from"])) for sample in samples if "shortened_from" in sample.meta]
     if not lost:
         return ""
@@ -173,7 +175,7 @@ def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> Plan
     cut: dict[str, JsonValue] = (
         {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
     )
-    placed = sample.depth is not None  # a text in which a needle was hidden, at the length asked for
+    placed = sample.depth is not None  # a text with a hidden needle, at the requested length
     seed = request.seed if sample.temperature else 0
     identity = PromptIdentity(
         sample.task,

@@ -1,7 +1,8 @@
-"""How far an evaluation is and how long it still takes, on standard error: a bar in a terminal, lines elsewhere."""
+"""Show an evaluation's progress on standard error: a bar in a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from kvlab.common.formatting import format_duration
 from kvlab.common.terminal import progress_columns
 from kvlab.evaluate.harness import Listener
 from kvlab.requests.compare import Progress
@@ -18,7 +20,7 @@ LINE_SECONDS = 15.0
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Listener]:
-    """Yield a listener that shows each progress report; rows found on disk do not count towards the speed."""
+    """Yield a listener that shows progress reports; rows found on disk do not count towards the speed."""
     if not console.is_terminal:
         yield _Lines(console)
         return
@@ -34,25 +36,26 @@ def shown_progress(console: Console) -> Iterator[Listener]:
 
 
 class _Lines:
-    """One line every few seconds, for logs."""
+    """Print a line every `LINE_SECONDS`, for logs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.began = self.said = time.monotonic()
+        self.began = self.last_line = time.monotonic()
         self.resumed = 0
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.stage == "start":
             self.began, self.resumed = now, progress.done
-            self.console.print(f"{progress.total} measurements, {progress.done} of them on disk already")
-        elif now - self.said >= LINE_SECONDS or progress.done == progress.total:
-            self.said = now
+            self.console.print(f"{progress.total} measurements, {progress.done} of them already on disk")
+        elif now - self.last_line >= LINE_SECONDS or progress.done == progress.total:
+            self.last_line = now
             left = seconds_left(progress, self.resumed, now - self.began)
-            self.console.print(f"{progress.done}/{progress.total}, about {left:.0f} s left ({progress.stage})")
+            left_text = f", about {format_duration(left)} left" if math.isfinite(left) else ""
+            self.console.print(f"{progress.done}/{progress.total}{left_text} ({progress.stage})")
 
 
 def seconds_left(progress: Progress, resumed: int, elapsed: float) -> float:
-    """Return the time left at the speed so far; `resumed` rows cost none of the `elapsed` seconds."""
+    """Estimate the time left from the speed so far; `resumed` rows took none of the `elapsed` seconds."""
     measured = progress.done - resumed
     return elapsed / measured * (progress.total - progress.done) if measured else float("inf")

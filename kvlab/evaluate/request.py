@@ -1,4 +1,4 @@
-"""What one evaluation is: tasks and files, methods with budgets, and how many prompts. Torch-free."""
+"""The request of an evaluation: tasks, files, methods with budgets, number of prompts. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
 from kvlab.common.validation import Text
 from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
-from kvlab.requests.method_spec import value_of
-from kvlab.tasks.seeds import check_seed
+from kvlab.requests.method_spec import parse_value
+from kvlab.tasks.sample import check_seed
 
 Depth = Annotated[float, Field(ge=0, le=1)]
-# Of a folder or file of results: one part of a path, and none that is hidden.
+# Name of a result folder or file: one path component, not hidden.
 ResultName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class TaskChoice(BaseModel):
-    """A task with the difficulty parameters that differ from its defaults."""
+    """A task with its non-default difficulty parameters."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,7 +29,7 @@ class TaskChoice(BaseModel):
 
 
 class FileChoice(BaseModel):
-    """A user's own file in one of the formats of `kvlab.tasks.loaders`."""
+    """A user's file in one of the formats of `kvlab.tasks.loaders`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,14 +39,14 @@ class FileChoice(BaseModel):
 
     @property
     def named(self) -> dict[str, JsonValue]:
-        """What rows say of the file: its name and the options, of another file its name too."""
+        """The file as recorded in rows: file names without folders, and the options."""
         return {"file": self.path.name} | {
             name: Path(value).name if name.endswith("_from") and isinstance(value, str) else value
             for name, value in self.options.items()
         }
 
-    def with_whole_paths(self) -> FileChoice:
-        """The same for processes with another current folder; rows are named as before."""
+    def with_absolute_paths(self) -> FileChoice:
+        """The same with absolute paths, for processes with another working directory; row keys stay the same."""
         options = {
             name: str(Path(value).absolute()) if name.endswith("_from") and isinstance(value, str) else value
             for name, value in self.options.items()
@@ -58,59 +58,60 @@ _FILE = re.compile(r"([^=:/]*)=(.+?)((?::[a-z_]+=[^:]+)*)", re.DOTALL)
 
 
 def split_file(text: str) -> tuple[str, str, dict[str, JsonValue]]:
-    """Return format, path and options of `format=path:option=value`; raises ValueError where it names no file."""
+    """Split `format=path:option=value` into format, path and options; raises ValueError if it names no file."""
     found = _FILE.fullmatch(text)
     if found is None or not found[1].strip() or not found[2].strip() or "\0" in text:
         raise ValueError("no file")
     pairs = (part.partition("=") for part in found[3].split(":") if part)
-    return found[1].strip(), found[2].strip(), {name: value_of(value) for name, _, value in pairs}
+    return found[1].strip(), found[2].strip(), {name: parse_value(value) for name, _, value in pairs}
 
 
 class EvalRequest(ModelRequest):
-    """Every method sees the same prompts; the full cache is always among them: paired differences are taken to it."""
+    """Methods on the same prompts; the full cache is always included, as the reference of paired differences."""
 
     tasks: tuple[TaskChoice, ...] = ()
     files: tuple[FileChoice, ...] = ()
     choices: tuple[MethodChoice, ...] = ()
     lengths: tuple[int, ...] | None = Field(default=None, description="tokens; None: each task's own default lengths")
-    depths: tuple[Depth, ...] | None = Field(default=None, description="None: a random depth a sample")
+    depths: tuple[Depth, ...] | None = Field(default=None, description="None: a random depth per sample")
     samples: int = Field(default=20, ge=1, le=100_000, description="prompts for each task, length and depth")
     seed: int = 0
     question_aware: bool = True
-    batch_rows: int | None = Field(
-        default=None, ge=1, le=4096, description="prompts run together; None: 8 on a GPU, else 1"
-    )
+    batch_rows: int | None = Field(default=None, ge=1, le=4096, description="batch size; None: 8 on a GPU, else 1")
     prefill_chunk: int | None = Field(
-        default=None, ge=1, lt=2**31, description="prompt tokens a pass; None: the whole in one"
+        default=None, ge=1, lt=2**31, description="prompt tokens per pass; None: the whole prompt in one"
     )
     skip_malformed: bool = False
     max_prompt: int | None = Field(
-        default=None, ge=8, lt=2**31, description="tokens a file's prompt may have; None: the model's window"
+        default=None,
+        ge=8,
+        lt=2**31,
+        description="tokens allowed per prompt of a file; None: the model's context window",
     )
     cut: Literal["start", "middle", "end"] = Field(
-        default="middle", description="what a longer prompt of a file loses; middle is LongBench's rule"
+        default="middle", description="which part of longer prompts of files is cut; middle is LongBench's rule"
     )
 
     _seed_is_for_evaluation = field_validator("seed")(check_seed)
 
-    def with_whole_paths(self) -> EvalRequest:
-        """The same for processes with another current folder."""
-        return self.model_copy(update={"files": tuple(file.with_whole_paths() for file in self.files)})
+    def with_absolute_paths(self) -> EvalRequest:
+        """The same with absolute paths, for processes with another working directory."""
+        return self.model_copy(update={"files": tuple(file.with_absolute_paths() for file in self.files)})
 
     @property
     def all_choices(self) -> tuple[MethodChoice, ...]:
-        """Return the full cache first, then each asked-for choice once."""
+        """The full cache first, then each requested choice once."""
         return full_first(self.choices)
 
 
 def full_first(choices: Iterable[MethodChoice]) -> tuple[MethodChoice, ...]:
-    """Return the full cache, then each other choice once."""
+    """The full cache, then each other choice once."""
     others = [choice for choice in choices if choice.method != FULL.method]
     return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
 
 
 class EvalJob(BaseModel):
-    """An evaluation for the queue: its results lie in `<runs>/eval/<name>`, and what lies there is not made again."""
+    """An evaluation for the queue, with its results in `<runs>/eval/<name>`; existing rows are kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -122,9 +123,9 @@ class EvalJob(BaseModel):
 
 
 class SampleJob(BaseModel):
-    """One prompt of an evaluation as a recorded comparison: `request` makes the prompts, `index` and `content` name it.
+    """One prompt of an evaluation as a recorded comparison.
 
-    `content` is the hash of a prompt from a file; a generated one is the last of its cell, and has none.
+    `content` is the hash of a prompt from a file; it is empty for a generated prompt, the last one of `request`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""Parse the command line's short forms of an evaluation: `key_value:pairs=64`, `ruler=niah.jsonl`, `0.05,128`."""
+"""Parse an evaluation's command-line values, such as `key_value:pairs=64`, `ruler=niah.jsonl` or `0.05,128`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import as_option, in_one_sentence, shown
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice, split_file
 from kvlab.methods.spec import parse_choices
-from kvlab.requests.method_spec import parse_named, split_list
+from kvlab.requests.method_spec import parse_spec, split_list
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 from kvlab.tasks.tokens import Cut
@@ -21,12 +21,12 @@ Number = TypeVar("Number", int, float)
 
 
 def parse_tasks(text: str) -> tuple[TaskChoice, ...]:
-    """Return the tasks of a list such as `needle,key_value:pairs=64`."""
-    return tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_named, split_list(text)))
+    """Parse tasks such as `needle,key_value:pairs=64`."""
+    return tuple(TaskChoice(task=name, difficulty=values) for name, values in map(parse_spec, split_list(text)))
 
 
 def parse_files(texts: Iterable[str]) -> tuple[FileChoice, ...]:
-    """Return the files of `format=path:option=value` arguments; raises UserError for an unknown format."""
+    """Parse `format=path:option=value` arguments; raises UserError for an unknown format."""
     return tuple(map(_file, texts))
 
 
@@ -36,39 +36,39 @@ def _file(text: str) -> FileChoice:
     except ValueError:
         form = ""
     if form not in LOADERS:
-        raise UserError(f"'{text}' cannot be read: write format=path with a format of {', '.join(LOADERS)}.")
+        raise UserError(f"'{text}' is not format=path: choose a format from {', '.join(LOADERS)}.")
     return FileChoice(form=form, path=Path(path), options=options)
 
 
 def parse_numbers(text: str | None, option: str, kind: type[Number]) -> tuple[Number, ...] | None:
-    """Return the numbers of a list, or None for none; raises UserError naming the option."""
+    """Parse comma-separated numbers, None if empty; raises UserError naming the option."""
     try:
         numbers = tuple(kind(part) for part in split_list(text)) if text else None
     except ValueError:
         numbers = ()
     if numbers == ():
-        raise UserError(f"{option} takes numbers with commas between them, not {shown(text)}.")
+        raise UserError(f"{option} takes comma-separated numbers, not {shown(text)}.")
     return numbers
 
 
 def parse_whole(number: int | None, option: str, least: int) -> int | None:
-    """Return the number; raises UserError naming the option where it is below `least`."""
+    """Check that the number is at least `least`; raises UserError naming the option."""
     if number is not None and not least <= number < 2**31:
-        raise UserError(f"{option} takes a whole number from {least} on, not {number}.")
+        raise UserError(f"{option} takes a whole number of at least {least}, not {number}.")
     return number
 
 
 def parse_cut(text: str) -> Cut:
-    """Return what longer prompts lose; raises UserError for anything but start, middle and end."""
+    """Parse `--cut`; raises UserError for anything but start, middle and end."""
     if text not in get_args(Cut):
-        raise UserError(f"--cut is one of {', '.join(get_args(Cut))}, not '{text}'.")
+        raise UserError(f"--cut takes {', '.join(get_args(Cut))}, not '{text}'.")
     return cast(Cut, text)
 
 
 def parse_yes_no(text: str, option: str) -> bool:
-    """Return whether the text says yes; raises UserError for anything but yes or no."""
+    """Parse yes or no; raises UserError for anything else."""
     if text not in ("yes", "no"):
-        raise UserError(f"{option} is yes or no, not '{text}'.")
+        raise UserError(f"{option} takes yes or no, not '{text}'.")
     return text == "yes"
 
 
@@ -89,10 +89,7 @@ def parse_request(
     prefill_chunk: int | None = None,
     **fields: Any,
 ) -> EvalRequest:
-    """Return the request that the command line's texts ask for; `fields` are fields of `EvalRequest`.
-
-    Raises UserError for the first bad one.
-    """
+    """Build the request from command-line values; `fields` are fields of `EvalRequest`. Raises UserError if invalid."""
     try:
         return EvalRequest(
             model=model,

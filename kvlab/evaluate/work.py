@@ -1,4 +1,4 @@
-"""What is left to measure: units of one prompt with the choices it still lacks, run in batches of one shape."""
+"""Units of work (a prompt and its missing choices), batched by shape and turned into result rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from kvlab.models.chat import Chat
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import MethodChoice
 
-_LOOK_AHEAD = 4  # batches' worth of prompts made at once, to find some of equal length
+_LOOK_AHEAD = 4  # batches of prompts generated at once, to find some of equal length
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A prompt with the row keys it still lacks, by the number of the choice."""
+    """A prompt with its missing row keys by choice index."""
 
     prompt: PlannedPrompt
     keys: dict[int, str]
@@ -30,14 +30,14 @@ class Unit:
 
 @dataclass(frozen=True)
 class PreparedUnit:
-    """A unit whose prompt is made."""
+    """A unit with its generated prompt."""
 
     prompt: PreparedPrompt
     keys: dict[int, str]
 
 
 def batches(units: Sequence[Unit], loaded: Loaded, rows: int, chat: Chat | None = None) -> Iterator[list[PreparedUnit]]:
-    """Yield units of one shape, at most `rows` at a time, nearly in order; prompts are made as they are needed."""
+    """Yield batches of at most `rows` units of one shape, nearly in order; prompts are generated as needed."""
     waiting = iter(units)
     while ahead := list(islice(waiting, 1 if rows == 1 else rows * _LOOK_AHEAD)):
         shapes: dict[tuple[object, ...], list[PreparedUnit]] = {}
@@ -50,27 +50,27 @@ def batches(units: Sequence[Unit], loaded: Loaded, rows: int, chat: Chat | None 
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Runs batches and makes their result rows."""
+    """Run batches and build their result rows."""
 
     measurer: Measurer
     choices: Sequence[MethodChoice]
     settings: Sequence[Mapping[str, object]]  # every hyper-parameter of each choice
     model_digest: str
-    made_by: Mapping[str, str]  # the columns device and versions
+    environment: Mapping[str, str]  # the columns device and versions
     chat: str | None = None  # JSON
 
     @cached_property
     def backoff(self) -> Backoff[PreparedPrompt, Outcome]:
-        """Runs as many prompts together as fit."""
+        """Runs the largest batches that fit."""
         return Backoff(self.measurer.loaded, self.measurer.measure)
 
     def rows(self, batch: Sequence[PreparedUnit]) -> Iterator[tuple[MethodChoice, list[dict[str, object]]]]:
-        """Yield each choice with the rows that the batch still lacked under it."""
+        """Yield each choice with the batch's missing rows."""
         for number, choice in enumerate(self.choices):
-            lacking = [unit for unit in batch if number in unit.keys]
-            if lacking:
-                outcomes = self.backoff.outcomes([unit.prompt for unit in lacking], choice)
-                rows = zip(lacking, outcomes, strict=True)
+            missing = [unit for unit in batch if number in unit.keys]
+            if missing:
+                outcomes = self.backoff.outcomes([unit.prompt for unit in missing], choice)
+                rows = zip(missing, outcomes, strict=True)
                 yield choice, [self._row(unit, number, outcome, together) for unit, (outcome, together) in rows]
 
     def _row(self, unit: PreparedUnit, number: int, outcome: Outcome, batch_rows: int) -> dict[str, object]:
@@ -104,12 +104,12 @@ class RowMaker:
             "top1_agreement": outcome.top1_agreement,
             "hidden_own": outcome.survival.own if outcome.survival else None,
             "hidden_merged": outcome.survival.merged if outcome.survival else None,
-            **self.made_by,
+            **self.environment,
         }
 
 
 def _score(prompt: PreparedPrompt, outcome: Outcome) -> float:
-    """Return the metric's value; a likelihood metric is named like the measure it reports."""
+    """The metric's value; a likelihood metric is named like the outcome's field."""
     if prompt.continuation:
         return float(getattr(outcome, prompt.sample.metric))
     classes = prompt.sample.meta.get("classes")

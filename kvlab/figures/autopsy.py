@@ -6,9 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.by_head import map_of_heads
-from kvlab.figures.base.lines import Line, add_lines
+from kvlab.figures.base.lines import Line, add_area, add_lines
 from kvlab.figures.base.palette import FATES, STATE_COLOURS, Theme, fate_scale, pick
-from kvlab.figures.base.stacked import add_area
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import percent, plural
 

@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.limits import BLOCK
+from kvlab.figures.base.lines import add_area
 from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.stacked import add_area
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plural
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.lineage.decision import FATES, budget_for, line_of, nearly_kept
+from kvlab.analysis.lineage.decision import FATES, budget_for, cutoff, nearly_kept
 from kvlab.figures.base.by_head import map_of_heads
 from kvlab.figures.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.base.template import finish
@@ -25,7 +25,7 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
 
     `chosen` tokens are outlined and named.
     """
-    line, shown = line_of(frame), thinned(frame, chosen)
+    line, shown = cutoff(frame), thinned(frame, chosen)
     figure = go.Figure()
     for fate in (fate for fate in FATES if (frame["fate"] == fate).any()):
         part = shown[shown["fate"] == fate]
@@ -78,7 +78,7 @@ def thinned(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS)
 
 def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
     """Who nearly stayed, and what the chosen tokens would have taken, in words."""
-    line = line_of(frame)
+    line = cutoff(frame)
     told = f"{plural(line.budget, 'token')} of {len(frame):,} kept a slot."
     if not line.by_score:
         odd = plural(line.odd, "token")

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.comparison.repeats import Batch, told_apart
+from kvlab.analysis.comparison.repeats import Batch, compare_with_best
 from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
@@ -128,7 +128,7 @@ def rank_line(group: pd.DataFrame) -> str:
 
 def read_apart(batch: Batch, group: pd.DataFrame) -> str:
     """Which of a group the prompts tell apart from its first, and which they do not; "" for a group of one."""
-    rivals = told_apart(batch, group)
+    rivals = compare_with_best(batch, group)
     if rivals.empty:
         return ""
     first, parts = group.iloc[0]["label"], []

@@ -12,12 +12,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
+from pydantic import JsonValue
 
 from kvlab.common.formatting import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.figures.base.cells import words_on_cells
 from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import drawn_of, number, percent, plural, spoken
+from kvlab.requests.method_spec import parse_spec
 
 FULL = "full"
 MOST_PANELS = 9
@@ -216,18 +218,18 @@ def _show_each_name_once(figure: go.Figure) -> None:
 
 def _arm_styles(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
     pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
-    return run_styles(((str(arm), _part(str(arm), "settle") or str(method)) for arm, method in pairs), theme)
+    return run_styles(((str(arm), str(_composition(str(arm)).get("settle", method))) for arm, method in pairs), theme)
 
 
 def arm_words(arm: str) -> str:
     """An arm as people say it: of a composition, whose selection and whose settling."""
-    selected, settled = _part(arm, "score"), _part(arm, "settle")
-    return f"{selected} settled by {settled}" if arm.startswith("compose:") and selected and settled else arm
+    parts = _composition(arm)
+    return f"{parts['score']} settled by {parts['settle']}" if {"score", "settle"} <= parts.keys() else arm
 
 
-def _part(arm: str, option: str) -> str:
-    """One option of an arm such as `compose:score=h2o:settle=keepkv`; empty where it has none of this name."""
-    return dict(part.split("=", 1) for part in arm.split(":")[1:] if "=" in part).get(option, "")
+def _composition(arm: str) -> dict[str, JsonValue]:
+    """The parts of an arm such as `compose:score=h2o:settle=keepkv`; empty for a method of its own."""
+    return parse_spec(arm)[1] if arm.startswith("compose:") else {}
 
 
 def _by_budget(frame: pd.DataFrame) -> pd.DataFrame:

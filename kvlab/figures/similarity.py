@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.blocks import block_edges, block_means
+from kvlab.analysis.similarity.float16 import block_edges, block_means
 from kvlab.figures.base.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.base.template import colour_bar, finish, token_ticks
 from kvlab.figures.base.words import drawn_of, number, plural, token_labels, visible

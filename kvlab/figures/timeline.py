@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.states import STATES
+from kvlab.figures.base.lines import add_area
 from kvlab.figures.base.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
-from kvlab.figures.base.stacked import add_area
 from kvlab.figures.base.template import CLEAR, finish, token_ticks
 from kvlab.figures.base.words import drawn_of, number, percent, plural, token_labels
 

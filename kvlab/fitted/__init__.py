@@ -1,1 +1,1 @@
-"""What was fitted to a model, as files: read, held against the model's weights, and given to the method that asks."""
+"""Fitted files: read them, check that they belong to the model's weights, and hand them to methods."""

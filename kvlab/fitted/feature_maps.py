@@ -1,4 +1,4 @@
-"""LESS's feature maps as a file of `kvlab train-less`."""
+"""LESS's feature maps as files of `kvlab train-less`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from kvlab.common.errors import UserError
 from kvlab.fitted.files import Kind, write_fitted
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.learned.feature_maps import FeatureMaps
-from kvlab.methods.settlers.low_rank.less import UNTRAINED, Absorb
+from kvlab.methods.settlers.less import UNTRAINED, Absorb
 
 MAPS = Kind("file of feature maps", "kvlab train-less", {"mini": "less/mini.safetensors"})
 
 
 def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
-    """The same pipeline, with the maps its settler names read from their file; others are returned as they are.
+    """Load the maps named by the pipeline's settler; other pipelines unchanged.
 
-    `name` is what the model was asked for by. Raises UserError for a file that is not there, not one of feature maps,
-    of another rank, or fitted to other weights than the model's, and for any maps of a model with ALiBi.
+    `name` is the model's name for error messages. Raises UserError for a missing or invalid file, another rank, other
+    weights than the model's, and for any maps on a model with ALiBi.
     """
     settle = pipeline.settle
     if isinstance(settle, Absorb):
@@ -45,30 +45,27 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
 
 
 def refuse_alibi(model: nn.Module) -> None:
-    """Raises UserError for a model on which LESS has no meaning."""
+    """Raise UserError for models with ALiBi, on which LESS is not defined."""
     if uses_alibi(model):
-        raise UserError(
-            "This model tells distances by ALiBi, and what LESS absorbs has no place in the text any more: use another "
-            "method."
-        )
+        raise UserError("This model uses ALiBi, but the state of LESS has no positions: use another method.")
 
 
 def refuse_sinks(model: nn.Module) -> None:
-    """Raises UserError for a model with learned attention sinks, which LESS's slot beside the others does not know."""
+    """Raise UserError for models with learned attention sinks, which LESS does not support."""
     if any(isinstance(getattr(module, "sinks", None), nn.Parameter) for module in model.modules()):
-        raise UserError("This model has learned attention sinks, beside which LESS is not defined: use another method.")
+        raise UserError("This model has learned attention sinks, which LESS does not support: use another method.")
 
 
 def write_maps(path: Path, maps: Sequence[FeatureMaps], model: nn.Module, about: dict[str, str]) -> None:
-    """Write the maps of every compressed layer, with the model's signature and what `about` says of the fitting."""
+    """Write the maps of all compressed layers with the model's signature and metadata `about`."""
     stacked = {name: torch.stack([layer.tensors()[name] for layer in maps]).cpu() for name in maps[0].tensors()}
     write_fitted(path, stacked, model, about | {"form": maps[0].form})
 
 
 def read_maps(path: Path) -> tuple[tuple[FeatureMaps, ...], Tensor, dict[str, str]]:
-    """(maps of every compressed layer, signature of the model they were fitted to, what is said of the fitting).
+    """(maps of all compressed layers, signature of the model they were fitted to, metadata).
 
-    Raises UserError for a file that is not there or does not hold feature maps.
+    Raises UserError for a missing or invalid file.
     """
     return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
 
@@ -86,7 +83,7 @@ def _maps(tensors: dict[str, Tensor], about: dict[str, str]) -> tuple[FeatureMap
 
 
 def _try_out(maps: FeatureMaps) -> Any:
-    """Fails where the shapes of a layer's tensors do not fit each other."""
+    """Raises if the shapes of a layer's tensors do not match."""
     heads, group, head_dim = maps.query_in.shape[:3]
     phi = maps.of_queries(torch.zeros(1, heads, group, 1, head_dim))
     psi = maps.of_keys(torch.zeros(1, heads, 1, maps.key_in.shape[1]))

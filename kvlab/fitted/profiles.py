@@ -19,10 +19,10 @@ PROFILES = Kind("profile of head shares", "kvlab profile", SHIPPED)
 
 
 def with_profile(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
-    """The same pipeline, with the profile its allocator names read from its file; others are returned as they are.
+    """Load the profile named by the pipeline's allocator; other pipelines unchanged.
 
-    `name` is what the model was asked for by. Raises UserError for a file that is not there, is no profile, or was made
-    with other weights than the model's.
+    `name` is the model's name for error messages. Raises UserError for a missing or invalid file, or one created with
+    other weights than the model's.
     """
     allocate = pipeline.allocate
     if not isinstance(allocate, HeadProfile) or allocate.profile == EVEN:
@@ -31,29 +31,29 @@ def with_profile(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeli
     if not same_weights(made_with, model):
         name = name_of(model, name)
         raise UserError(
-            f"The profile {allocate.profile!r} was not made with these weights of {name}: {_remedy(model, name)} "
-            "(profile=even is equal heads)."
+            f"The profile {allocate.profile!r} was not created with these weights of {name}: {_remedy(model, name)} "
+            "(profile=even: equal heads)."
         )
     return replace(pipeline, allocate=replace(allocate, known=known))
 
 
 def _remedy(model: nn.Module, name: str) -> str:
-    """How to come by a profile of this model."""
+    """How to get a profile of this model."""
     for shipped in PROFILES.shipped:
         if same_weights(read_profile(PROFILES.path(shipped))[1], model):
-            return f"give profile={shipped}, which was"
-    return f"run `kvlab profile --model {name} --out FILE` and give profile=FILE"
+            return f"set profile={shipped}, which was"
+    return f"run `kvlab profile --model {name} --out FILE` and set profile=FILE"
 
 
 def write_profile(path: Path, budgets: list[float], shares: Tensor, model: nn.Module, about: dict[str, str]) -> None:
-    """Write shares (budgets, L, H) with the model's signature, and what `about` says of how they were found."""
+    """Write shares (budgets, L, H) with the model's signature and metadata `about`."""
     write_fitted(path, {"budgets": torch.tensor(budgets), "shares": shares.float().contiguous()}, model, about)
 
 
 def read_profile(path: Path) -> tuple[HeadShares, Tensor, dict[str, str]]:
-    """(shares, signature of the model they are of, how they were found).
+    """(shares, signature of their model, metadata).
 
-    Raises UserError for a file that is not there or holds no profile.
+    Raises UserError for a missing or invalid file.
     """
     return PROFILES.read(path, _shares)
 

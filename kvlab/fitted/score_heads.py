@@ -20,10 +20,10 @@ LAYERS = "layers"
 
 
 def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
-    """The same pipeline, with the networks its scorer names read from their file; others are returned as they are.
+    """Load the networks named by the pipeline's scorer; other pipelines unchanged.
 
-    `name` is what the model was asked for by. Raises UserError for a file that is not there, holds no networks, or was
-    fitted to other weights than the model's.
+    `name` is the model's name for error messages. Raises UserError for a missing or invalid file, or one fitted to
+    other weights than the model's.
     """
     score = pipeline.score
     if not isinstance(score, PredictedScore) or score.heads == UNTRAINED:
@@ -34,16 +34,16 @@ def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pi
 
 
 def write_score_heads(path: Path, heads: Mapping[int, ScoreHead], model: nn.Module, about: dict[str, str]) -> None:
-    """Write the network of each model layer, with the model's signature and what `about` says of the fitting."""
+    """Write the network of each model layer with the model's signature and metadata `about`."""
     ordered = [heads[layer] for layer in sorted(heads)]
     stacked = {name: torch.stack([head.tensors()[name] for head in ordered]).cpu() for name in ordered[0].tensors()}
     write_fitted(path, stacked | {LAYERS: torch.tensor(sorted(heads))}, model, about)
 
 
 def read_score_heads(path: Path) -> tuple[dict[int, ScoreHead], Tensor, dict[str, str]]:
-    """(network of each model layer, signature of the model they were fitted to, what is said of the fitting).
+    """(network by model layer, signature of the model they were fitted to, metadata).
 
-    Raises UserError for a file that is not there or holds no networks.
+    Raises UserError for a missing or invalid file.
     """
     return SCORE_HEADS.read(path, _heads)
 

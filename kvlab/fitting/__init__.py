@@ -1,1 +1,1 @@
-"""Fitting what a method learns to a model, from text: LESS's feature maps (`kvlab train-less`)."""
+"""Fit the learned parts of methods to a model: LESS's feature maps, KVzap's networks, head profiles."""

@@ -1,4 +1,4 @@
-"""`kvlab fit`: one request for whatever a method has to learn of a model, also as a job of the queue."""
+"""`kvlab fit`: fit whatever a method needs, also as a queued job."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def fit(
     cancelled: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Fit what `request` asks for and write it to `out`, whole or not at all.
+    """Run the fit of `request` and write it to `out` atomically.
 
-    `kept` is a folder for what a stopped fit goes on from; none: it begins anew. Raises UserError for bad input.
+    `kept` is a folder for resuming a stopped fit; None starts from scratch. Raises UserError for invalid input.
     """
     if request.method == "less":
         begun, seconds = time.process_time(), round(60 * request.minutes)
@@ -54,7 +54,7 @@ def fit(
             windows = Path(scratch) if kept is None else kept
             fit_kvzap(request, loaded, out, windows=windows, progress=progress, cancelled=cancelled, say=say)
     if out.exists():
-        say(f"written to {out}: use it as {request.method}:{SETTING[request.method]}={out}")
+        say(f"written to {out}: use it with {request.method}:{SETTING[request.method]}={out}")
 
 
 class _Stopped(Exception):
@@ -68,7 +68,7 @@ def _following(
     total: int,
     done: Callable[[], int],
 ) -> Callable[[str], None]:
-    """`say` for a fit that only talks: each line is progress, `done` of `total`, and ends it once it is cancelled."""
+    """Wrap `say`: each line reports progress, `done` of `total`, and stops the fit once it is cancelled."""
 
     def heard(line: str) -> None:
         say(line)
@@ -80,14 +80,14 @@ def _following(
 
 
 def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], cancelled: Callable[[], bool]) -> Path:
-    """Fit into `<root>/fit/<name>` and return the file; what lies there is not made again.
+    """Fit into `<root>/fit/<name>` and return the file; an existing file is not created again.
 
-    Raises UserError as `fit`, and where another fit lies under that name.
+    Raises UserError as `fit`, and if another fit has that name.
     """
     out = fitted_file(root, job.name)
     asked, given = out.parent / ASKED, job.request.model_dump(mode="json")
     if asked.exists() and read_json(asked.read_text(encoding="utf-8")) != given:
-        raise UserError(f"Another fit is called {job.name}: choose another name, or remove {out.parent}.")
+        raise UserError(f"Another fit is called {job.name}: choose another name, or delete {out.parent}.")
     replace_text(asked, job.request.model_dump_json(indent=1))
     if not out.exists():
         fit(job.request, out, kept=out.parent / "windows", progress=progress, cancelled=cancelled)
@@ -95,7 +95,7 @@ def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], ca
 
 
 def _for(kind: type[Own], request: FitRequest) -> Own:
-    """The request of a fit with a command of its own: what it shares with this one."""
+    """The specific request with the fields it shares with `request`."""
     given = {name: getattr(request, name) for name in FitRequest.model_fields} | {"texts": request.corpus}
     shared = {one.name for one in fields(kind)} & given.keys() - {"form"}
     return kind(**{name: given[name] for name in shared})

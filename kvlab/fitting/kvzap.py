@@ -1,4 +1,4 @@
-"""Fitting KVzap's networks: hidden states in, the log of the rehearsal score out, layer by layer."""
+"""Fit KVzap's networks: hidden states in, log of the rehearsal score out, layer by layer."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import Progress
 
-# As in kvpress's train.py: AdamW from .005 down a cosine, batches of 512, gradients cut at 1.
+# As in kvpress's train.py: AdamW from .005 with cosine decay, batches of 512, gradients clipped at 1.
 LEARNING_RATE, BATCH, CLIP = 0.005, 512, 1.0
-NARROWER = 8  # hidden units are this share of the model's width: 512 of 4,096 there
-RIDGE = 1.0  # of the linear form; scikit-learn's Ridge() there
-HELD_BACK = 8  # one window in so many is only judged by
-LEAST = 1e-12  # a score no rehearsal ever looked at has no logarithm
+NARROWER = 8  # hidden units as a fraction of the model's width: 512 of 4,096 in the original
+RIDGE = 1.0  # of the linear form; scikit-learn's Ridge() in the original
+HELD_BACK = 8  # every n-th window is used for evaluation only
+LEAST = 1e-12  # lower bound before taking the logarithm
 
 Examples = Mapping[int, tuple[Tensor, Tensor]]  # by model layer: states (n, D), log scores (n, H)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Of one layer on held-back windows: share of the log scores' variance that is explained, and rank correlation."""
+    """Quality of one layer on held-out windows: explained variance of log scores, and rank correlation."""
 
     explained: float
     rank: float
@@ -58,10 +58,10 @@ def fit_kvzap(
     cancelled: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = print,
 ) -> dict[int, Quality]:
-    """Write the networks to `out`, whole or not at all, and return how well each layer's predict held-back windows.
+    """Write the networks to `out` atomically and return each layer's quality on held-out windows.
 
-    What each window of text taught is kept in the folder `windows`, so that a fit that was stopped goes on. Returns
-    nothing once `cancelled` says so. Raises UserError as `text_windows` and `make_cache`.
+    Results per window are kept in the folder `windows`, so that a stopped fit can resume. Returns an empty dictionary
+    if `cancelled`. Raises UserError as `text_windows` and `make_cache`.
     """
     for number, ids in enumerate(islice(_texts(request, loaded), request.windows)):
         if cancelled():
@@ -80,7 +80,7 @@ def fit_kvzap(
         heads[layer] = fit_head(*taught, request, layer)
         found[layer] = judge(heads[layer], *held)
         good = found[layer]
-        say(f"layer {layer}: explains {good.explained:.2f} of held-back log scores, rank correlation {good.rank:.2f}")
+        say(f"layer {layer}: explains {good.explained:.2f} of held-out log scores, rank correlation {good.rank:.2f}")
     about = {name: str(getattr(request, name)) for name in ("form", "target", "windows", "length", "seed")}
     about |= {"model": loaded.name, "rank": f"{sum(q.rank for q in found.values()) / len(found):.3f}"}
     replace_file(out, lambda path: write_score_heads(path, heads, loaded.model, about))
@@ -88,7 +88,7 @@ def fit_kvzap(
 
 
 def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) -> ScoreHead:
-    """The network of one layer for states (n, D) and log scores (n, H), both float32."""
+    """Fit the network of one layer to states (n, D) and log scores (n, H), both float32."""
     if request.form == "linear":
         return _ridge(states, scores)
     torch.manual_seed(request.seed + layer)
@@ -111,7 +111,7 @@ def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) ->
 
 
 def judge(head: ScoreHead, states: Tensor, scores: Tensor) -> Quality:
-    """How well a network predicts; means over KV heads."""
+    """Quality of a network's predictions; means over KV heads."""
     given = head.predict(states[None])[0].T
     off, spread = (given - scores).square().mean(0), (scores - scores.mean(0)).square().mean(0)
     ranks = [part.argsort(0).argsort(0).float() for part in (given, scores)]
@@ -122,7 +122,7 @@ def judge(head: ScoreHead, states: Tensor, scores: Tensor) -> Quality:
 
 @torch.inference_mode()
 def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) -> Examples:
-    """What one window (1, T) teaches: some of its tokens' states, and the log of how much a rehearsal needs them."""
+    """Examples from one window (1, T): states of some of its tokens, and the log of their rehearsal scores."""
     teacher = Teacher()
     teacher._watching = Watching(plus=request.target == "kvzip+", rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]
     cache = make_cache(loaded, teacher, 0.5)
@@ -139,10 +139,10 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
 
 @dataclass(frozen=True)
 class Watching(RehearsedAttention):
-    """Attention from the rehearsal; what each layer was given is noted.
+    """Rehearsal attention that also records each layer's hidden states.
 
-    `plus`: KVzip+, where attention A_ij counts as A_ij |W_o v_j| / |h_i|, h_i what the query was made of, before the
-    largest over rows and group is taken (kvpress, kvzap/train.py).
+    `plus`: KVzip+, where attention A_ij counts as A_ij |W_o v_j| / |h_i|, with h_i the query's hidden state, before the
+    maximum over rows and group (kvpress, kvzap/train.py).
     """
 
     plus: bool = False
@@ -156,7 +156,7 @@ class Watching(RehearsedAttention):
         return {}
 
     def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 after one more pass of the rehearsal."""
+        """`score` (B, H, S) float32 after another pass of the rehearsal."""
         if not self.plus:
             return super().rehearsed(slots, seen)
         count = slots.score.shape[-1]
@@ -168,17 +168,17 @@ class Watching(RehearsedAttention):
 
 
 class Teacher(KVzip):
-    """KVzip, with somebody watching; not registered."""
+    """KVzip with a recording scorer; not registered."""
 
     _watching: Watching = PrivateAttr()
 
     def pipeline(self) -> Pipeline:
-        """KVzip's, scored by who watches."""
+        """KVzip's pipeline with the recording scorer."""
         return replace(super().pipeline(), score=self._watching)
 
 
 def _ridge(states: Tensor, scores: Tensor) -> ScoreHead:
-    """Least squares with a penalty on weights alone, in float64."""
+    """Ridge regression without penalty on the bias, in float64."""
     given, wanted = states.double(), scores.double()
     centre, level = given.mean(0), wanted.mean(0)
     apart = given - centre
@@ -213,5 +213,5 @@ def _examples(files: list[Path], layer: int) -> tuple[Tensor, Tensor]:
                 part.append(file.get_tensor(f"{name}.{layer}").float())
     states, scores = (torch.cat(part) for part in parts)
     if not math.isfinite(float(scores.sum())):
-        raise UserError("The rehearsal gave scores that are no numbers: load the model with --dtype float32.")
+        raise UserError("The rehearsal gave scores that are NaN or infinite: load the model with --dtype float32.")
     return states, scores

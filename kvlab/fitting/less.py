@@ -1,4 +1,4 @@
-"""Fitting LESS's feature maps, layer by layer, so that slots and state together give the full cache's output."""
+"""Fit LESS's feature maps layer by layer, so that slots and state together give the full cache's output."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
-from kvlab.fitting.from_model import FromModel
 from kvlab.fitting.observations import (
+    FromModel,
     Observation,
     compressible_layers,
     observation_bytes,
@@ -28,10 +28,10 @@ from kvlab.methods.learned.feature_maps import FeatureMaps, Form, new_maps
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import LOADING
 
-WATCHING = 0.4  # most of the time that goes into running the model
+WATCHING = 0.4  # largest share of the time spent running the model
 MOST_WINDOWS = 64
-MOST_BYTES = 4e9  # of observations held at once: an 8B model's 32 layers would take 30 GB
-HELD_BACK = 8  # one window in so many is never fitted to
+MOST_BYTES = 4e9  # of observations held at once: those of an 8B model's 32 layers would take 30 GB
+HELD_BACK = 8  # every n-th window is used for evaluation only
 LEARNING_RATE = 0.01
 CLIP = 1.0
 
@@ -44,22 +44,22 @@ class LessRequest(FromModel):
     rank: int = 8
     hidden: int = 64
     form: Form = "exponential"
-    minutes: float = 3.0  # of processor time, so that other work on the machine takes nothing away
+    minutes: float = 3.0  # of processor time, so that other load on the machine has no effect
 
     def check(self) -> None:
-        """Raises UserError for a number out of range."""
+        """Raise UserError for a number out of range."""
         for name, least in (("rank", 1), ("hidden", 1), ("length", 256)):
             if getattr(self, name) < least:
-                raise UserError(f"--{name} is {getattr(self, name)}; it must be at least {least}.")
+                raise UserError(f"--{name} is {getattr(self, name)}: use at least {least}.")
         if not self.minutes > 0:
-            raise UserError(f"--minutes is {self.minutes:g}; it must be more than 0.")
+            raise UserError(f"--minutes is {self.minutes:g}: use more than 0.")
         if self.form not in get_args(Form):
-            raise UserError(f"There is no form {self.form!r} of feature maps; choose {' or '.join(get_args(Form))}.")
+            raise UserError(f"There is no form {self.form!r} of feature maps: use {' or '.join(get_args(Form))}.")
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Maps of one layer and their error on held-back windows: of eviction alone, and with the state."""
+    """Maps of one layer and their error on held-out windows: with eviction only, and with the state."""
 
     maps: FeatureMaps
     before: float
@@ -67,11 +67,11 @@ class Fitted:
 
 
 def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print) -> list[Fitted]:
-    """Fit maps for every compressible layer and write them to `out`, whole or not at all; returns them.
+    """Fit maps for every compressible layer, write them to `out` atomically, and return them.
 
-    The model is frozen. It reads windows of text with the full cache; for random queries and budgets, what H2O would
-    have dropped is left to the state, and the maps are fitted to give the layer's own output (the squared error after
-    its output projection, relative to that of eviction alone). Raises UserError for bad input.
+    The model is frozen and reads windows of text with the full cache. For random queries and budgets, what H2O would
+    evict goes to the state, and the maps are fitted to reproduce the layer's output (squared error after its output
+    projection, relative to eviction only). Raises UserError for invalid input.
     """
     request.check()
     loaded = request.load()
@@ -93,12 +93,14 @@ def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print
 
 
 def layer_blocks(loaded: LoadedModel, layers: list[int], length: int) -> list[list[int]]:
-    """The layers in blocks whose observations of `MOST_WINDOWS` windows take `MOST_BYTES`, and one layer at the least.
+    """Split layers into blocks whose observations of `MOST_WINDOWS` windows fit `MOST_BYTES`, at least one layer each.
 
-    Each block watches the same windows again. Raises UserError for a model without layers to compress.
+    Each block observes the same windows again. Raises UserError for a model without layers to compress.
     """
     if not layers:
-        raise UserError("No layer of this model keeps keys and values of the whole text: there is nothing to compress.")
+        raise UserError(
+            "No layer of this model keeps keys and values of the whole text, so there is nothing to compress."
+        )
     together = max(1, int(MOST_BYTES / (MOST_WINDOWS * observation_bytes(loaded, length))))
     return [layers[first : first + together] for first in range(0, len(layers), together)]
 
@@ -112,27 +114,27 @@ def _fit_block(
     watching: float,
     say: Callable[[str], None],
 ) -> int:
-    """Append the maps of a block's layers to `fitted`; returns how many windows were watched."""
+    """Append the maps of a block's layers to `fitted`; returns the number of observed windows."""
     watched = _watch(loaded, request, block, time.process_time() + watching, say)
     windows = len(watched[0])
     for projection in projections(loaded, block):
         layer = len(fitted)
         share = (deadline - time.process_time()) / len(watched)
         fitted.append(_fit_layer(watched.pop(0), projection, request, layer, time.process_time() + share))
-        say(f"layer {layer}: error {fitted[-1].before:.4f} by eviction, {fitted[-1].after:.4f} with the state")
+        say(f"layer {layer}: error {fitted[-1].before:.4f} with eviction, {fitted[-1].after:.4f} with the state")
     return windows
 
 
 def _watch(
     loaded: LoadedModel, request: LessRequest, layers: list[int], until: float, say: Callable[[str], None]
 ) -> list[list[Observation]]:
-    """For each of `layers` its observations, one a window; at least two windows, whatever the time."""
+    """Observations per layer, one per window; at least two windows, whatever the time."""
     windows, random = text_windows(loaded, request.corpus, request.length, request.seed), Random(request.seed)
     found: list[list[Observation]] = []
     while len(found) < 2 or (len(found) < MOST_WINDOWS and time.process_time() < until):
         found.append(observe(loaded, next(windows), random, layers))
         if len(found) % 8 == 0:
-            say(f"{len(found)} windows of {request.length} tokens watched")
+            say(f"{len(found)} windows of {request.length} tokens observed")
     return [list(layer) for layer in zip(*found, strict=True)]
 
 

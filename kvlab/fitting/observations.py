@@ -1,4 +1,4 @@
-"""What one layer did on one window of text, and what eviction would have left of it: examples to fit maps to."""
+"""Training examples for LESS: a layer's output on a window of text, and what eviction would leave of it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from kvlab.attention.slot_attention import slot_logits
 from kvlab.cache import make_cache
 from kvlab.methods.core.view import Slots
 from kvlab.methods.learned.feature_maps import FeatureMaps
-from kvlab.models.load import LoadedModel
+from kvlab.models.load import LoadedModel, load_model
+from kvlab.requests.compare import LOADING
 from kvlab.stores.quantized_states import whole
 
-ROWS = 96  # queries watched in each window
-BLOCK = 64  # scores are added up to the last multiple of this many queries
-BUDGETS = (0.05, 0.4)  # shares of the window, drawn evenly in their logarithm
+ROWS = 96  # queries observed per window
+BLOCK = 64  # scores are accumulated up to the last multiple of this many queries
+BUDGETS = (0.05, 0.4)  # shares of the window, log-uniform
 NEVER = -1e30
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Some queries of a window, with G query heads for each of H KV heads; `dropped` tokens are left to the state.
+    """Some queries of a window, with G query heads for each of H KV heads; `dropped` tokens go to the state.
 
     Sums over kept tokens are divided by exp(`top`), the largest kept logit.
     """
@@ -41,10 +42,10 @@ class Observation:
     numerator: Tensor  # (H, G, r, d)
     denominator: Tensor  # (H, G, r, 1)
     true: Tensor  # (H, G, r, d): output of the full cache
-    evicted_error: float  # of the layer's output without any state, relative to its size, squared
+    evicted_error: float  # of the layer's output without state: squared, relative to its norm
 
     def error(self, maps: FeatureMaps, projection: Tensor | None) -> Tensor:
-        """The same error with the state that the maps make of what was dropped."""
+        """The same error with the state given by the maps."""
         phi = maps.of_queries(self.query[None])[0]  # (H, G, r, R)
         psi = maps.of_keys(self.key[None])[0]  # (H, T, R)
         kernel = (phi @ psi[:, None].transpose(-1, -2)) * self.dropped[:, None] * (-self.top).exp()
@@ -53,14 +54,14 @@ class Observation:
 
 
 class Watcher:
-    """An `Observer` of a full cache that makes one observation of each layer asked for."""
+    """An `Observer` of a full cache that creates one observation per requested layer."""
 
     def __init__(self, random: Random, layers: Collection[int]) -> None:
         self.random, self.layers = random, layers
         self.found: dict[int, Observation] = {}
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
-        """Note what this layer did."""
+        """Record this layer."""
         if layer_idx in self.layers:
             self.found[layer_idx] = _observe(slots, seen, self.random)
 
@@ -72,7 +73,7 @@ class Watcher:
 def observe(
     loaded: LoadedModel, ids: Tensor, random: Random, layers: Collection[int] | None = None
 ) -> list[Observation]:
-    """One observation for each of `layers` (none given: every compressible one), in order, of token ids (1, T)."""
+    """Observations of `layers` (default: all compressible ones), in order, for token ids (1, T)."""
     watcher = Watcher(random, compressible_layers(loaded) if layers is None else layers)
     loaded.model(ids, past_key_values=make_cache(loaded, "full", observer=watcher), logits_to_keep=1)
     return [watcher.found[layer] for layer in sorted(watcher.found)]
@@ -84,19 +85,19 @@ def compressible_layers(loaded: LoadedModel) -> list[int]:
 
 
 def observation_bytes(loaded: LoadedModel, tokens: int) -> int:
-    """What one observation of one layer takes, for a window of `tokens`."""
+    """Bytes of one observation of one layer, for a window of `tokens`."""
     config = full_attention_config(loaded.model.config.get_text_config(decoder=True))
     heads, d = num_key_value_heads(config), getattr(config, "head_dim", 0)
     d, group = d or config.hidden_size // config.num_attention_heads, config.num_attention_heads // heads
     rows = min(ROWS, tokens)
     floats = heads * (2 * tokens * d + group * rows * (3 * d + 2))  # keys and values; query, sums and true output
-    return 4 * floats + heads * rows * tokens  # and what was dropped, in bools
+    return 4 * floats + heads * rows * tokens  # and evicted tokens, as bools
 
 
 def projections(loaded: LoadedModel, layers: Sequence[int]) -> Iterator[Tensor | None]:
-    """The output projection (hidden, Hq * d) of each of `layers`, so that errors count as the model sees them.
+    """Output projections (hidden, Hq * d) of `layers`, so that errors count as the model sees them.
 
-    None where the module's projection is not known.
+    None for unknown modules.
     """
     everything: Any = loaded.model.modules()
     modules = {
@@ -109,7 +110,7 @@ def projections(loaded: LoadedModel, layers: Sequence[int]) -> Iterator[Tensor |
 
 
 def output_projection(module: nn.Module) -> Tensor | None:
-    """The matrix (hidden, Hq * d) an attention module's heads are joined by; None where it is packed or not known."""
+    """Output projection (hidden, Hq * d) of an attention module; None if it is quantized or unknown."""
     linear = _output_linear(module)
     return None if linear is None else linear.weight.detach().float()
 
@@ -123,7 +124,7 @@ def _output_linear(module: nn.Module) -> nn.Linear | None:
 
 
 def relative_error(given: Tensor, true: Tensor, projection: Tensor | None) -> Tensor:
-    """||given - true||^2 / ||true||^2 of outputs (H, G, r, d), after the output projection where there is one."""
+    """||given - true||^2 / ||true||^2 of outputs (H, G, r, d), after the output projection if there is one."""
     joined = [states.flatten(0, 1).transpose(0, 1).flatten(1) for states in (given - true, true)]
     off, size = (states if projection is None else states @ projection.T for states in joined)
     return off.square().sum() / size.square().sum().clamp_min(1e-12)
@@ -151,7 +152,7 @@ def _observe(slots: Slots, seen: PassSeen, random: Random) -> Observation:
 
 
 def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(logits (H, G, r, T) of the rows, attention (H, r, T) each token had by the last whole block before them)."""
+    """(logits (H, G, r, T) of the rows, attention (H, r, T) of each token up to the last whole block before them)."""
     total = torch.zeros(seen.key.shape[1:3], device=seen.key.device)
     scores, logits = [], []
     for first in range(0, seen.num_new, BLOCK):
@@ -167,10 +168,29 @@ def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def heavy_and_recent(scores: Tensor, rows: Tensor, budget: int) -> Tensor:
-    """(H, r, T) bool: what H2O holds for each row: half the budget of recent tokens, and the highest scores before."""
+    """Slots (H, r, T) that H2O holds for each row: half the budget of recent tokens, and the highest scores before."""
     recent = max(1, budget // 2)
     column = torch.arange(scores.shape[-1], device=scores.device)
     newest = (column > rows[:, None] - recent) & (column <= rows[:, None])
     older = scores.masked_fill(column > rows[:, None] - recent, -1.0)
     heavy = torch.zeros_like(older, dtype=torch.bool).scatter(-1, older.topk(budget - recent, -1).indices, True)
     return (heavy | newest) & (column <= rows[:, None])
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromModel:
+    """Common settings of fits with a command of their own; the last six fields are `load_model`'s."""
+
+    model: str = "mini"
+    length: int = 1024
+    seed: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+    placement: str = "single"
+    load_in: str | None = None
+    revision: str | None = None
+    cache_dir: str | None = None
+
+    def load(self) -> LoadedModel:
+        """Load the model. Raises UserError as `load_model`."""
+        return load_model(self.model, **{name: getattr(self, name) for name in LOADING})

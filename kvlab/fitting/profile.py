@@ -1,4 +1,4 @@
-"""A model's profile of head shares: what one cut over all layers and heads gives each, averaged over texts."""
+"""A model's profile of head shares: the result of a model-wide cut, averaged over texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
 from kvlab.fitted.profiles import write_profile
-from kvlab.fitting.from_model import FromModel
+from kvlab.fitting.observations import FromModel
 from kvlab.fitting.text import text_windows
 from kvlab.models.load import LoadedModel
 
@@ -21,17 +21,17 @@ BUDGETS = (0.05, 0.1, 0.2, 0.5)
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRequest(FromModel):
-    """What to make a profile of."""
+    """Settings of a profile."""
 
     texts: Path | None = None  # a folder of plain-text books; none: the shipped excerpts
     windows: int = 8
 
 
 def make_profile(request: ProfileRequest, out: Path, say: Callable[[str], None] = lambda line: None) -> torch.Tensor:
-    """Write the profile to `out` and return its shares (budgets, L, H), each budget's summing to 1.
+    """Write the profile to `out` and return its shares (budgets, L, H), which sum to 1 per budget.
 
-    Each window of text is read and rehearsed as by `kvzip` with 16 recent tokens; a head's share is what the cut gave
-    it of all slots. Raises UserError for numbers out of range and what `load_model` and `text_windows` refuse.
+    Each window of text is read and rehearsed as in `kvzip` with 16 recent tokens; a head's share is its part of all
+    slots after the cut. Raises UserError for numbers out of range, and as `load_model` and `text_windows`.
     """
     if request.windows < 1 or request.length < 64:
         raise UserError("A profile needs at least 1 window of at least 64 tokens.")
@@ -51,7 +51,7 @@ def make_profile(request: ProfileRequest, out: Path, say: Callable[[str], None] 
 
 @torch.inference_mode()
 def _counts(loaded: LoadedModel, ids: torch.Tensor, budget: float) -> torch.Tensor:
-    """(L, H) slots each head was given."""
+    """Slots (L, H) given to each head."""
     cache = make_cache(loaded, "kvzip", budget, recent=16)
     loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
     return torch.stack([layer.budget[0].cpu() for layer in cache.compressed_layers() if layer.budget is not None])

@@ -1,4 +1,4 @@
-"""What `kvlab fit` is asked for, and the same as a job of the queue. Torch-free: the web side writes requests."""
+"""Request of `kvlab fit`, also as a queued job. Torch-free: the web pages create requests."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from kvlab.common.validation import Text
 from kvlab.requests.compare import ModelRequest
 
 Fittable = Literal["kvzap", "less", "duoattention"]
-SETTING = {"kvzap": "heads", "less": "weights", "duoattention": "profile"}  # which hyper-parameter takes the file
+SETTING = {"kvzap": "heads", "less": "weights", "duoattention": "profile"}  # hyper-parameter that takes the file
 
 
 class FitRequest(ModelRequest):
-    """What a method is to learn of a model, from which text. `kvzap` takes all fields, the others those they know."""
+    """What a method learns of a model, from which text. `kvzap` uses all fields, others those they know."""
 
     method: Fittable = "kvzap"
     corpus: Path | None = Field(None, description="folder with plain-text books; none: the shipped excerpts")
-    windows: int = Field(64, ge=2, le=4096, description="windows of text that are read (kvzap, duoattention)")
-    length: int = Field(1024, ge=256, le=2**20, description="tokens of each window")
-    tokens: int = Field(256, ge=1, description="kvzap: tokens of each window that are learned from")
+    windows: int = Field(64, ge=2, le=4096, description="windows of text to read (kvzap, duoattention)")
+    length: int = Field(1024, ge=256, le=2**20, description="tokens per window")
+    tokens: int = Field(256, ge=1, description="kvzap: training tokens per window")
     form: Literal["mlp", "linear"] = Field("mlp", description="kvzap: two layers with a GELU between, or one")
     target: Literal["kvzip+", "kvzip"] = Field(
-        "kvzip+", description="kvzap: attention weighed by the length of W_o v over the query's state, or as it is"
+        "kvzip+", description="kvzap: attention times |W_o v| over the norm of the query's state, or plain attention"
     )
-    epochs: int = Field(15, ge=1, le=1000, description="kvzap, form mlp: times all tokens are learned from")
+    epochs: int = Field(15, ge=1, le=1000, description="kvzap, form mlp: passes over all tokens")
     minutes: float = Field(3.0, gt=0, description="less: processor minutes")
     seed: int = Field(0, ge=0, lt=2**31)
 
 
 class FitJob(BaseModel):
-    """A fit for the queue: its file lies in `<runs>/fit/<name>`, and a window that was read is not read again."""
+    """A queued fit: its file is in `<runs>/fit/<name>`, and windows already read are not read again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,9 +40,9 @@ class FitJob(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     request: FitRequest
     title: Text = ""
-    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
+    private: bool = Field(False, description="on a shared server, visible only to its owner and administrators")
 
 
 def fitted_file(root: Path, name: str) -> Path:
-    """Where the file of a job lies once it is whole."""
+    """Path of a job's file once it is complete."""
     return Path(root) / "fit" / name / "fitted.safetensors"

@@ -1,4 +1,4 @@
-"""Windows of text to watch a model on."""
+"""Windows of text for fitting."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from kvlab.common.errors import UserError
 from kvlab.models.load import LoadedModel
 from kvlab.models.mini.corpus import VALIDATION_BOOKS, book_paths, read_book
 
-CHARACTERS_A_TOKEN = 8  # more than any tokenizer's mean, so that a slice holds enough tokens
+CHARACTERS_A_TOKEN = 8  # more than the mean of any tokenizer, so that a slice has enough tokens
 SHORTEST = 256
 
 
 def text_windows(loaded: LoadedModel, corpus: Path | None, length: int, seed: int) -> Iterator[Tensor]:
-    """Token ids (1, `length`), BOS first where the model has one, from random places of random books, without end.
+    """Endless token ids (1, `length`), with BOS if the model has one, from random places of random books.
 
-    `corpus` is a folder of plain-text books; None stands for the shipped excerpts. The books that the tasks are made
-    of are left out where there are others. Raises UserError for a folder without text, or with too little.
+    `corpus` is a folder of plain-text books; None: the shipped excerpts. Books used by the tasks are excluded if there
+    are others. Raises UserError for a folder without text, or with too little.
     """
     random, texts = Random(seed), _texts(corpus or asset_path("prompts/haystack"))
     length = min(length, int(getattr(loaded.model.config, "max_position_embeddings", length)))
@@ -30,7 +30,7 @@ def text_windows(loaded: LoadedModel, corpus: Path | None, length: int, seed: in
         start = random.randrange(max(1, len(text) - CHARACTERS_A_TOKEN * length))
         ids = loaded.encode(text[start : start + CHARACTERS_A_TOKEN * length])[:, :length]
         if ids.shape[1] < min(length, SHORTEST):
-            raise UserError(f"A book of {ids.shape[1]} tokens is too short: give texts of {SHORTEST} tokens or more.")
+            raise UserError(f"A book of {ids.shape[1]} tokens is too short: use texts of at least {SHORTEST} tokens.")
         yield ids
 
 

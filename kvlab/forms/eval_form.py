@@ -21,9 +21,9 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
 from kvlab.forms import compare_form, prompt_files
-from kvlab.forms.plan_preview import plan_of
+from kvlab.forms.plan_preview import plan_at_defaults
 from kvlab.jobs.client import list_jobs, request_of
-from kvlab.jobs.prompt_lengths import prompt_lengths
+from kvlab.jobs.size_check import prompt_lengths
 from kvlab.model_info.names import check_model
 from kvlab.requests.compare import MethodChoice
 from kvlab.server.settings import lab
@@ -155,12 +155,10 @@ def _file(line: str) -> FileChoice:
     return FileChoice(form=form, path=file.absolute(), options=options)
 
 
-def cost(
-    job: EvalJob, listed: TaskList, rows: pd.DataFrame, chosen: Sequence[MethodEntry], budgets: str, root: Path
-) -> Cost:
-    """What the job takes: from rows of the same model where there are any, else from the plan of one prompt.
+def cost(job: EvalJob, listed: TaskList, rows: pd.DataFrame, root: Path) -> Cost:
+    """Estimate the job from earlier rows of the same model, else from the plan of one prompt.
 
-    What lies in the folder already is counted in.
+    Measurements that already exist are counted too.
     """
     request = job.request
     lengths = prompt_lengths(request, listed)
@@ -174,7 +172,7 @@ def cost(
         )
     mean = round(sum(lengths) / prompts) if prompts else 0
     options = {"level": "off", "max_new_tokens": ANSWER_TOKENS}
-    plan = plan_of(mean, request.model, chosen, budgets, {}, options, root)
+    plan = plan_at_defaults(mean, request.model, request.choices, options, root)
     if plan is None or plan.seconds is None:
         return Cost(count, prompts)
     return Cost(

@@ -1,7 +1,7 @@
-"""What fills the atlas, as work for the queue or for `kvlab atlas fill`, made from the commands its exhibits name.
+"""Jobs that fill the atlas, for the queue or for `kvlab atlas fill`, from the measurements its exhibits need.
 
-Comparisons of several exhibits become one a text, over several texts, so that claims can be judged; evaluations share a
-folder, so that what two exhibits ask for is measured once.
+Comparisons of several exhibits become one per text, over several texts, so that claims can be judged; evaluations share
+a folder, so that what two exhibits need is measured once.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kvlab.bench.request import BenchJob
-from kvlab.catalogue.methods import MethodEntry
 from kvlab.evaluate.request import EvalJob
-from kvlab.forms.command_to_request import Ordered, order
-from kvlab.requests.compare import CompareRequest, MethodChoice
-from kvlab.tasks.excerpts import excerpts
+from kvlab.forms.measurement_job import job_of
+from kvlab.jobs.work import Work
+from kvlab.requests.compare import CompareRequest
+from kvlab.requests.measurement import Measurement
+from kvlab.tasks.shipped_samples import excerpts
 
 FOLDER = "atlas"  # of the evaluations, in the runs' `eval`
 NEW_TOKENS = 32
-USUAL = 20  # prompts a task that an exhibit asks for
+USUAL = 20  # prompts per task that an exhibit asks for
 
 
 @dataclass(frozen=True)
-class Small:
-    """How much is measured: texts that are recorded, prompts a task, and their tokens.
+class FillSize:
+    """How much is measured: recorded texts, prompts per task, and their lengths in tokens.
 
-    `over_lengths` and `over_depths` are the lengths of evaluations over these; the latter have 3 prompts a cell.
+    `over_lengths` and `over_depths` are the lengths of evaluations over these; the latter have 3 prompts per cell.
     """
 
     prompts: int = 8
@@ -35,57 +36,43 @@ class Small:
     over_depths: tuple[int, ...] = (256, 512, 768)
 
 
-def small_evaluation(work: EvalJob, small: Small) -> EvalJob:
-    """The evaluation at few prompts and short lengths; one over lengths or depths keeps their number.
+def small_evaluation(work: EvalJob, size: FillSize) -> EvalJob:
+    """The evaluation with few prompts and short lengths, as many lengths and depths as it had.
 
-    One that asks for more prompts than the others gets as many times more.
+    One that asks for a multiple of the usual number of prompts gets the same multiple.
     """
-    asked = work.request
-    lengths = small.over_depths if asked.depths else small.over_lengths if asked.lengths else small.lengths
-    depths = asked.depths[:: max(1, len(asked.depths) // 2)] if asked.depths else None
-    times = max(1, asked.samples // USUAL)
-    samples = min(3, small.samples) if asked.depths else times * small.samples
-    request = asked.model_copy(update={"samples": samples, "lengths": lengths, "depths": depths})
+    request = work.request
+    lengths = size.over_depths if request.depths else size.over_lengths if request.lengths else size.lengths
+    depths = request.depths[:: max(1, len(request.depths) // 2)] if request.depths else None
+    times = max(1, request.samples // USUAL)
+    samples = min(3, size.samples) if request.depths else times * size.samples
+    request = request.model_copy(update={"samples": samples, "lengths": lengths, "depths": depths})
     return work.model_copy(update={"name": FOLDER, "request": request})
 
 
-def comparisons(ordered: Iterable[Ordered], small: Small) -> list[Ordered]:
-    """One comparison a text with every method that any of the ordered comparisons asks for."""
-    works = [(one, one.work) for one in ordered if isinstance(one.work, CompareRequest)]
-    if not works:
+def comparisons(works: Iterable[Work], size: FillSize) -> list[CompareRequest]:
+    """One comparison per text with every method of any of the comparisons."""
+    compared = [work for work in works if isinstance(work, CompareRequest)]
+    if not compared:
         return []
-    choices: dict[str, MethodChoice] = {}
-    entries: dict[str, MethodEntry] = {}
-    for one, work in works:
-        choices |= {choice.model_dump_json(): choice for choice in work.choices}
-        entries |= {entry.name: entry for entry in one.chosen}
-    first = works[0][1].model_copy(
-        update={"choices": tuple(choices.values()), "answer": None, "other_answers": (), "facts": ()}
-    )
-    made = {"max_new_tokens": NEW_TOKENS, "level": "full"}
-    return [
-        Ordered(first.model_copy(update={"prompt": text, "title": title, **made}), tuple(entries.values()), "0.2")
-        for title, text in excerpts(small.prompts)
-    ]
+    choices = {choice.model_dump_json(): choice for work in compared for choice in work.choices}
+    fields = {"choices": tuple(choices.values()), "max_new_tokens": NEW_TOKENS, "level": "full"}
+    plain = compared[0].model_copy(update={"answer": None, "other_answers": (), "facts": (), **fields})
+    return [plain.model_copy(update={"prompt": text, "title": title}) for title, text in excerpts(size.prompts)]
 
 
-def filling(commands: Sequence[str], small: Small) -> list[Ordered]:
-    """All work behind the commands: comparisons first, then evaluations (plain arms first), then benchmarks.
+def fill_jobs(measurements: Sequence[Measurement], size: FillSize) -> list[Work]:
+    """All jobs for the measurements: comparisons first, then evaluations (plain methods first), then benchmarks.
 
     Raises:
-        UserError: a command is one for a terminal.
+        UserError: a measurement needs a terminal.
     """
-    ordered = [order(command) for command in dict.fromkeys(commands)]
-    evaluations = [
-        Ordered(small_evaluation(one.work, small), one.chosen, one.budgets)
-        for one in ordered
-        if isinstance(one.work, EvalJob)
-    ]
-    benches = [one for one in ordered if isinstance(one.work, BenchJob)]
-    return [*comparisons(ordered, small), *sorted(evaluations, key=_options), *benches]
+    works = [job_of(measurement) for measurement in dict.fromkeys(measurements)]
+    evaluations = [small_evaluation(work, size) for work in works if isinstance(work, EvalJob)]
+    benches = [work for work in works if isinstance(work, BenchJob)]
+    return [*comparisons(works, size), *sorted(evaluations, key=_option_count), *benches]
 
 
-def _options(ordered: Ordered) -> int:
-    """How many options its methods have: a method as it stands is measured under its own name first."""
-    assert isinstance(ordered.work, EvalJob)
-    return max(len(set(choice.hyper_parameters) - {"preset"}) for choice in ordered.work.request.choices)
+def _option_count(work: EvalJob) -> int:
+    """The most options a method of it has: a method without options is measured under its own name first."""
+    return max(len(set(choice.hyper_parameters) - {"preset"}) for choice in work.request.choices)

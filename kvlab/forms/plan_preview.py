@@ -17,14 +17,13 @@ from kvlab.catalogue.tasks import task_list
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
-from kvlab.jobs.prompt_lengths import longest_prompt
-from kvlab.jobs.size_check import Several, device_asked, stand_ins, too_big
+from kvlab.jobs.size_check import Several, device_asked, longest_prompt, stand_ins, too_big
 from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import Manner
 from kvlab.model_info.token_count import count_tokens
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
 from kvlab.planning.plan import can_plan
-from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
 
 MACHINE_SECONDS = 10  # the machine is asked again what is free after so long
 
@@ -44,10 +43,30 @@ def plan_of(
     try:
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
         choices = compare_form.choices(chosen, compare_form.parse_budgets(budgets), changed)
-        request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **compare_form.meant(options))
-        return _plan(request, prompt_tokens, root, timed=True)
+        return _plan_of_choices(prompt_tokens, model, choices, options, root)
     except (UserError, ValidationError):
-        return None  # what is wrong is said where it is typed, or when the runs are asked for
+        return None  # what is wrong is reported where it is typed, or when the runs are requested
+
+
+def plan_at_defaults(
+    prompt_tokens: int, model: str, choices: Sequence[MethodChoice], options: Mapping[str, Any], root: Path
+) -> Plan | None:
+    """The plan of these methods and budgets at default settings, which needs no second process; None if unknown."""
+    if not prompt_tokens:
+        return None
+    plain = {(choice.method, str(choice.budget)): MethodChoice(method=choice.method, budget=choice.budget)
+             for choice in choices}  # fmt: skip
+    try:
+        return _plan_of_choices(prompt_tokens, model, tuple(plain.values()), options, root)
+    except (UserError, ValidationError):
+        return None
+
+
+def _plan_of_choices(
+    prompt_tokens: int, model: str, choices: tuple[MethodChoice, ...], options: Mapping[str, Any], root: Path
+) -> Plan:
+    request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **compare_form.meant(options))
+    return _plan(request, prompt_tokens, root, timed=True)
 
 
 def notes_of(

@@ -5,7 +5,6 @@ What is done stays, and is not run again.
 
 from __future__ import annotations
 
-import math
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import time_left
 from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
 from kvlab.requests.facts import find_facts
 from kvlab.requests.repeats import Repeat
@@ -25,6 +25,7 @@ from kvlab.trace.schema import check_id
 FOLDER = "batches"
 Compare = Callable[..., list[Path]]
 LONGEST_TITLE = 60
+LEAST_ELAPSED = 2.0  # seconds; before that the time left is a guess
 OF_PROMPT = ("prompt", "turns", "answer", "other_answers", "facts", "notes")
 
 
@@ -157,19 +158,10 @@ class _Clock:
 
         def told(part: Progress) -> None:
             share = (ended + part.done / max(part.total, 1)) / self.missing
-            left = time_left(time.monotonic() - self.begun, share)
+            elapsed = time.monotonic() - self.begun
+            left = time_left(elapsed, share) if elapsed >= LEAST_ELAPSED else ""
             stage = f"{before + ended + 1} of {repeat.of}{', ' + left if left else ''}: {part.stage}"
             done = (before + ended) * part.total + part.done
             report(Progress(stage=stage, done=done, total=repeat.of * part.total, run_id=part.run_id))
 
         return told
-
-
-def time_left(seconds: float, share: float) -> str:
-    """In words what is left after `seconds` for `share` of the work; "" where too little is done to tell."""
-    if share <= 0 or seconds < 2:
-        return ""
-    left = seconds * (1 - share) / share
-    if left < 60:
-        return "less than a minute left"
-    return f"about {math.ceil(left / 60)} min left" if left < 5400 else f"about {left / 3600:.1f} h left"

@@ -24,7 +24,7 @@ def plan_of(
 
     Raises UserError for an unknown method, a device that is not here, or a model whose configuration is not.
     """
-    from kvlab.engine.out_of_memory import holds_of, machine_of
+    from kvlab.engine.out_of_memory import footprint_of, machine_of
     from kvlab.models.load import pick_device
     from kvlab.planning import find_model, make_plan
 
@@ -34,7 +34,7 @@ def plan_of(
     machine = machine or machine_of(pick_device(request.device), root)
     if timed:
         measure_once(machine, root)
-    return make_plan(request, tokens, model, holds_of, machine, root, timed=timed)
+    return make_plan(request, tokens, model, footprint_of, machine, root, timed=timed)
 
 
 def tokens_of(request: CompareRequest) -> tuple[int, bool]:
@@ -60,7 +60,7 @@ def measure_once(machine: Machine, root: Path) -> None:
     """Let torch say how fast a GPU that is here is, if nobody has of late; of a CPU numpy says it."""
     import torch
 
-    from kvlab.engine.speed import measure
+    from kvlab.engine.environment import measure
     from kvlab.planning.seconds import keep_speed, known_speed
 
     here = torch.accelerator.current_accelerator(check_available=True)
@@ -96,10 +96,9 @@ def _too_big(work: Several, root: Path) -> str:
     from kvlab.bench.presets import preset_requests
     from kvlab.bench.request import BenchJob
     from kvlab.catalogue.tasks import TaskEntry, TaskList
-    from kvlab.engine.out_of_memory import holds_of, machine_of
+    from kvlab.engine.out_of_memory import footprint_of, machine_of
     from kvlab.evaluate.request import EvalJob, SampleJob
-    from kvlab.jobs.prompt_lengths import longest_prompt
-    from kvlab.jobs.size_check import device_asked, too_big
+    from kvlab.jobs.size_check import device_asked, longest_prompt, too_big
     from kvlab.models.load import pick_device
     from kvlab.tasks.registry import TASKS
 
@@ -109,4 +108,4 @@ def _too_big(work: Several, root: Path) -> str:
     if isinstance(work, EvalJob | SampleJob):
         tasks = (TaskEntry(name=name, lengths=one.lengths, uses_depth=one.uses_depth) for name, one in TASKS.items())
         longest = longest_prompt(work.request, TaskList(tasks=tuple(tasks), formats=()))
-    return too_big(work, longest, holds_of, machine_of(pick_device(device_asked(work)), root), root)
+    return too_big(work, longest, footprint_of, machine_of(pick_device(device_asked(work)), root), root)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import in_words
+from kvlab.common.formatting import format_bytes
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.disk_usage import bytes_by_owner, folder_room
 from kvlab.jobs.work import Work
@@ -60,8 +60,8 @@ def check_used(connection: sqlite3.Connection, root: Path, owner: str) -> None:
         )
     if limits.disk is not None and (taken := bytes_by_owner(connection, root).get(owner, 0)) >= limits.disk:
         raise UserError(
-            f"Your results take {in_words(taken)} of disk, and {in_words(limits.disk)} are allowed: delete some on the "
-            "page Runs, and empty the bin."
+            f"Your results take {format_bytes(taken)} of disk, and {format_bytes(limits.disk)} are allowed: "
+            "delete some on the page Runs, and empty the bin."
         )
     if full := folder_room(root).full:
         raise UserError(f"Nothing more is run here: {full}. Delete or thin recordings.")

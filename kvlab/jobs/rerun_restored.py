@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from kvlab.common.errors import UserError
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.restore import Return
-from kvlab.trace.rerun_request import choice_of, request_again
+from kvlab.trace.record import choice_of, request_again
 from kvlab.trace.schema import RunRecord
 
 
@@ -12,3 +13,21 @@ def given_back(record: RunRecord, returned: Return) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and with `returned` on top of its budget."""
     with_it = choice_of(record).model_copy(update={"returned": returned})
     return request_again(record, with_it, f"{record.label} {returned.words}")
+
+
+def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
+    """A request for two runs over the same prompt: the method as it ran, and with tokens `first` to `last` kept.
+
+    Tokens kept in the run already stay kept in both.
+
+    Raises:
+        UserError: a chosen token is not of the prompt, or they are more than the run's budget has places for.
+    """
+    chosen = tuple(range(first, last + 1))
+    if not chosen or chosen[0] < 0 or chosen[-1] >= record.prompt_tokens:
+        raise UserError(f"Choose tokens of the prompt, 0 to {record.prompt_tokens - 1}: only they can be kept.")
+    places = record.budget if isinstance(record.budget, int) else int(record.budget * record.prompt_tokens)
+    if len(chosen) >= places and record.method != "gvote":
+        raise UserError(f"{len(chosen)} tokens do not fit into a budget of {places} slots: choose fewer.")
+    kept = choice_of(record).model_copy(update={"force_keep": tuple(sorted({*record.force_keep, *chosen}))})
+    return request_again(record, kept, f"What if tokens {first} to {last} had stayed ({record.label})")

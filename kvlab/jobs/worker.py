@@ -24,7 +24,7 @@ from typing import Any
 
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError, said_with
-from kvlab.common.formatting import in_words
+from kvlab.common.formatting import format_bytes, hide_paths
 from kvlab.common.liveness import this_place
 from kvlab.common.transactions import transaction
 from kvlab.evaluate.request import EvalJob, SampleJob
@@ -40,7 +40,6 @@ from kvlab.planning.machine import visible_gpus
 from kvlab.requests.compare import Progress, RescueRequest
 from kvlab.server.disk_quota import disk_rules
 from kvlab.server.offered_models import FITS
-from kvlab.server.redaction import hide_paths
 from kvlab.server.settings import lab
 from kvlab.server.users import Person, Role, acting_for
 from kvlab.trace.thinning import enough, thin, thinnable
@@ -48,7 +47,7 @@ from kvlab.trace.thinning import enough, thin, thinnable
 Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
 RESCUE = "kvlab.restore:rescue"
-EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.recorded:run_sample"
+EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.job:run_sample"
 BENCH, FIT = "kvlab.bench.job:run_bench", "kvlab.fitting.fit:run_fit"
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # work whose results lie under a name of their own
 IDLE_SECONDS = 0.4
@@ -231,7 +230,7 @@ def _make_room(root: Path) -> None:
         if rules.limit is not None:
             found = enough(found, folder_room(root).used - rules.warn * rules.limit)
         if freed := thin(root, found):
-            _log(f"{len(found)} old recordings were thinned, which freed {in_words(freed)}")
+            _log(f"{len(found)} old recordings were thinned, which freed {format_bytes(freed)}")
     except UserError as error:
         _log(str(error))
 

@@ -22,8 +22,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import full_disk_sentence, replace_file
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
 from kvlab.library.entries import FOLDERS as RESULTS
-from kvlab.library.paths import paths_of
+from kvlab.library.entries import paths_of
 from kvlab.library.recycle_bin import FOLDER as BIN
 from kvlab.server.users import Role, require
 from kvlab.trace import catalogue, restore_results, stories
@@ -211,9 +212,7 @@ def _check_room(root: Path, manifest: Manifest, most_bytes: int | None) -> None:
     free = shutil.disk_usage(there).free
     most = free if most_bytes is None else min(free, most_bytes)
     if manifest.bytes > most:
-        raise UserError(
-            f"It takes {manifest.bytes / 2**20:,.0f} MiB unpacked, and {most / 2**20:,.0f} MiB may be used here."
-        )
+        raise UserError(f"It takes {format_bytes(manifest.bytes)} unpacked, and {format_bytes(most)} may be used here.")
 
 
 def _check_free(root: Path, manifest: Manifest) -> None:

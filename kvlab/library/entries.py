@@ -30,11 +30,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kvlab.analysis.comparison.labels import parts
+from kvlab.analysis.comparison.labels import parse_label
+from kvlab.common.errors import UserError
 from kvlab.library.outcomes import Said, folder_bytes
 from kvlab.requests.budget import Budget
-from kvlab.trace.catalogue import ComparisonEntry, by_batch, worst_status
-from kvlab.trace.labels import Kind, Labels, may_look_at
+from kvlab.trace import restore_results
+from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, worst_status
+from kvlab.trace.labels import Kind, Labels, label_path, may_look_at
 
 FULL = "full"
 FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
@@ -99,7 +101,7 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: Said) -> d
         "created": _utc(first.created),
         "model": first.runs[0].model,
         "methods": tuple(dict.fromkeys(run.method for run in compressed)),
-        "budgets": tuple(dict.fromkeys(word for run in compressed if (word := parts(run).budget))),
+        "budgets": tuple(dict.fromkeys(word for run in compressed if (word := parse_label(run).budget))),
         "tokens": first.runs[0].prompt_tokens,
         "runs": len(runs),
         "right": right if verdicts else None,
@@ -185,3 +187,35 @@ def _said(labels: Labels) -> dict[str, object]:
 
 def _utc(moment: str) -> str:
     return datetime.fromisoformat(moment).astimezone(UTC).isoformat(timespec="seconds")
+
+
+def paths_of(root: Path, kind: Kind, names: Sequence[str]) -> list[Path]:
+    """What there is of these comparisons, evaluations or benchmarks: recordings, results, labels.
+
+    Raises:
+        UserError: there is no such thing, or a comparison of them still runs.
+    """
+    return [path for name in names for path in _of_one(Path(root), kind, name)]
+
+
+def _of_one(root: Path, kind: Kind, name: str) -> list[Path]:
+    if kind == "comparison":
+        found = comparison(root, name)
+        if found.status == "running":
+            raise UserError(f"{found.title[:60]} is still running: wait for its end, or cancel it first.")
+        name = found.comparison_id
+        made = [Path(run.run_id) for run in found.runs] + [Path(restore_results.FOLDER) / name]
+    else:
+        made = [path.relative_to(root) for path in result_paths(root, kind) if path == result_path(root, kind, name)]
+        if not made:
+            raise UserError(f"There is no {kind} {name[:80]!r} in {root}: `kvlab runs ls` names what is there.")
+    labels = label_path(root, name, kind).relative_to(root)
+    return [path for path in (*made, labels) if (root / path).exists()]
+
+
+def comparison(root: Path, name: str) -> ComparisonEntry:
+    """The comparison of this id, or that a run of this id belongs to; raises UserError where there is none."""
+    for entry in list_comparisons(root):
+        if name == entry.comparison_id or any(run.run_id == name for run in entry.runs):
+            return entry
+    raise UserError(f"There is no comparison {name[:80]!r} in {root}: `kvlab runs ls` names what is there.")

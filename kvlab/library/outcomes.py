@@ -80,8 +80,8 @@ def _measured(runs: Sequence[Run], labels: Labels) -> pd.DataFrame:
     if not runs:
         return pd.DataFrame()
     try:
-        wanted = board.wanted(runs, labels)
-        table = compare.headline(runs) if wanted is None else board.verdicts(runs, board.ask(runs, wanted))
+        wanted = board.expected_answer(runs, labels)
+        table = compare.headline(runs) if wanted is None else board.verdicts(runs, board.check_answer(runs, wanted))
     except (UserError, ValueError, KeyError) as error:
         log.warning("comparison %s cannot be read: %s", runs[0].record.comparison_id, error)
         return pd.DataFrame()

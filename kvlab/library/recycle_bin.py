@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
+from kvlab.library.entries import paths_of
 from kvlab.library.outcomes import folder_bytes
-from kvlab.library.paths import paths_of
 from kvlab.server.users import acting, is_owner, require_owner
 from kvlab.trace.labels import Kind, owner_of
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.tasks.registry import get_task
-from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
+from kvlab.tasks.sample import Sample, sample_random
 
 CHOICES = 4  # numbers to choose from, of which one is in the story
 

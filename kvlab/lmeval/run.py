@@ -13,9 +13,9 @@ import kvlab
 from kvlab.cache import CompressedCache
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import device_name, versions
-from kvlab.engine.progress import before_steps
+from kvlab.engine.progress import download_reporter
+from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.harness import EvalResult, Listener, default_batch_rows, model_window, settings_of
-from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
@@ -48,7 +48,7 @@ def run_lm_eval(
         if request.protocol == "simulated":
             check_simulated(choice)
     tasks = harness.find_tasks(request)
-    loaded = loaded or held_model(request, before_steps(on_progress))
+    loaded = loaded or held_model(request, download_reporter(on_progress))
     chat = chat_of(request, loaded.tokenizer)
     maker = _cache_maker(loaded)
     for choice in request.all_choices:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.replay.token_by_token import one_by_one, works_one_by_one
+from kvlab.cache.replay.steps import supports_token_by_token, token_by_token
 from kvlab.common.errors import UserError
 from kvlab.evaluate.passes import pass_ends
 from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
@@ -103,8 +103,8 @@ def score_simulated(
     cache.settings.text_tokens = ids.shape[1]
     watch = Stopwatch(device)
     with watch.running(), torch.inference_mode():
-        if works_one_by_one(cache) if whole is None else whole:
-            with one_by_one(cache):
+        if supports_token_by_token(cache) if whole is None else whole:
+            with token_by_token(cache):
                 logits = _pass(loaded, cache, ids, keep)
         else:
             rows = [_pass(loaded, cache, ids[:, place : place + 1]) for place in range(ids.shape[1])]

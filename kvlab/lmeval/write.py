@@ -10,7 +10,7 @@ import torch
 from transformers import Cache, PreTrainedTokenizerBase, StoppingCriteria
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.generate import Written, write
+from kvlab.evaluate.generate import Generated, generate_ids
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.lmeval.texts import Tokens
 
@@ -80,12 +80,12 @@ def cut_at(text: str, until: Sequence[str]) -> str:
 
 def write_texts(
     loaded: Loaded, asked: Sequence[Asking], cache: Cache, hold_back: int, prefill_chunk: int | None = None
-) -> tuple[list[str], Written]:
+) -> tuple[list[str], Generated]:
     """The texts of requests that are alike. The context but its last `hold_back` tokens is prefilled and compressed."""
     first = asked[0]
     stops = [stop for stop in first.until if stop]
     stopping = [StopAtAny(loaded.tokenizer, len(first.context), stops)] if stops else []
-    written = write(
+    written = generate_ids(
         loaded,
         [one.context for one in asked],
         cache,

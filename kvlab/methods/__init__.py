@@ -1,8 +1,8 @@
-"""Compression methods: each decides, and nothing here touches a model or a file.
+"""Compression methods. They decide on tensors only; nothing here touches a model or a file.
 
-A method is one file in the folder that says what becomes of tokens beyond the budget: `eviction`, `merging`, or `whole`
-(all tokens stay). Importing the file registers the method. This package imports all of them: first those named in
-`SHOWN`, in the order in which methods are listed, then any other, and last `compose`, which combines the others' parts.
+Each method is one module in `eviction`, `merging`, or `whole` (all tokens stay). Importing the module registers the
+method. This package imports all of them: first those in `SHOWN`, in display order, then any others, and last `compose`,
+which combines parts of the others.
 """
 
 import sys
@@ -35,12 +35,12 @@ import_module(f"{__name__}.composition.composed")
 
 
 class _CallablePackage(ModuleType):
-    """Keeps the older spelling `kvlab.methods()` of `kvlab.list_methods()` working, with a DeprecationWarning."""
+    """Supports the deprecated spelling `kvlab.methods()` of `kvlab.list_methods()`."""
 
     def __call__(self) -> Any:
         from kvlab.methods.catalogue import list_methods
 
-        warnings.warn("kvlab.methods() is now kvlab.list_methods().", DeprecationWarning, stacklevel=2)
+        warnings.warn("kvlab.methods() is deprecated: use kvlab.list_methods().", DeprecationWarning, stacklevel=2)
         return list_methods()
 
 

@@ -1,4 +1,4 @@
-"""The registry of methods as data."""
+"""List the registered methods as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvlab.methods.core.method import registered
 
 @dataclass(frozen=True)
 class MethodDescription:
-    """One method as forms, tables and the dashboard need it."""
+    """One method as forms, tables and the dashboard show it."""
 
     name: str
     family: str
@@ -29,9 +29,9 @@ class MethodDescription:
     holds: dict[str, JsonValue]
     stores: dict[str, JsonValue]
     window: int  # newest tokens of the prompt that always stay
-    origin: str  # the plug-in it comes from with its version and hash; empty: kvlab's own
+    origin: str  # plug-in with version and hash; empty: kvlab's own
 
 
 def list_methods() -> list[MethodDescription]:
-    """Every registered method, in the order they are shown."""
+    """All registered methods in display order."""
     return [MethodDescription(**method.describe()) for method in registered().values()]  # type: ignore[arg-type]

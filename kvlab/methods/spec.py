@@ -1,4 +1,4 @@
-"""The command line's short forms: `key_value:pairs=64`, `keepkv:preset=paper`, `ruler=niah.jsonl`, `0.05,128`."""
+"""Command-line short forms: `key_value:pairs=64`, `keepkv:preset=paper`, `ruler=niah.jsonl`, `0.05,128`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from kvlab.requests.budget import Amount, Budget, not_bound
 from kvlab.requests.compare import FULL, MethodChoice
-from kvlab.requests.method_spec import parse_named, split_list
+from kvlab.requests.method_spec import parse_spec, split_list
 
 
 def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:
-    """Return every method with every budget; one that needs no budget stands once."""
+    """Combine every method with every budget; methods without a budget appear once."""
     amounts = [Budget.parse(text).amount for text in split_list(budgets)]
     if not amounts:
-        raise UserError("Name at least one budget, such as --budgets 0.2 or --budgets 64.")
-    named = [parse_named(text) for text in split_list(methods)]
+        raise UserError("Give at least one budget, such as --budgets 0.2 or --budgets 64.")
+    named = [parse_spec(text) for text in split_list(methods)]
     if not named:
-        raise UserError("Name at least one method, such as --methods h2o,keepkv.")
+        raise UserError("Give at least one method, such as --methods h2o,keepkv.")
     return tuple(choice for name, values in named for choice in _with_budgets(name, values, amounts))
 
 
-def own_bytes(methods: str, budgets: str) -> str:
-    """A sentence where a budget of bytes was given beside methods that take none; else nothing."""
-    made = [make_method(name, **values) for name, values in map(parse_named, split_list(methods))]
+def unused_byte_budgets(methods: str, budgets: str) -> str:
+    """Note for byte budgets given to methods that take no budget; empty if there are none."""
+    made = [make_method(name, **values) for name, values in map(parse_spec, split_list(methods))]
     free = [one.title for one in made if not one.needs_budget and one.name != FULL.method]
     return not_bound(free, [Budget.parse(text) for text in split_list(budgets)])
 

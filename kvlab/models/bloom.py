@@ -1,7 +1,7 @@
-"""Bloom does its attention inline, with ALiBi; this routes it through the attention interface.
+"""Route Bloom's inline attention with ALiBi through the attention interface.
 
-The slopes are handed over instead of transformers' tensor of biases, which knows no slots. Bloom adds the bias to
-logits that are scaled already, so its slopes are divided by the scaling that the attention function applies to both.
+The slopes are passed instead of transformers' bias tensor, which does not support slots. Bloom adds the bias to scaled
+logits, so its slopes are divided by the scaling that the attention function applies to both.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from transformers.models.bloom.modeling_bloom import BloomAttention, build_alibi
 
 
 class SlotBloomAttention(BloomAttention):
-    """The same projections, with the registered attention function in the middle."""
+    """The same projections, with the registered attention function in between."""
 
-    config: Any  # given by `kvlab.models.families.prepare`: the original has none
+    config: Any  # set by `kvlab.models.families.prepare`: the original has none
 
     def forward(  # type: ignore[override]
         self,
@@ -31,7 +31,7 @@ class SlotBloomAttention(BloomAttention):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        """Output (B, q, hidden), the residual added, and None."""
+        """Output (B, q, hidden) including the residual, and None."""
         query, key, value = self._reshape(self.query_key_value(hidden_states))
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
@@ -44,16 +44,16 @@ class SlotBloomAttention(BloomAttention):
 
     @property
     def slopes(self) -> Tensor:
-        """Those of `slopes_on` the device where the module's own weights are."""
+        """`slopes_on` the device of the module's weights."""
         return self.slopes_on(self.dense.weight.device)
 
     def slopes_on(self, device: torch.device) -> Tensor:
-        """(Hq,) by how much a logit of each query head changes per position, before scaling."""
+        """Change of each query head's logits per position, (Hq,), before scaling."""
         return _slopes(self.num_heads, device) / self.inv_norm_factor
 
 
 @lru_cache
 def _slopes(num_heads: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # kept for passes that want gradients too
+    with torch.inference_mode(False):  # also used by passes with gradients
         two = torch.ones(1, 2, dtype=torch.int64, device=device)
         return build_alibi_tensor(two, num_heads, torch.float32)[:, 0, 1]

@@ -1,4 +1,4 @@
-"""How a prompt is put to an instruct model: in its own chat template, as the user's turn."""
+"""Chat templates: how a prompt is presented to an instruct model, as the user's turn."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ PLACE = "kvlab-puts-the-prompt-here"
 
 @dataclass(frozen=True)
 class Chat:
-    """A model's chat template with what may be set in it. `thinking` is for templates with a switch; None: theirs.
+    """A model's chat template and its settings. `thinking` is for templates with a switch; None: the template's
+    default.
 
-    With `turns` (a system prompt among them) these are what it renders, whatever prompt is given.
+    If `turns` (including any system prompt) are given, they are rendered instead of the prompt.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -29,9 +30,9 @@ class Chat:
     turns: tuple[Turn, ...] = ()
 
     def rendered(self, prompt: str) -> str:
-        """What the model is given to read, special tokens in it, up to where its answer begins.
+        """Text the model reads, including special tokens, up to the start of its answer.
 
-        Raises UserError where the template does not take these messages (some know no system prompt).
+        Raises UserError if the template rejects these messages (some have no system prompt).
         """
         system = [{"role": "system", "content": self.system}] if self.system else []
         turns = [{"role": turn.role, "content": turn.content} for turn in self.turns]
@@ -44,49 +45,48 @@ class Chat:
                 **options,
             )
         except Exception as error:  # a template is a program of its own
-            said = " ".join(str(error).split())[:160].rstrip(".")
-            raise UserError(f"The model's chat template refuses this prompt ({said}); give --chat no.") from None
+            message = " ".join(str(error).split())[:160].rstrip(".")
+            raise UserError(f"The model's chat template rejects this prompt ({message}): use --chat no.") from None
         return str(text)
 
     def around(self) -> tuple[list[int], list[int]]:
-        """Token ids before and after the prompt, for prompts that are made of tokens."""
+        """Token ids before and after the prompt, for prompts given as tokens."""
         before, found, after = self.rendered(PLACE).partition(PLACE)
         if not found:
-            raise UserError("The model's chat template leaves the prompt out; give --chat no.")
+            raise UserError("The model's chat template leaves the prompt out: use --chat no.")
         return self.ids(before), self.ids(after)
 
     def ids(self, text: str) -> list[int]:
-        """Ids of rendered text, in which the template has put all special tokens already."""
+        """Ids of rendered text, in which the template has inserted all special tokens."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a record says of it."""
-        said = {"turns": [turn.model_dump() for turn in self.turns]} if self.turns else {}
-        return {"system": self.system, "thinking": self.thinking, **said}
+        """The settings for a run's record."""
+        turns = {"turns": [turn.model_dump() for turn in self.turns]} if self.turns else {}
+        return {"system": self.system, "thinking": self.thinking, **turns}
 
 
 def chat_of(request: ModelRequest, tokenizer: PreTrainedTokenizerBase) -> Chat | None:
-    """The chat a request asks for; None for plain text: where it says so, or where the model has no template.
+    """The chat for a request; None for plain text: if requested, or if the model has no template.
 
-    A conversation is then read as `kvlab.requests.conversation.as_text` writes it.
-
-    Raises UserError for a system prompt or a switch that nothing would read.
+    A conversation is then read as written by `kvlab.requests.conversation.as_text`. Raises UserError for a system
+    prompt or a switch that would have no effect.
     """
     template = _template(tokenizer) if request.chat == "auto" else ""
     if template:
         if request.thinking is not None and SWITCH not in template:
-            raise UserError(f"The chat template of {request.model!r} has no switch for thinking; leave it out.")
+            raise UserError(f"The chat template of {request.model!r} has no switch for thinking: do not set it.")
         turns = request.turns if isinstance(request, ChatRequest) else ()
         return Chat(tokenizer, request.system.strip(), request.thinking, turns)
     if request.system.strip() or request.thinking is not None:
         why = "chat is off" if request.chat == "no" else f"{request.model!r} has no chat template"
-        raise UserError(f"Nothing would read the system prompt or the thinking switch: {why}.")
+        raise UserError(f"The system prompt or thinking switch would have no effect: {why}.")
     return None
 
 
 def reader_of(tokenizer: PreTrainedTokenizerBase) -> Reader:
-    """What notes on prompts have to know of a tokenizer."""
+    """Tokenizer data for notes on prompts."""
     special = tuple(map(str, tokenizer.all_special_tokens))
     return Reader(tokenizer.bos_token, tokenizer.eos_token, special, _template(tokenizer))
 

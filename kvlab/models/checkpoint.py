@@ -1,7 +1,7 @@
-"""What must hold of a checkpoint before and after its weights are read: one sentence where it does not.
+"""Check checkpoints before and after loading, with one-sentence errors.
 
-transformers fills a weight that is not in the files with random numbers and goes on. Here nothing runs on such weights,
-and nothing is built that the files cannot fill: a config that asks for a million layers costs no minutes.
+transformers fills missing weights with random numbers; kvlab rejects such checkpoints. It also builds nothing that the
+files cannot fill, so a config with a million layers fails at once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from kvlab.models.families import model_class
 
 LARGEST_CONFIG_BYTES = 8 * 2**20
 MOST_LAYERS, MOST_WIDTH = 1_000, 2**24
-NAMED, MOST_SAID = 3, 200  # tensors that a sentence names, and letters it takes over from a library
-# The least a stored weight takes is half a byte (4 bit); tied weights and buffers are counted but not stored.
+NAMED, MOST_SAID = 3, 200  # tensors named in a message, and characters quoted from a library
+# The smallest stored weight takes half a byte (4 bit); tied weights and buffers are counted but not stored.
 MOST_ELEMENTS_A_BYTE, SPARE_ELEMENTS = 4, 2**20
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
@@ -31,15 +31,15 @@ WIDTHS = ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "num_key
 
 
 def read_config(file: Path, name: str) -> dict[str, Any]:
-    """The raw `config.json` of the model called `name`. Raises UserError where it cannot be read or cannot be meant."""
+    """Read the raw `config.json` of the model called `name`. Raises UserError if it is unreadable or implausible."""
     try:
         if file.stat().st_size > LARGEST_CONFIG_BYTES:
-            raise UserError(f"The config.json of {name!r} is larger than any model's; give a folder with a real one.")
+            raise UserError(f"The config.json of {name!r} is larger than any model's: use a folder with a real one.")
         raw = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"The config.json of {name!r} cannot be read ({reason(error)}).") from None
     if not isinstance(raw, dict):
-        raise UserError(f"The config.json of {name!r} holds no settings of a model.")
+        raise UserError(f"The config.json of {name!r} contains no model settings.")
     _check_known(raw, name)
     text = raw.get("text_config")
     _check_numbers(raw, name)
@@ -59,18 +59,18 @@ def _check_known(raw: dict[str, Any], name: str) -> None:
 
 
 def no_foreign_code(name: str) -> str:
-    """The sentence for a model that is Python of its own."""
-    return f"The model {name!r} needs Python code of its own, which kvlab never runs; use one transformers knows."
+    """Error message for a model that needs its own Python code."""
+    return f"The model {name!r} needs its own Python code, which kvlab never runs: use a model transformers knows."
 
 
 def _check_numbers(raw: dict[str, Any], name: str) -> None:
     for fields, most in ((LAYERS, MOST_LAYERS), (HEADS, MOST_WIDTH), (WIDTHS, MOST_WIDTH)):
         for field in fields:
             given = raw.get(field)
-            every = given if isinstance(given, list) else [] if given is None else [given]  # some have one a layer
+            every = given if isinstance(given, list) else [] if given is None else [given]  # some have one per layer
             if any(type(number) is not int or not 0 < number <= most for number in every):
                 shown = str(given)[:20]
-                raise UserError(f"The config.json of {name!r} has {field} {shown}: give a number from 1 to {most:,}.")
+                raise UserError(f"The config.json of {name!r} has {field} {shown}: use a number from 1 to {most:,}.")
     heads, shared = raw.get("num_attention_heads"), raw.get("num_key_value_heads")
     if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
         raise UserError(
@@ -79,7 +79,7 @@ def _check_numbers(raw: dict[str, Any], name: str) -> None:
 
 
 def check_files(folder: Path, name: str) -> None:
-    """Raises UserError unless the folder holds safetensors files that are whole."""
+    """Raise UserError unless the folder holds complete safetensors files."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"The folder {name!r} does not hold a loadable safetensors model (no .safetensors file).")
@@ -89,12 +89,12 @@ def check_files(folder: Path, name: str) -> None:
                 opened.keys()
         except (SafetensorError, OSError) as error:
             raise UserError(
-                f"The file {file.name} of {name!r} is no whole safetensors file ({reason(error)}); copy it again."
+                f"The file {file.name} of {name!r} is not a complete safetensors file ({reason(error)}): copy it again."
             ) from None
 
 
 def check_size(config: Any, folder: Path, name: str) -> None:
-    """Raises UserError where the model that `config` describes has more weights than the folder's files can hold."""
+    """Raise UserError if the model described by `config` has more weights than the folder's files can hold."""
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     with torch.device("meta"):
         described = model_class(config).from_config(config, trust_remote_code=False)
@@ -102,15 +102,15 @@ def check_size(config: Any, folder: Path, name: str) -> None:
     if wanted > MOST_ELEMENTS_A_BYTE * stored + SPARE_ELEMENTS:
         raise UserError(
             f"The config.json of {name!r} describes {wanted:,} weights, but its safetensors files hold "
-            f"{stored:,} bytes: the two do not belong together."
+            f"{stored:,} bytes: they do not belong together."
         )
 
 
 def check_loaded(model: PreTrainedModel, info: dict[str, Collection[Any]], name: str) -> None:
-    """Raises UserError where the checkpoint lacks tensors, has others, or has them in other shapes.
+    """Raise UserError if the checkpoint lacks tensors, has others, or has them in other shapes.
 
-    `info` is what transformers says of the loading; keys that the model itself declares ignorable, and heads tied to
-    the embedding, are not in it.
+    `info` is transformers' loading report, without keys that the model declares ignorable and heads tied to the
+    embedding.
     """
     other = [f"{key}: {_shape(there)} for {_shape(wanted)}" for key, there, wanted in info["mismatched_keys"]]
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
@@ -127,7 +127,7 @@ def check_loaded(model: PreTrainedModel, info: dict[str, Collection[Any]], name:
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raises UserError where ordinary tokens of the tokenizer have no row in the model's embedding."""
+    """Raise UserError if ordinary tokens of the tokenizer have no row in the model's embedding."""
     embedding: Any = model.get_input_embeddings()
     rows = embedding.weight.shape[0]
     if len(tokenizer) <= rows:
@@ -136,7 +136,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
     beyond = sum(index >= rows and index not in added for index in tokenizer.get_vocab().values())
     if beyond:
         raise UserError(
-            f"The tokenizer of {name!r} has {beyond:,} tokens more than the model knows ({rows:,}): they do not belong "
+            f"The tokenizer of {name!r} has {beyond:,} tokens more than the model ({rows:,}): they do not belong "
             "together."
         )
 
@@ -155,8 +155,8 @@ def _shape(sizes: Iterable[int]) -> str:
 
 
 def reason(error: object) -> str:
-    """What a library says went wrong, on one line and short enough for a sentence."""
+    """A library's error message on one line, shortened."""
     if isinstance(error, KeyError):
         return f"{error} is not known"
-    said = " ".join(str(error).split()) or type(error).__name__
-    return (said if len(said) <= MOST_SAID else said[:MOST_SAID].rsplit(" ", 1)[0] + " ...").rstrip(".:")
+    message = " ".join(str(error).split()) or type(error).__name__
+    return (message if len(message) <= MOST_SAID else message[:MOST_SAID].rsplit(" ", 1)[0] + " ...").rstrip(".:")

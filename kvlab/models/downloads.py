@@ -1,7 +1,7 @@
-"""Fetching a hub model's files with word of how far it is: gigabytes that come in silence look like a hang.
+"""Download a hub model's files with progress reports.
 
-The hub's client runs in a process of its own (`python -m kvlab.models.downloads`), so that it can be stopped whatever
-it waits for; and it counts in threads, from which no queue could be told. Files that are complete stay.
+The hub's client runs in a separate process (`python -m kvlab.models.downloads`), so that it can be stopped at any time;
+it also counts in threads, which cannot report to a queue. Complete files are kept.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 WEIGHTS, PARTS = "model.safetensors", "model.safetensors.index.json"
 WANTED = (WEIGHTS, "model-*-of-*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "merges.txt", "vocab.txt")
-SECONDS = 0.5  # between two words of progress
-STOP_SECONDS = 10.0  # for the client to clean up after itself
+SECONDS = 0.5  # between two progress reports
+STOP_SECONDS = 10.0  # for the client to clean up
 COMMAND = (sys.executable, "-P", "-m", "kvlab.models.downloads")
 
-Report = Callable[[str, float, float], None]  # a model's name, bytes done, and all that are known of
+Report = Callable[[str, float, float], None]  # model name, bytes done, total bytes known so far
 
 
 def fetch(source: Source, report: Report) -> None:
-    """Bring the files of a hub name to this disk, telling `report` bytes done and to come; nothing where they are here.
+    """Download the files of a hub name if they are missing, reporting bytes done and total to `report`.
 
-    What cannot be had is said by whoever reads the files next. `report` is asked every half second; what it raises ends
-    the download, and files that are complete stay.
+    Failed downloads are reported by the code that reads the files next. `report` is called every half second; an
+    exception in it ends the download, and complete files are kept.
     """
     if source.folder is not None or is_here(source):
         return
@@ -53,7 +53,7 @@ def fetch(source: Source, report: Report) -> None:
 
 @contextmanager
 def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]]]:
-    """The process that downloads, and bytes done and to come as it last told them; it ends with this context."""
+    """The download process and its latest (bytes done, total); the process ends with this context."""
     asked = [source.where, json.dumps({"revision": source.revision, "cache_dir": source.cache_dir})]
     process = subprocess.Popen([*COMMAND, *asked], stdout=subprocess.PIPE, text=True)
     told = [0.0, 0.0]
@@ -64,7 +64,7 @@ def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]
         yield process, told
     finally:
         if process.poll() is None:
-            process.terminate()  # the client then removes what is half there
+            process.terminate()  # the client then removes partial files
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_SECONDS)
         process.kill()
@@ -80,7 +80,7 @@ def _listen(lines: IO[str], told: list[float]) -> None:
 
 
 def download(where: str, revision: str | None, cache_dir: str | None, tell: Callable[[float, float], None]) -> None:
-    """Bring the files of a hub name to this disk, with word of bytes done and to come; what cannot be had is left."""
+    """Download the files of a hub name, reporting bytes done and total; unavailable files are skipped."""
     with contextlib.suppress(HfHubHTTPError, OSError, ValueError):
         snapshot_download(
             where, revision=revision, cache_dir=cache_dir, allow_patterns=list(WANTED), tqdm_class=_bar(tell)
@@ -88,7 +88,7 @@ def download(where: str, revision: str | None, cache_dir: str | None, tell: Call
 
 
 def is_here(source: Source) -> bool:
-    """Whether all weights of a hub name lie on this disk."""
+    """Whether all weights of a hub name are on this disk."""
 
     def known(file: str) -> Path | None:
         found = try_to_load_from_cache(source.where, file, source.cache_dir, source.revision)
@@ -105,13 +105,13 @@ def is_here(source: Source) -> bool:
 
 
 def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
-    """A silent bar class for the hub's client, which counts bytes on one bar or on several at once."""
+    """A silent progress bar class for the hub's client, which counts bytes on one or several bars."""
     bars: dict[int, tuple[float, float]] = {}
-    told = [0.0, 0.0]  # when, and of how much
+    told = [0.0, 0.0]  # time and total of the last report
 
     class Bar(tqdm):
         def __init__(self, *given: Any, **named: Any) -> None:
-            named.pop("name", None)  # of the hub's own bars
+            named.pop("name", None)  # only the hub's own bars have it
             super().__init__(*given, **(named | {"file": io.StringIO(), "disable": False}))
 
         def update(self, n: float | None = 1) -> bool | None:
@@ -143,7 +143,7 @@ if __name__ == "__main__":
 
     def tell(done: float, total: float) -> None:
         if asked_to_stop.is_set():
-            raise KeyboardInterrupt  # in the threads that download, which nobody else interrupts
+            raise KeyboardInterrupt  # in the download threads, which are not interrupted otherwise
         print(f"{done} {total}", flush=True)
 
     signal.signal(signal.SIGTERM, stop)

@@ -1,9 +1,9 @@
-"""Falcon does its attention inline instead of through the attention interface; this routes it there.
+"""Route Falcon's inline attention through the attention interface.
 
-The states it would repeat for every query head (its newer architecture) stay at the number of KV heads, so the cache
-holds each of them once. A Falcon with ALiBi hands its slopes to the attention function, because the bias must follow
-each slot's position; transformers' own tensor of biases knows no slots. (transformers 5.23 adds that tensor twice under
-`eager`, once in the mask and once in the layer; kvlab adds it once, as `sdpa` and the original model do.)
+States that Falcon would repeat per query head (newer architecture) stay at the number of KV heads, so the cache stores
+each once. With ALiBi, slopes are passed to the attention function, because the bias must follow each slot's position;
+transformers' bias tensor does not support slots. (transformers 5.23 adds that tensor twice with `eager`, in the mask
+and in the layer; kvlab adds it once, like `sdpa` and the original model.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers.models.falcon.modeling_falcon import FalconAttention, apply_ro
 
 
 class SlotFalconAttention(FalconAttention):
-    """The same projections and rotation, with the registered attention function in the middle."""
+    """The same projections and rotation, with the registered attention function in between."""
 
     def forward(  # type: ignore[override]
         self,
@@ -46,11 +46,11 @@ class SlotFalconAttention(FalconAttention):
 
     @property
     def slopes(self) -> Tensor | None:
-        """Those of `slopes_on` the device where the module's own weights are."""
+        """`slopes_on` the device of the module's weights."""
         return self.slopes_on(self.query_key_value.weight.device)
 
     def slopes_on(self, device: torch.device) -> Tensor | None:
-        """(Hq,) by how much a logit of each query head changes per position, before scaling; None without ALiBi."""
+        """Change of each query head's logits per position, (Hq,), before scaling; None without ALiBi."""
         return _slopes(self.num_heads, device) if self.config.alibi else None
 
     def _states(self, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -67,6 +67,6 @@ class SlotFalconAttention(FalconAttention):
 
 @lru_cache
 def _slopes(num_heads: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # kept for passes that want gradients too
+    with torch.inference_mode(False):  # also used by passes with gradients
         two = torch.ones(1, 2, dtype=torch.int64, device=device)
-        return build_alibi_tensor(two, num_heads, torch.float32)[:, 0, 1].bfloat16()  # what it is multiplied in
+        return build_alibi_tensor(two, num_heads, torch.float32)[:, 0, 1].bfloat16()  # the dtype of the multiplication

@@ -1,7 +1,7 @@
-"""Which families kvlab runs, and how a model is set to kvlab's attention.
+"""Supported model families, and how a model is set to kvlab's attention.
 
-A family whose attention goes through transformers' attention interface, with keys and values a head, needs no line of
-code: it is admitted by its name once tests/conformance proves that a full budget is plain transformers.
+A family that uses transformers' attention interface, with keys and values per head, needs no code: it is added by name
+once tests/conformance proves that a full budget equals plain transformers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SUPPORTED = (
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe", "olmo_hybrid"),
     *("jamba", "bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "zamba2"),
 )
-# Attention that is written inline, and what does the same through the attention interface.
+# Inline attention classes and their replacements with the attention interface.
 INLINE: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "falcon": (FalconAttention, SlotFalconAttention),
     "bloom": (BloomAttention, SlotBloomAttention),
@@ -48,14 +48,14 @@ AFTERWARDS: dict[str, Callable[[PreTrainedModel], None]] = {
     "mpt": always_give_a_mask,
     **dict.fromkeys(("jamba", "bamba"), refuse_later_passes),
 }
-# What layers may keep: keys and values a head, of the whole text or of a window.
+# What layers may keep: keys and values per head, of the whole text or of a window.
 ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
-# What some layers of a hybrid keep instead: a state whose size the text does not change, or nothing. It is left alone.
+# What some layers of a hybrid keep instead: a state of constant size, or nothing; left unchanged.
 BESIDE = ("linear_attention", "conv", "hybrid", "moe", "mlp")
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model, set to kvlab's attention; raises UserError for an unsupported family."""
+    """Set the model to kvlab's attention and return it; raises UserError for an unsupported family."""
     config = model.config.get_text_config(decoder=True)
     check_supported(config)
     open_wide_windows(config)
@@ -72,7 +72,7 @@ def _route_inline(model: PreTrainedModel, original: type[nn.Module], slots: type
     inline: list[Any] = [module for module in model.modules() if isinstance(module, original)]
     for module in inline:
         module.__class__ = slots
-        if "_old_forward" in vars(module):  # accelerate calls this one, between moving what goes in and out
+        if "_old_forward" in vars(module):  # accelerate calls this one, between moving inputs and outputs
             module._old_forward = slots.forward.__get__(module)
         if not hasattr(module, "config"):
             module.config = model.config
@@ -83,9 +83,9 @@ def _route_inline(model: PreTrainedModel, original: type[nn.Module], slots: type
 
 
 def open_wide_windows(config: Any) -> None:
-    """Take a window away that is as wide as the context: it hides nothing (Phi-3.5 mini, Phi-4 mini).
+    """Remove a window that is as wide as the context, since it hides nothing (Phi-3.5 mini, Phi-4 mini).
 
-    Only where the whole model has one window: elsewhere a layer's kind says more than what it hides.
+    Only if the whole model has one window: otherwise the layer type matters beyond what it hides.
     """
     window, context = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", None)
     if getattr(config, "layer_types", None) is None and window is not None and context and window >= context:
@@ -93,27 +93,27 @@ def open_wide_windows(config: Any) -> None:
 
 
 def model_class(config: Any) -> Any:
-    """The transformers class that loads this checkpoint: all of it, where it also holds what looks at images."""
+    """The transformers class for this checkpoint, including any vision part."""
     also_sees = config.get_text_config(decoder=True) is not config
     return AutoModelForImageTextToText if also_sees else AutoModelForCausalLM
 
 
 def check_supported(config: Any) -> None:
-    """Raises UserError if kvlab cannot run this configuration faithfully."""
+    """Raise UserError if kvlab cannot run this configuration exactly."""
     config = config.get_text_config(decoder=True)
     family, kinds = config.model_type, set(getattr(config, "layer_types", None) or ())
     if getattr(config, "kv_lora_rank", None):
         raise UserError(
-            f"Models of family {family!r} are not supported: they keep one latent state a token (MLA), no keys and "
-            "values a head."
+            f"Models of family {family!r} are not supported: they keep one latent state per token (MLA), not keys and "
+            "values per head."
         )
     if others := sorted(kinds.difference(ATTENDING, BESIDE)):
         raise UserError(
             f"Models of family {family!r} are not supported: they have layers of kind {', '.join(map(str, others))}, "
-            "which keep no keys and values a head."
+            "which keep no keys and values per head."
         )
     if family not in SUPPORTED:
         raise UserError(
-            f"Models of family {family!r} are not supported: nothing proves yet that kvlab runs them exactly; kvlab "
-            f"runs {', '.join(sorted(SUPPORTED))}."
+            f"Models of family {family!r} are not supported: no test shows yet that kvlab runs them exactly; kvlab "
+            f"supports {', '.join(sorted(SUPPORTED))}."
         )

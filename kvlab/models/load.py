@@ -1,4 +1,4 @@
-"""Loading a model by name so that it runs kvlab's attention."""
+"""Load a model by name so that it runs kvlab's attention."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from kvlab.attention import register_attention
@@ -41,7 +35,7 @@ __all__ = ["EMBEDDED", "SUPPORTED", "LoadedModel", "check_supported", "load_mode
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready for compressed caches, its tokenizer, and the name it was asked for by."""
+    """A model ready for compressed caches, its tokenizer, and its requested name."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
@@ -49,16 +43,15 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go."""
+        """Device of token ids."""
         return input_device(self.model)
 
     def encode(self, text: str, special: bool = True) -> torch.Tensor:
         """Token ids (1, T) of a text on the model's device.
 
-        What the tokenizer puts around a text is what the model was trained with: most, `mini` among them, put a BOS
-        token first, which then is the attention sink; Qwen's, OLMo's and Pythia's put none, and none is forced on
-        them. `special` False leaves that out, for text that a chat template has written.
-        Raises UserError for a token that the model has no embedding for.
+        Special tokens follow the tokenizer, as in training: most, including `mini`'s, put BOS first, which then is the
+        attention sink; Qwen's, OLMo's and Pythia's put none. `special` False omits them, for text rendered by a chat
+        template. Raises UserError for a token without embedding.
         """
         ids = self.tokenizer(text, return_tensors="pt", verbose=False, add_special_tokens=special)["input_ids"]
         check_ids(ids[0].tolist(), self.model, self.tokenizer)
@@ -76,15 +69,14 @@ def load_model(
     cache_dir: str | None = None,
     report: Report | None = None,
 ) -> LoadedModel:
-    """The embedded model `mini`, a local folder, or a hub name, in evaluation mode.
+    """Load the embedded model `mini`, a local folder, or a hub name, in evaluation mode.
 
-    `device` auto takes cuda, else mps, else cpu; `cuda:1` names one of several. `dtype` auto takes float32 on cpu, else
-    the checkpoint's own. `placement` auto spreads the weights over all devices by accelerate. `load_in` 4bit or 8bit
-    packs the weights where bitsandbytes or torchao is installed. `revision` is a branch, tag or commit of a hub name,
-    `cache_dir` the folder its files are kept in. No code that comes with a model is run. `report` is told how far a
-    download is.
-    Raises UserError for a name that cannot be found, a checkpoint that is damaged or does not hold exactly the weights
-    of its config, a family kvlab does not support, or a device or package that is not there.
+    `device` auto prefers cuda, then mps, then cpu; `cuda:1` selects one of several. `dtype` auto is float32 on cpu,
+    else the checkpoint's. `placement` auto spreads the weights over all devices with accelerate. `load_in` 4bit or 8bit
+    quantizes the weights with bitsandbytes or torchao. `revision` is a branch, tag or commit of a hub name, `cache_dir`
+    the folder for its files. Code that comes with a model never runs. `report` gets download progress. Raises UserError
+    for an unknown name, a damaged checkpoint or one that does not match its config, an unsupported family, or a missing
+    device or package.
     """
     source = _source(name_or_path, revision, cache_dir)
     place = pick_device(device)
@@ -105,7 +97,7 @@ def load_model(
             device_map=where,
             use_safetensors=True,
             attn_implementation=_made_with(config),
-            ignore_mismatched_sizes=True,  # `check_loaded` names them
+            ignore_mismatched_sizes=True,  # `check_loaded` reports them
             output_loading_info=True,
             **source.options,
             **({} if packed is None else {"quantization_config": packed}),  # None would undo the checkpoint's own
@@ -119,7 +111,7 @@ def load_model(
 def load_tokenizer(
     name_or_path: str = "mini", revision: str | None = None, cache_dir: str | None = None
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
-    """The tokenizer and config of a model whose weights are not read. Raises UserError as `load_model`."""
+    """Load a model's tokenizer and config without its weights. Raises UserError as `load_model`."""
     source = _source(name_or_path, revision, cache_dir)
     raw = read_config(source.config_file(), source.name)
     with _quietly(), _sentences(source, raw):
@@ -134,13 +126,13 @@ def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> S
 
 
 def _made_with(config: Any) -> str:
-    """The attention a model is made with: some pick a class by it and know their own only, `prepare` changes it."""
+    """Attention to load a model with: some select a class by it and know only their own; `prepare` changes it."""
     return "eager" if config.model_type in INLINE else register_attention()
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without bars, and without the table that transformers prints of tensors: `check_loaded` says it in a sentence."""
+    """Suppress progress bars and transformers' table of tensors: `check_loaded` reports them in a sentence."""
     before = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -152,7 +144,7 @@ def _quietly() -> Iterator[None]:
 
 @contextmanager
 def _sentences(source: Source, raw: dict[str, Any]) -> Iterator[None]:
-    """Whatever transformers says of a model's files becomes one sentence; what the machine lacks stays as it is."""
+    """Turn transformers' errors about a model's files into one sentence; memory errors pass through."""
     try:
         yield
     except (UserError, MemoryError, torch.OutOfMemoryError):
@@ -174,6 +166,6 @@ def _not_loaded(source: Source, raw: dict[str, Any], error: Exception) -> str:
     if isinstance(error, ImportError):
         return f"The model {name!r} needs a package that is not installed ({reason(error)})."
     if source.folder is None and isinstance(error, OSError):
-        return f"The files of {name!r} cannot be had ({reason(error)}); only safetensors checkpoints are loaded."
+        return f"The files of {name!r} cannot be downloaded ({reason(error)}); only safetensors checkpoints are loaded."
     what = "folder" if source.folder is not None else "repository"
     return f"The {what} {name!r} does not hold a loadable safetensors model ({reason(error)})."

@@ -1,4 +1,4 @@
-"""The one model a process holds: kept from one request to the next, and gone before another is loaded."""
+"""The model loaded in this process, kept between requests and freed before another is loaded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _held: dict[tuple[object, ...], LoadedModel] = {}
 
 
 def held_model(request: ModelRequest, report: Report | None = None) -> LoadedModel:
-    """The model a request names, as it is held or newly loaded; `report` is told how far a download is.
+    """The model a request names, cached or newly loaded; `report` gets download progress.
 
-    Two never lie in memory together, also not where loading the second fails. Raises UserError as `load_model`.
+    Two models are never in memory together, even if loading the second fails. Raises UserError as `load_model`.
     """
     key = (request.model, *request.loading.items())
     if key not in _held:
@@ -25,7 +25,7 @@ def held_model(request: ModelRequest, report: Report | None = None) -> LoadedMod
 
 
 def drop_model() -> None:
-    """Let go of the model, and give its memory back to the device."""
+    """Free the model and its device memory."""
     _held.clear()
-    gc.collect()  # modules and hooks refer to each other
+    gc.collect()  # modules and hooks form reference cycles
     empty_device_cache()

@@ -1,7 +1,7 @@
-"""MPT does its attention inline, with ALiBi; this routes it through the attention interface.
+"""Route MPT's inline attention with ALiBi through the attention interface.
 
-Like Bloom it adds the bias after scaling. Its model turns the causal mask into booleans before it looks whether there
-is one, so a pass without padding is given a mask of ones.
+Like Bloom it adds the bias after scaling. Its model converts the causal mask to booleans before checking that there is
+one, so passes without padding get a mask of ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _GIVEN = "_kvlab_gives_a_mask"
 
 
 class SlotMptAttention(MptAttention):
-    """The same projections, with the registered attention function in the middle."""
+    """The same projections, with the registered attention function in between."""
 
-    config: Any  # given by `kvlab.models.families.prepare`: the original has none
+    config: Any  # set by `kvlab.models.families.prepare`: the original has none
 
     def forward(  # type: ignore[override]
         self,
@@ -46,24 +46,24 @@ class SlotMptAttention(MptAttention):
 
     @property
     def slopes(self) -> Tensor:
-        """Those of `slopes_on` the device where the module's own weights are."""
+        """`slopes_on` the device of the module's weights."""
         return self.slopes_on(self.out_proj.weight.device)
 
     def slopes_on(self, device: torch.device) -> Tensor:
-        """(Hq,) by how much a logit of each query head changes per position, before scaling."""
+        """Change of each query head's logits per position, (Hq,), before scaling."""
         assert self.softmax_scale is not None
         return _slopes(self.n_heads, device) / self.softmax_scale
 
 
 @lru_cache
 def _slopes(num_heads: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # kept for passes that want gradients too
+    with torch.inference_mode(False):  # also used by passes with gradients
         last = build_mpt_alibi_tensor(num_heads, 2, device=device)[:, 0]  # of positions -1 and 0
         return (last[:, 1] - last[:, 0]).float()
 
 
 def always_give_a_mask(model: nn.Module) -> None:
-    """From now on every pass has a padding mask (again does no harm)."""
+    """Give every pass a padding mask (idempotent)."""
     for module in model.modules():
         if isinstance(module, MptModel) and not hasattr(module, _GIVEN):
             module.register_forward_pre_hook(_with_mask, with_kwargs=True)

@@ -1,8 +1,8 @@
-"""Phi-3 with two sets of rotary frequencies throws its cache away when a text outgrows the first; kvlab keeps it.
+"""Phi-3 with two sets of rotary frequencies drops its cache when a text outgrows the first; kvlab keeps it.
 
-In `generate` transformers replaces the cache by nothing at the first pass beyond the switch, so that all keys are made
-again with the long frequencies. A compressed cache cannot be made again, and a prompt that is already longer would lose
-it before its first use: without this, the answer would come from a full cache that nobody asked for.
+In `generate`, transformers discards the cache at the first pass beyond the switch and recomputes all keys with the long
+frequencies. A compressed cache cannot be recomputed, and a longer prompt would lose it before its first use, so that
+the answer would come from a full cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from transformers import GenerationMixin, PreTrainedModel
 
 
 def keep_compressed_cache(model: PreTrainedModel) -> None:
-    """From now on `generate` leaves a compressed cache in place; any other cache is treated as before."""
+    """Make `generate` keep a compressed cache; other caches are treated as before."""
     original: Callable[..., dict[str, Any]] = getattr(model, "prepare_inputs_for_generation")  # noqa: B009
     plain: Callable[..., dict[str, Any]] = GenerationMixin.prepare_inputs_for_generation
 

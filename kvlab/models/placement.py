@@ -1,4 +1,4 @@
-"""Where a model's weights go and in which type: device, placement over several, number format, 4 and 8 bit."""
+"""Device, placement, dtype and quantization of a model's weights."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import name_of
 
 log = logging.getLogger(__name__)
-DRIVER = Path("/proc/driver/nvidia/version")  # there where NVIDIA's driver is
+DRIVER = Path("/proc/driver/nvidia/version")  # exists if NVIDIA's driver is installed
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BITS = ("4bit", "8bit")
 
 
 def pick_device(device: str) -> torch.device:
-    """The device asked for (auto, cpu, mps, cuda, cuda:1), or the best one there is.
+    """The requested device (auto, cpu, mps, cuda, cuda:1), or the best available one.
 
-    Raises UserError if it is not there.
+    Raises UserError if it is not available.
     """
     device = name_of(device, "The device")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -35,38 +35,38 @@ def pick_device(device: str) -> torch.device:
     kind, _, number = device.partition(":")
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if not there.get(kind, False) or (number and not (number.isdecimal() and int(number) < count)):
-        raise UserError(f"There is no device {device!r} here; leave the device out to use the best one there is.")
+        raise UserError(f"There is no device {device!r} here: omit the device to use the best available one.")
     return torch.device(device)
 
 
 @lru_cache
 def warn_of_an_idle_gpu() -> None:
-    """Say, once, that a GPU is here which this torch cannot use."""
+    """Warn once that this torch cannot use an installed GPU."""
     built = f"is built for CUDA {torch.version.cuda}, for which the driver may be too old" if torch.version.cuda else ""
     log.warning(
-        "An NVIDIA driver is here, but torch %s finds no GPU, so the CPU does the work, in float32: torch %s. "
-        "`nvidia-smi` shows the driver's own CUDA version; install a torch built for that one or an older one.",
+        "An NVIDIA driver is installed, but torch %s finds no GPU, so the CPU is used, in float32: torch %s. "
+        "`nvidia-smi` shows the driver's CUDA version; install a torch built for that version or an older one.",
         torch.__version__,
         built or "is built without CUDA",
     )
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
-    """The type of the weights: float32 on cpu, else the checkpoint's own, unless one is named."""
+    """dtype of the weights: float32 on cpu, else the checkpoint's, unless one is named."""
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     if dtype not in DTYPES:
-        raise UserError(f"There is no number format {dtype!r}; choose auto, {', '.join(DTYPES)}.")
+        raise UserError(f"There is no number format {dtype!r}: use auto, {', '.join(DTYPES)}.")
     return DTYPES[dtype]
 
 
 def device_map(placement: str, device: torch.device) -> str | dict[str, Any] | None:
-    """What transformers is told: one device, all there are, or nothing: the weights are then moved once they are read.
+    """transformers' device map: one device, all devices, or None if weights are moved after loading.
 
-    Only accelerate sends weights straight to their device. Raises UserError for another word, or without accelerate.
+    Only accelerate loads weights directly to their device. Raises UserError for an unknown word, or without accelerate.
     """
     if placement not in ("single", "auto"):
-        raise UserError(f"There is no placement {placement!r}: choose single (one device) or auto (all devices).")
+        raise UserError(f"There is no placement {placement!r}: use single (one device) or auto (all devices).")
     there = find_spec("accelerate") is not None
     if placement == "auto" and not there:
         raise UserError("Placement auto needs accelerate: install it with `pip install 'kvlab[placement]'`.")
@@ -76,14 +76,14 @@ def device_map(placement: str, device: torch.device) -> str | dict[str, Any] | N
 
 
 def quantization(load_in: str | None) -> Any:
-    """The settings for weights in 4 or 8 bit, by bitsandbytes or else torchao; None for weights as they are.
+    """Settings for weights in 4 or 8 bit, with bitsandbytes or else torchao; None for unquantized weights.
 
-    Raises UserError where neither is installed.
+    Raises UserError if neither is installed.
     """
     if load_in is None:
         return None
     if load_in not in BITS:
-        raise UserError(f"Weights cannot be loaded in {load_in!r}: choose {' or '.join(BITS)}, or leave it out.")
+        raise UserError(f"Weights cannot be loaded in {load_in!r}: use {' or '.join(BITS)}, or omit it.")
     if find_spec("bitsandbytes") is not None:
         from transformers import BitsAndBytesConfig
 
@@ -95,13 +95,13 @@ def quantization(load_in: str | None) -> Any:
 
         return TorchAoConfig(Int4WeightOnlyConfig() if load_in == "4bit" else Int8WeightOnlyConfig())
     raise UserError(
-        f"Weights in {load_in.replace('bit', ' bit')} need a package for it: install bitsandbytes or torchao, or leave "
-        "--load-in out."
+        f"Weights in {load_in.replace('bit', ' bit')} need another package: install bitsandbytes or torchao, or omit "
+        "--load-in."
     )
 
 
 def input_device(model: nn.Module) -> torch.device:
-    """Where token ids go: the device at which the embedding works, also where its weight lies elsewhere."""
+    """Device of token ids: where the embedding is computed, even if its weight is offloaded."""
     embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
     hook = getattr(embedding, "_hf_hook", None)
     place = getattr(hook, "execution_device", None)
@@ -109,6 +109,6 @@ def input_device(model: nn.Module) -> torch.device:
 
 
 def empty_device_cache() -> None:
-    """Give memory that nothing uses any more back to the device."""
+    """Return unused memory to the device."""
     if torch.accelerator.is_available():
         torch.accelerator.empty_cache()

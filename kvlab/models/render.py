@@ -1,8 +1,7 @@
-"""Puts a prompt into a model's chat template, for a process without torch: `python -m kvlab.models.render`.
+"""Render a prompt in a model's chat template in a process without torch: `python -m kvlab.models.render`.
 
 Reads a JSON object from standard input (prompt, model, chat, system, thinking, turns) and writes one with `text`, null
-where the prompt is read as it stands, or with `error`. A template is a program of the model's, so whoever asks sets a
-limit.
+for a plain prompt, or with `error`. A template is a program that comes with the model, so callers set a time limit.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kvlab.requests.compare import ChatRequest
 
 
 def main() -> None:
-    """One question, one answer."""
+    """Answer one request."""
     asked = json.load(sys.stdin)
     prompt, request = asked.pop("prompt"), ChatRequest(**asked)
     try:
@@ -27,7 +26,7 @@ def main() -> None:
 
 
 def rendered(prompt: str, request: ChatRequest) -> str | None:
-    """What the tokenizer is given; None for the prompt itself. Raises UserError as `kvlab.models.chat` does."""
+    """Rendered prompt; None if it is read as it is. Raises UserError as `kvlab.models.chat`."""
     from transformers import AutoTokenizer
 
     from kvlab.models.chat import chat_of
@@ -36,13 +35,13 @@ def rendered(prompt: str, request: ChatRequest) -> str | None:
     source = Source(request.model, request.revision, request.cache_dir)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
-    except Exception:  # whoever loads the model says what is wrong with its files
+    except Exception:  # the code that loads the model reports faults of its files
         return None
     chat = chat_of(request, tokenizer)
     return None if chat is None else chat.rendered(prompt)
 
 
 if __name__ == "__main__":
-    sys.modules["torch"] = None  # type: ignore[assignment]  # tokenizers do not need it, and it takes seconds to import
+    sys.modules["torch"] = None  # type: ignore[assignment]  # tokenizers do not need it, and importing it takes seconds
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     main()

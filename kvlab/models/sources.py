@@ -1,4 +1,4 @@
-"""Where a model's files come from: the shipped one, a folder, or the hub; and true sentences for what cannot be had."""
+"""Where a model's files come from (shipped, a folder, the hub), and error messages if they are unavailable."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ REACH_SECONDS = 5
 
 @dataclass(frozen=True)
 class Source:
-    """A model's name as it was asked for, and where its files are read."""
+    """A model's requested name, and where its files are."""
 
     name: str
     revision: str | None = None
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
-        place_of(self.name, self.revision, self.cache_dir)  # raises UserError for what a server does not offer
+        place_of(self.name, self.revision, self.cache_dir)  # raises UserError for models a server does not offer
 
     @property
     def where(self) -> str:
-        """What transformers is given: a folder or a hub name."""
+        """Folder or hub name for transformers."""
         place = place_of(self.name)
         return str(asset_path(place)) if place in EMBEDDED else place
 
     @property
     def folder(self) -> Path | None:
-        """The folder of a model that lies on this disk; None for a hub name."""
+        """The folder of a model on this disk; None for a hub name."""
         try:
             folder = Path(self.where)
             return folder if folder.is_dir() else None
@@ -55,17 +55,17 @@ class Source:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Given to every `from_pretrained`: a repository's own code never runs, and nobody is asked about it."""
+        """Options of every `from_pretrained`: a repository's code never runs, without a question to the user."""
         return {"trust_remote_code": False, "revision": self.revision, "cache_dir": self.cache_dir}
 
     def config_file(self) -> Path:
-        """The model's `config.json` on this disk, downloaded if need be. Raises UserError where it cannot be had."""
+        """The model's `config.json` on this disk, downloaded if needed. Raises UserError if it is unavailable."""
         if (folder := self.folder) is not None:
-            if said := fault(folder, self.name):
-                raise UserError(said)
+            if message := fault(folder, self.name):
+                raise UserError(message)
             return folder / "config.json"
-        if said := fault(Path(self.where), self.name):
-            raise UserError(said)
+        if message := fault(Path(self.where), self.name):
+            raise UserError(message)
         self._check_reachable()
         try:
             found = cached_file(self.where, "config.json", revision=self.revision, cache_dir=self.cache_dir)
@@ -76,16 +76,16 @@ class Source:
         return Path(found)
 
     def not_found(self) -> str:
-        """The sentence for a name that means nothing here."""
+        """Error message for an unknown name."""
         return (
-            f"There is no model {self.name[:80]!r}: give 'mini', a local folder, or a hub name that can be downloaded "
+            f"There is no model {self.name[:80]!r}: use 'mini', a local folder, or a hub name that can be downloaded "
             "from here (only safetensors checkpoints are loaded)."
         )
 
     def _check_reachable(self) -> None:
-        """Says at once why a hub name cannot be had, where the hub's client would retry for half a minute.
+        """Raise UserError at once if a hub name is unavailable; the hub's client would retry for half a minute.
 
-        The question goes the way the download would, through HTTPS_PROXY and to HF_ENDPOINT where these are set.
+        The request takes the same way as the download, through HTTPS_PROXY and to HF_ENDPOINT if set.
         """
         try:
             known = try_to_load_from_cache(self.name, "config.json", self.cache_dir, self.revision)
@@ -103,19 +103,21 @@ class Source:
                 "here with `hf auth login`, or set HF_TOKEN."
             )
         if isinstance(error, RevisionNotFoundError):
-            return f"The model {self.name!r} has no revision {self.revision!r}: give a branch, a tag or a commit of it."
+            return (
+                f"The model {self.name!r} has no revision {self.revision!r}: use one of its branches, tags or commits."
+            )
         if isinstance(error, RepositoryNotFoundError | HFValidationError):
             return self.not_found()
         if isinstance(error, EntryNotFoundError):
             return (
-                f"The repository {self.name!r} holds no config.json, so it is no transformers model: one of GGUF files "
-                "has to be converted with transformers first, one of a LoRA adapter merged with peft."
+                f"The repository {self.name!r} has no config.json, so it is not a transformers model: convert GGUF "
+                "files with transformers first, and merge LoRA adapters with peft."
             )
         if isinstance(error, OfflineModeIsEnabled):
-            return f"There is no model {self.name!r} on this disk, and HF_HUB_OFFLINE forbids to download it."
+            return f"There is no model {self.name!r} on this disk, and HF_HUB_OFFLINE forbids downloading it."
         if isinstance(error, HfHubHTTPError):
-            return f"The hub does not give {self.name!r} now ({str(error).splitlines()[0][:120]}); try again later."
+            return f"The hub does not provide {self.name!r} now ({str(error).splitlines()[0][:120]}): try again later."
         return (
-            f"There is no model {self.name!r} on this disk, and the hub at {constants.ENDPOINT} does not answer: give "
+            f"There is no model {self.name!r} on this disk, and the hub at {constants.ENDPOINT} does not answer: use "
             "'mini', a local folder, or a hub name that can be downloaded from here."
         )

@@ -1,4 +1,4 @@
-"""A model's tokenizer and window without its weights."""
+"""A model's tokenizer and context window without its weights."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 from kvlab.common.errors import UserError
 from kvlab.models.sources import Source
 
-ANY_WINDOW = 1 << 30  # for a model that names none
+ANY_WINDOW = 1 << 30  # for a model without a limit
 
 
 def load_tokenizer(
     name: str, revision: str | None = None, cache_dir: str | None = None
 ) -> tuple[PreTrainedTokenizerBase, int]:
-    """Return the tokenizer and how many tokens the model was made for; raises UserError where they cannot be had."""
+    """The tokenizer and the model's context window; raises UserError if they are unavailable."""
     source = Source(name, revision, cache_dir)
     source.config_file()
     try:
         config = AutoConfig.from_pretrained(source.where, **source.options)
         tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
     except (OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:160].rstrip(".")
-        raise UserError(f"The tokenizer of {name!r} cannot be loaded ({said}).") from None
+        message = " ".join(str(error).split())[:160].rstrip(".")
+        raise UserError(f"The tokenizer of {name!r} cannot be loaded ({message}).") from None
     own = config.get_text_config(decoder=True)
     return tokenizer, getattr(own, "max_position_embeddings", None) or ANY_WINDOW

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from kvlab.common.formatting import in_words as in_words
-
 Place = Literal["device", "host", "disk"]
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
 from kvlab.model_info.size import Model
 from kvlab.planning import disk
 from kvlab.planning.footprint import FULL, Holds
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import on, phases
-from kvlab.planning.parts import Part, Phase, in_words, largest_of_each
+from kvlab.planning.parts import Part, Phase, largest_of_each
 from kvlab.planning.seconds import Duration, duration
 from kvlab.planning.spreading import spread_over
 from kvlab.planning.work import Work
@@ -82,12 +83,12 @@ class Plan:
     def lacking(self) -> str | None:
         """The memory or disk that is too small, as a clause; None where all fits."""
         for needed, there, what in (
-            (self.total, self.limit, f"{self.machine.name} has {in_words(self.limit)} free"),
-            (self.host_bytes, self.machine.host_bytes, f"the host has {in_words(self.machine.host_bytes)} free"),
-            (self.trace.bytes, self.machine.disk_bytes, f"the disk has {in_words(self.machine.disk_bytes)} free"),
+            (self.total, self.limit, f"{self.machine.name} has {format_bytes(self.limit)} free"),
+            (self.host_bytes, self.machine.host_bytes, f"the host has {format_bytes(self.machine.host_bytes)} free"),
+            (self.trace.bytes, self.machine.disk_bytes, f"the disk has {format_bytes(self.machine.disk_bytes)} free"),
         ):
             if needed > there:
-                return f"{in_words(needed)}, and {what}"
+                return f"{format_bytes(needed)}, and {what}"
         return None
 
     @property
@@ -100,8 +101,8 @@ class Plan:
         """One sentence: it fits, or what is too small and what would make it fit."""
         if self.lacking is None:
             return (
-                f"It fits: at most {in_words(self.total)} of {in_words(self.limit)} free memory ({self.machine.name}), "
-                f"in the phase “{self.peak.name}”, and {in_words(self.trace.bytes)} of disk."
+                f"It fits: at most {format_bytes(self.total)} of {format_bytes(self.limit)} free memory "
+                f"({self.machine.name}), in the phase “{self.peak.name}”, and {format_bytes(self.trace.bytes)} of disk."
             )
         return f"This needs about {self.lacking} (phase “{self.peak.name}”): {self.advice}."
 

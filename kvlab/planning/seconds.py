@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import statistics
 import threading
@@ -20,6 +19,7 @@ from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_duration
 from kvlab.common.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
 from kvlab.planning.footprint import Again, Holds
 from kvlab.planning.machine import Machine
@@ -76,7 +76,7 @@ class Duration:
     basis: str
 
     def __str__(self) -> str:
-        return f"{_spoken(self.low)} to {_spoken(self.high)} ({self.basis})"
+        return f"{format_duration(self.low, rough=True)} to {format_duration(self.high, rough=True)} ({self.basis})"
 
 
 def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, comparisons: int = 1) -> Duration | None:
@@ -242,9 +242,3 @@ def _operations_at(work: Work, tokens: int) -> float:
 def _range(seconds: float, factors: tuple[float, float], basis: str) -> Duration:
     below, above = factors
     return Duration(seconds / below, seconds * above, basis)
-
-
-def _spoken(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, math.ceil(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

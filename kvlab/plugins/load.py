@@ -13,9 +13,8 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from kvlab.common.errors import UserError
-from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.requested import files_named, named, packages_named
-from kvlab.plugins.shelf import Shelf, undo
+from kvlab.plugins.shelf import Origin, Shelf, registering, undo
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Old names of modules that documentation once told plug-ins to import; they still import, with a warning."""
+"""Old module paths that plug-ins may still import: they resolve to the new module, with a DeprecationWarning."""
 
 from __future__ import annotations
 
@@ -8,47 +8,30 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 
-# Scorers and settlers once lay in one folder each.
-_SUBFOLDERS = {
-    "kvlab.methods.scorers": {
-        "around": "beside prompt_only slots_alone",
-        "attention": "accumulated ema last_query recent_rows window",
-        "contents": "keys_alone lag none redundancy",
-        "to_come": "ballots expected future rehearsed",
-    },
-    "kvlab.methods.settlers": {
-        "eviction": "evict lots reposition",
-        "merging": "consecutive cosine_merge gaussian_sets group_fit nearest_merge pair_calibration pair_merge",
-        "pooling": "pool",
-        "refitting": "global_ridge matching",
-        "residuals": "exact_residual observed residual",
-    },
-}
-MOVED = {
-    f"{package}.{module}": f"{package}.{folder}.{module}"
-    for package, folders in _SUBFOLDERS.items()
-    for folder, modules in folders.items()
-    for module in modules.split()
-}
+# Old path -> new path, one pair per line.
+MOVED = dict(
+    line.split() for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines() if line
+)
 
 
 class _Alias(Loader):
-    """Puts the module at its new place under its old name too."""
+    """Registers the module at its new path under its old name too."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
-        # The caller is some frames of importlib away, so that the warning names this module, not the plug-in.
+        # The importing file is several importlib frames away, so the warning points here.
         warnings.warn(f"{old} has moved: import its names from kvlab.extend.", DeprecationWarning, stacklevel=2)
         sys.modules[old] = import_module(MOVED[old])
 
 
 class MovedModules(MetaPathFinder):
-    """Finds the old names, after every other finder."""
+    """Finds the old paths."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -57,6 +40,10 @@ class MovedModules(MetaPathFinder):
 
 
 def install() -> None:
-    """Make old names importable in this process; a second call changes nothing."""
+    """Make old paths importable in this process; a second call changes nothing.
+
+    The finder comes first: an old package resolves to a new one, in which the path finder would find modules of the
+    same name and load them a second time.
+    """
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
-        sys.meta_path.append(MovedModules())
+        sys.meta_path.insert(0, MovedModules())

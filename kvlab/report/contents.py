@@ -69,8 +69,8 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     """
     if not any(run.record.method != FULL for run in runs):
         raise UserError("There is nothing to report: this comparison has no compressed run that can be read.")
-    record, wanted = runs[0].record, board.wanted(runs, labels)
-    asked = None if wanted is None else board.ask(runs, wanted)
+    record, wanted = runs[0].record, board.expected_answer(runs, labels)
+    asked = None if wanted is None else board.check_answer(runs, wanted)
     table = compare.headline(runs) if asked is None else board.verdicts(runs, asked)
     origin = _origin(runs)
     return Report(
@@ -91,12 +91,12 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     )
 
 
-def _lines(table: pd.DataFrame, asked: board.Asked | None) -> Iterator[str]:
+def _lines(table: pd.DataFrame, asked: board.AnswerCheck | None) -> Iterator[str]:
     if asked is not None:
-        yield f"Asked for: {asked.wanted.words}."
+        yield f"Asked for: {asked.expected.words}."
         if asked.reference.kind in ("nearly", "wrong"):
             yield f"Beware: {NO_REFERENCE}."
-        right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.right_ones(table).itertuples()]
+        right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.correct_runs(table).itertuples()]
         count = int((table["method"] != FULL).sum())
         yield f"{len(right)} of {count} compressed runs get it right" + (f": {', '.join(right)}." if right else ".")
     ranking, _ = board.ranked(table)
@@ -109,7 +109,7 @@ def _lines(table: pd.DataFrame, asked: board.Asked | None) -> Iterator[str]:
 
 
 def _figures(
-    runs: Sequence[Run], asked: board.Asked | None, table: pd.DataFrame, origin: str, theme: Theme
+    runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.DataFrame, origin: str, theme: Theme
 ) -> Iterator[Section]:
     if asked is not None and len(cells := board.board(runs, asked, table)):
         yield Section(board_figures.board(cells, theme), board_figures.read_board(cells), origin)
@@ -162,12 +162,12 @@ def _texts(runs: Sequence[Run]) -> Iterator[tuple[str, tuple[Segment, ...]]]:
             yield label, tuple(diff(run.record.free_text, full))
 
 
-def _distrust(runs: Sequence[Run], asked: board.Asked | None, table: pd.DataFrame) -> Iterator[str]:
+def _distrust(runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.DataFrame) -> Iterator[str]:
     tokens = int(table["mean_tokens"].max())
     yield f"All of this is {ONE_PROMPT}: means are over {tokens} tokens of one continuation, and say nothing of others."
     if asked is None:
         yield "Nobody said what the right answer is, so nothing here says which run is right."
-    elif asked.wanted.assumed and len(asked.positions):
+    elif asked.expected.assumed and len(asked.positions):
         yield "The fact is assumed to stand where the prompt holds the answer; nobody marked it."
     if asked is not None and asked.problem:
         yield asked.problem

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,18 +12,17 @@ from pathlib import Path
 import plotly.graph_objects as go
 
 from kvlab.analysis.lineage import fold
-from kvlab.analysis.lineage.starting_point import telling_head
+from kvlab.analysis.lineage.starting_point import suggest_head
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
-from kvlab.figures.base.export import ImageWriter
+from kvlab.figures.base.export import NO_BROWSER, ImageWriter, find_browser
 from kvlab.figures.base.palette import Theme
-from kvlab.library.paths import comparison
+from kvlab.library.entries import comparison
 from kvlab.report.contents import Report, report
 from kvlab.report.deck import deck, untitled
 from kvlab.report.gif import animation, size_before
 from kvlab.report.native_charts import values
 from kvlab.report.page import page
-from kvlab.report.pdf import printed
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import slides, story_slides
 from kvlab.report.views import history_of
@@ -90,7 +91,7 @@ def played(
     shape = run.record.model
     if run.record.level != "full":
         raise UserError("A GIF needs the events of a run, which are recorded at level full: record it again with it.")
-    telling = telling_head(run, [run], None)
+    telling = suggest_head(run, [run], None)
     layer, head = telling.layer if layer is None else layer, telling.head if head is None else head
     if not (0 <= layer < shape.num_hidden_layers and 0 <= head < shape.num_key_value_heads):
         last = f"layers 0 to {shape.num_hidden_layers - 1}, KV heads 0 to {shape.num_key_value_heads - 1}"
@@ -128,3 +129,38 @@ def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Pic
 def _is_light(figure: go.Figure) -> bool:
     """Whether its SVG will be small; one of many marks takes seconds in an office program, and megabytes."""
     return all(len(values(getattr(trace, "y", None))) <= MOST_MARKS for trace in figure.data)
+
+
+SECONDS = 90
+
+
+def printed(page: bytes) -> bytes:
+    """The PDF of a page that draws its own figures.
+
+    Raises:
+        UserError: there is no Chromium, or it does not print.
+    """
+    browser = find_browser()
+    if browser is None:
+        raise UserError(NO_BROWSER)
+    with tempfile.TemporaryDirectory(prefix="kvlab-report-") as folder:
+        source, target = Path(folder) / "report.html", Path(folder) / "report.pdf"
+        source.write_bytes(page)
+        options = (
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-pdf-header-footer",
+            f"--user-data-dir={folder}/own",
+        )
+        # The figures draw themselves in the page: printing waits for their scripts by a clock that runs ahead.
+        ahead = ("--virtual-time-budget=20000", "--run-all-compositor-stages-before-draw", f"--print-to-pdf={target}")
+        try:
+            subprocess.run(
+                [browser, *options, *ahead, source.as_uri()], capture_output=True, timeout=SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UserError("Chromium did not print the report in time: take the HTML instead.") from error
+        if not target.exists():
+            raise UserError("Chromium did not print the report: take the HTML instead.")
+        return target.read_bytes()

@@ -1,4 +1,4 @@
-"""Method specs as text: `keepkv:preset=paper:rule=votes` as a name and its settings, and back. Free of torch."""
+"""Parse and format specs of methods and tasks, such as `keepkv:preset=paper:rule=votes`. Torch-free."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import read_json, shown
 
 
-def value_of(text: str) -> JsonValue:
-    """A value of the command line: JSON where it is some, else the text itself."""
+def parse_value(text: str) -> JsonValue:
+    """A value from the command line: parsed as JSON if possible, else the text."""
     try:
         return read_json(text)
     except ValueError:
@@ -21,12 +21,12 @@ def value_of(text: str) -> JsonValue:
 
 
 def split_list(text: str) -> list[str]:
-    """Return the parts of a comma-separated list; commas inside brackets belong to a value."""
+    """The parts of a comma-separated list; commas inside brackets belong to a value."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
-def parse_named(text: str) -> tuple[str, dict[str, JsonValue]]:
-    """Return the name and the values of `name:key=value:key=value`; raises UserError where a part has no value."""
+def parse_spec(text: str) -> tuple[str, dict[str, JsonValue]]:
+    """Name and values of `name:key=value:key=value`; raises UserError if a part has no value."""
     name, *parts = text.split(":")
     values: dict[str, JsonValue] = {}
     for part in parts:
@@ -34,12 +34,12 @@ def parse_named(text: str) -> tuple[str, dict[str, JsonValue]]:
         if not key or not equals or not value:
             raise UserError(f"'{text}' cannot be read: write name:parameter=value, such as key_value:pairs=64.")
         if key in values:
-            raise UserError(f"{shown(text)} says {key} twice: give it once.")
-        values[key] = value_of(value)
+            raise UserError(f"{shown(text)} names {key} twice: give it once.")
+        values[key] = parse_value(value)
     return name, values
 
 
-def with_options(method: str, options: Mapping[str, JsonValue]) -> str:
-    """A method with its options as the command line reads them back: `kvmerger:sigma=1`, `h2o:flag=true`."""
+def format_spec(method: str, options: Mapping[str, JsonValue]) -> str:
+    """The spec that `parse_spec` reads back: `kvmerger:sigma=1`, `h2o:flag=true`."""
     values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
     return ":".join([method, *(f"{name}={value}" for name, value in values.items())])

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
 from kvlab.common.validation import shown
 
 # Five runs of 32 layers x 8 KV heads x 128 numbers x 32,768 tokens x 256 steps stay under 24 GB of disk: keys and
@@ -112,7 +113,10 @@ def states_that_fit(
     if len(wanted) * layer <= most:
         return asked, ""
     kept = spread(wanted, most // layer)
-    would = f"all of them would take {_size(len(wanted) * layer)} in {runs} runs, and a comparison keeps {_size(most)}"
+    would = (
+        f"all of them would take {format_bytes(len(wanted) * layer)} in {runs} runs, and a comparison keeps "
+        f"{format_bytes(most)}"
+    )
     what = f"recorded of {_named(kept)} only" if kept else "left out"
     return asked.model_copy(update={"layers": tuple(kept)}), f"Keys and values were {what}: {would}."
 
@@ -134,7 +138,9 @@ def attention_that_fits(
     count = min(count, most // row)
     every = asked.every if count == 0 or count * rows * row <= most else -(-steps // (most // (count * row)))
     kept = tuple(spread(wanted, count))
-    would = f"all of them would take {_size(len(wanted) * rows * row)}, and a run keeps at most {_size(most)}"
+    would = (
+        f"all of them would take {format_bytes(len(wanted) * rows * row)}, and a run keeps at most {format_bytes(most)}"
+    )
     if not count:
         return asked.model_copy(update={"layers": ()}), f"Attention rows were left out: {would}."
     which = _named(kept)
@@ -153,7 +159,9 @@ def history_that_fits(
     whole = (prompt_rows + later_rows) * row
     if len(layers) * whole <= most:
         return list(layers), prompt_rows, ""
-    would = f"all of it would take {_size(len(layers) * whole)}, and a comparison keeps at most {_size(most)}"
+    would = (
+        f"all of it would take {format_bytes(len(layers) * whole)}, and a comparison keeps at most {format_bytes(most)}"
+    )
     count = most // whole
     if count:
         kept = spread(layers, count)
@@ -174,7 +182,7 @@ def decision_that_fits(
     if len(layers) * one <= most:
         return list(layers), ""
     kept = spread(layers, most // one) if most >= one else []
-    would = f"all of it would take {_size(len(layers) * one)}, and a run keeps at most {_size(most)}"
+    would = f"all of it would take {format_bytes(len(layers) * one)}, and a run keeps at most {format_bytes(most)}"
     which = f"was recorded of {_named(kept)} only" if kept else "was left out"
     return kept, f"The prompt's decision {which}: {would}."
 
@@ -195,7 +203,3 @@ def _named(layers: Sequence[int]) -> str:
 def _ordinal(number: int) -> str:
     teens = 10 < number % 100 < 14
     return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

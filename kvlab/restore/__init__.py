@@ -1,4 +1,4 @@
-"""Who killed the answer: the smallest sets whose return restores it, by reruns from the prompt as it was read."""
+"""Find the smallest sets of tokens or heads whose restoration brings a run's right answer back, by reruns."""
 
 from kvlab.restore.search import rescue
 

@@ -1,4 +1,4 @@
-"""The smallest part of an ordered set that does what all of it does, by bisection."""
+"""Find a minimal subset with a property of the whole set, by bisection."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class _Spent(Exception):
-    """No more questions may be asked."""
+class _LimitReached(Exception):
+    """The limit of tests is reached."""
 
 
 @dataclass(frozen=True)
 class Part(Generic[Item]):
-    """The smallest set that was found to do it, or, without `does`, all of them.
+    """The smallest subset found with the property, or the whole set if none has it (`does` is false).
 
-    `complete`: the search came to its end. `tried` is every set asked for, with what it did.
+    `complete`: the search finished within its limit. `tried` are all tested sets with their results.
     """
 
     items: tuple[Item, ...]
@@ -29,22 +29,21 @@ class Part(Generic[Item]):
 def smallest(
     items: Sequence[Item], does: Callable[[tuple[Item, ...]], bool], most: int, unlikely: bool = False
 ) -> Part[Item]:
-    """The smallest set found, with at most `most` questions to `does`; nobody asks for the empty set, which does not.
+    """The smallest subset found with at most `most` calls of `does`; the empty set is assumed not to have the property.
 
-    Where more never does less, taking any item out of the result undoes it. The last item of the shortest beginning of
-    `items` that does it is needed; it is kept, and the shortest beginning is sought among those before it, until what
-    was kept does it alone: about log2(n) questions for each item of the result. Put the likeliest first. Where not
-    even all of them are likely to do it (`unlikely`), that is asked first.
+    If `does` is monotone, the result is minimal. The last item of the shortest prefix of `items` with the property is
+    necessary: it is kept, and the search continues among the items before it until the kept ones suffice, with about
+    log2(n) calls per item of the result. Put the likeliest items first. With `unlikely` the whole set is tested first.
     """
-    known: dict[frozenset[Item], bool] = {frozenset(): False}
+    results: dict[frozenset[Item], bool] = {frozenset(): False}
 
     def ask(part: Sequence[Item]) -> bool:
         key = frozenset(part)
-        if key not in known:
-            if len(known) > most:
-                raise _Spent
-            known[key] = does(tuple(part))
-        return known[key]
+        if key not in results:
+            if len(results) > most:
+                raise _LimitReached
+            results[key] = does(tuple(part))
+        return results[key]
 
     kept: list[Item] = []
     rest, complete = list(items), True
@@ -55,16 +54,16 @@ def smallest(
                 break
             kept, rest = [*kept, rest[length - 1]], rest[: length - 1]
         ask(kept)
-    except _Spent:
+    except _LimitReached:
         complete = False
-    tried = tuple(known.items())[1:]
+    tried = tuple(results.items())[1:]
     doing = [part for part, did in tried if did]
     best = min(doing, key=len) if doing else frozenset(items)
     return Part(tuple(item for item in items if item in best), bool(doing), complete, tried)
 
 
 def _shortest(count: int, does: Callable[[int], bool]) -> int | None:
-    """The smallest length from 1 to `count` that does it, None where none does; small ones are asked first."""
+    """The smallest length from 1 to `count` with the property, small ones first; None if there is none."""
     low, high = 0, 1
     while not does(high):
         if high == count:

@@ -1,4 +1,4 @@
-"""For one run whose answer is wrong: the smallest sets of each kind whose return restores it."""
+"""For a run with a wrong answer, find the smallest sets of each kind whose restoration corrects it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from pathlib import Path
 import numpy as np
 
 from kvlab.common.errors import UserError
-from kvlab.engine.out_of_memory import room
+from kvlab.common.formatting import format_duration
+from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
 from kvlab.models.load import LoadedModel, pick_device
 from kvlab.models.model_cache import held_model
 from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
 from kvlab.requests.restore import Return
 from kvlab.restore.bisect import smallest
-from kvlab.restore.failed_run import Evidence, along, gather
+from kvlab.restore.failed_run import Evidence, decode_forced, gather_evidence
 from kvlab.restore.shared_prompt import Prompt, read_prompt
 from kvlab.trace import Run, open_run
 from kvlab.trace.labels import load_labels
-from kvlab.trace.rerun_request import choice_of, model_fields
+from kvlab.trace.record import choice_of, model_fields
 from kvlab.trace.restore_results import Found, Rescue, save_rescue
 
-MOST_TOKENS = 64  # candidates where the fact is not known, or all of it does not restore the answer
-UNLIKELY = ("evict", "apart")  # searches that first ask whether all of it restores the answer
-SHOWN_TOKENS = 16  # whose attention is kept beside the fact's
+MOST_TOKENS = 64  # candidates if the fact is unknown or not sufficient
+UNLIKELY = ("evict", "apart")  # searches that test the whole set first
+SHOWN_TOKENS = 16  # whose attention is saved in addition to the fact's
 
 
 def rescue(
@@ -37,35 +38,35 @@ def rescue(
     cancelled: Callable[[], bool] | None = None,
     loaded: LoadedModel | None = None,
 ) -> Path:
-    """Look for what restores the answer of a recorded run, write it beside the runs, and return the file.
+    """Search what restores the answer of a recorded run, save it next to the runs, and return the file.
 
-    The prompt is read once; each rerun decides again what stays and writes its text. What was found is saved after each
-    search, so that a stop (`cancelled`) keeps it. Raises UserError where there is nothing to restore: the run is right,
-    the full cache is wrong too, or the run cannot be made again here.
+    The prompt is read once; each rerun repeats the decision and generates its text. Results are saved after each
+    search, so a stop (`cancelled`) keeps them. Raises UserError if the run is right, if the full cache is wrong too, or
+    if the run cannot be repeated here.
     """
     root = Path(root)
     run = open_run(root / request.run_id)
-    asked = _asked_again(run, request)
-    with room(asked, pick_device(asked.device), run.record.prompt_tokens, root, "looking for what killed the answer"):
-        loaded = held_model(asked) if loaded is None else loaded
+    repeated = _request_of(run, request)
+    with memory_guard(repeated, pick_device(repeated.device), run.record.prompt_tokens, root, "restoring the answer"):
+        loaded = held_model(repeated) if loaded is None else loaded
         watch = _Reruns(request.most_reruns, progress, cancelled)
         watch.report("reading the prompt")
-        prompt = read_prompt(loaded, asked)
-        evidence = gather(run, load_labels(root, run.record.comparison_id), prompt)
+        prompt = read_prompt(loaded, repeated)
+        evidence = gather_evidence(run, load_labels(root, run.record.comparison_id), prompt)
         search = _Search(run, root, prompt, evidence, watch)
         try:
             search.all()
         except Cancelled:
-            return search.save("Stopped; what was found before is kept.")
+            return search.save("Stopped; earlier results are kept.")
     return search.save("" if watch.done < watch.most else f"All {watch.most} reruns were used.")
 
 
-def _asked_again(run: Run, request: RescueRequest) -> CompareRequest:
+def _request_of(run: Run, request: RescueRequest) -> CompareRequest:
     record = run.record
     if record.method == "full":
-        raise UserError("This is the full cache itself, which drops nothing: choose a compressed run.")
+        raise UserError("This run is the full cache, which drops nothing: choose a compressed run.")
     if record.returned is not None:
-        raise UserError(f"{record.label} has something given back already: look into the run that it was made from.")
+        raise UserError(f"{record.label} already has something restored: choose the run it was derived from.")
     return CompareRequest(
         prompt=record.prompt,
         choices=(choice_of(record),),
@@ -79,7 +80,7 @@ def _asked_again(run: Run, request: RescueRequest) -> CompareRequest:
 
 @dataclass
 class _Reruns:
-    """Counts them, says how long the rest may take, and stops when asked to."""
+    """Count reruns, report progress with the time left, and check for cancellation."""
 
     most: int
     progress: Callable[[Progress], None] | None
@@ -88,15 +89,16 @@ class _Reruns:
     seconds: float = 0.0
 
     def report(self, stage: str) -> None:
-        """Raises Cancelled where somebody asked to stop."""
+        """Report progress; raise Cancelled if a stop was requested."""
         if self.cancelled is not None and self.cancelled():
             raise Cancelled
         if self.progress is not None:
             self.progress(Progress(stage=stage, done=self.done, total=self.most))
 
     def run(self, search: str, write: Callable[[], bool]) -> bool:
-        """One rerun."""
-        left = f", at most {self.seconds / self.done * (self.most - self.done):.0f} s left" if self.done else ""
+        """Execute one rerun."""
+        seconds = self.seconds / max(self.done, 1) * (self.most - self.done)
+        left = f", at most {format_duration(seconds, rough=True)} left" if self.done else ""
         self.report(f"{search}: rerun {self.done + 1} of at most {self.most}{left}")
         begun = time.perf_counter()
         is_right = write()
@@ -106,7 +108,7 @@ class _Reruns:
 
 @dataclass
 class _Search:
-    """The searches of one run, one after the other, each with its share of the reruns."""
+    """The searches for one run, each with a share of the reruns."""
 
     run: Run
     root: Path
@@ -116,7 +118,7 @@ class _Search:
     found: list[Found] = field(default_factory=list)
 
     def all(self) -> None:
-        """Every kind in turn; tokens that restore the answer are then sought in as few heads as do."""
+        """Search every kind; tokens that restore the answer are then restricted to as few heads as possible."""
         layers = self.prompt.layers
         tokens = self.tokens()
         if tokens:
@@ -129,7 +131,7 @@ class _Search:
             self.look_for(kind, self.evidence.heads(layers), undone, 0.5)
 
     def tokens(self) -> tuple[int, ...]:
-        """Tokens kept in every head: of the fact, or where all of it is not enough, of what the answer looked at."""
+        """Tokens to restore in every head: the fact's, or if they do not suffice, those with the most lost attention."""
         order, back = self.evidence.tokens(self.prompt.tokens), lambda some: Return(tokens=tuple(sorted(some)))
         fact = [token for token in order if token in self.evidence.fact]
         if fact and (found := self.look_for("tokens", fact, back, 0.4)).restores:
@@ -143,21 +145,21 @@ class _Search:
         return bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
 
     def look_for(self, name: str, items: Sequence, returned: Callable[[Sequence], Return], share: float) -> Found:
-        """The smallest part of `items` whose return restores the answer, in a share of the reruns left; saved."""
+        """Find and save the smallest part of `items` that restores the answer, in a share of the remaining reruns."""
         before, prompt = self.reruns.done, self.prompt
         part = smallest(items, lambda some: self._restores(name, returned(some)), self._most(share), name in UNLIKELY)
         back = returned(part.items)
-        what = along(prompt, back, self.evidence.reference, self.evidence.rows, self.evidence.answer_rows)
+        decoded = decode_forced(prompt, back, self.evidence.reference, self.evidence.rows, self.evidence.answer_rows)
         found = Found(
             search=name,
             returned=back,
             restores=part.does,
             complete=part.complete,
             tried=self.reruns.done - before,
-            slots=what.held - self.evidence.before.held,
+            slots=decoded.held - self.evidence.before.held,
             text="".join(prompt.texts(prompt.write(back, lambda ids: False))),
-            kl=what.kl,
-            attention=self._shown(what.look),
+            kl=decoded.kl,
+            attention=self._shown(decoded.look),
         )
         self.found.append(found)
         self.save("Not finished.")
@@ -174,7 +176,7 @@ class _Search:
         return self.reruns.run(name, write)
 
     def save(self, ending: str) -> Path:
-        """Write all that is known now."""
+        """Save all results so far."""
         evidence, record = self.evidence, self.run.record
         reference = self.prompt.texts(evidence.reference)
         wanted = evidence.wanted.answer or "".join(reference[: len(evidence.wanted.ids)])

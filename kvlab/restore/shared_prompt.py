@@ -1,4 +1,4 @@
-"""A run's prompt as it was read, before its method decided: every rerun goes on from here."""
+"""A run's prompt after prefill and before its method's decision, the shared start of every rerun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.prefill.shared_prefix import Prefix, hold
+from kvlab.cache.prefill.shared_prefix import Prefix, defer_decision
 from kvlab.cache.settings import Observer
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill
 from kvlab.engine.prompt import Continuation, continuation, encode_prompt
@@ -29,9 +29,9 @@ EVERYTHING = Return(kind="heads")
 
 @dataclass(frozen=True)
 class Prompt:
-    """`first` (V,) are the logits after the prompt, the same whatever its caches drop.
+    """The read prompt; `first` (V,) are the logits after it, independent of the decision.
 
-    `choosing` makes what picks the tokens of one text.
+    `choosing` creates the token chooser of one text.
     """
 
     loaded: LoadedModel
@@ -45,19 +45,19 @@ class Prompt:
     @property
     def layers(self) -> tuple[int, ...]:
         """The compressed layers."""
-        return tuple(layer.layer_idx for layer in self.prefix.held.compressed_layers())
+        return tuple(layer.layer_idx for layer in self.prefix.prompt_cache.compressed_layers())
 
     @property
     def heads(self) -> int:
-        """KV heads of a layer."""
-        return int(self.prefix.held.compressed_layers()[0].streams.heads)
+        """Number of KV heads."""
+        return int(self.prefix.prompt_cache.compressed_layers()[0].streams.heads)
 
     def cache(self, returned: Return | None, observer: Observer | None = None) -> CompressedCache:
-        """The run's cache after the prompt, with `returned` given back; with `EVERYTHING`, the full cache."""
+        """The run's cache after the prompt with `returned` restored; with `EVERYTHING`, the full cache."""
         return self.prefix.cache(giving_back(self.pipeline, returned, self.layers, self.most), observer)
 
     def write(self, returned: Return | None, ended: Callable[[list[int]], bool]) -> list[int]:
-        """The token ids of its own greedy continuation, until it says that it `ended`."""
+        """Token ids of the greedy continuation, until `ended` returns true."""
         ids: list[int] = []
         own = greedy(self.loaded, self.cache(returned), self.first, self.most, lambda: None, self.choosing())
         for token, _ in own:
@@ -67,7 +67,7 @@ class Prompt:
         return ids
 
     def along(self, cache: CompressedCache, ids: list[int], step: Callable[[], None] = lambda: None) -> list[Tensor]:
-        """The log-probabilities (V,) that each of `ids` is predicted by when `cache` is made to decode them."""
+        """Log-probabilities (V,) that predict each of `ids` when `cache` decodes them (forced)."""
         rows = [torch.log_softmax(self.first, -1)]
         for token in ids[:-1]:
             step()
@@ -75,11 +75,11 @@ class Prompt:
         return rows
 
     def decode(self, ids: list[int]) -> str:
-        """The text of generated tokens, without special tokens and the token that ended it."""
+        """The text of generated tokens, without special tokens and the end token."""
         return self._continuation(ids).text
 
     def texts(self, ids: list[int]) -> list[str]:
-        """What each token adds to the text."""
+        """The text that each token adds."""
         return self._continuation(ids).pieces
 
     def _continuation(self, ids: list[int]) -> Continuation:
@@ -87,13 +87,13 @@ class Prompt:
 
 
 def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
-    """Read and score the prompt for the one choice of `request`. Raises UserError as a comparison does."""
+    """Prefill the prompt for the only choice of `request`. Raises UserError as a comparison does."""
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat_of(request, loaded.tokenizer))
     choice = request.choices[0]
     method = make_method(choice.method, **choice.hyper_parameters)
     cache = make_cache(loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed)
     pipeline = keeping(cache.settings.pipeline, choice.force_keep)
     cache.settings.pipeline = giving_back(pipeline, None, (), 0)
-    start = prefill(loaded, hold(cache), ids)
+    start = prefill(loaded, defer_decision(cache), ids)
     choosing = partial(chooser, loaded, ids, request.max_new_tokens, request.generation_config)
     return Prompt(loaded, ids.shape[1], request.max_new_tokens, Prefix(cache), start.next_logits, pipeline, choosing)

@@ -1,40 +1,107 @@
-"""Under which settings a claim is judged: the paper's own (`preset=paper`), or others, which are then named."""
+"""Where a figure's data comes from: runs, evaluations or benchmarks, and their settings against the paper's."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from pydantic import JsonValue
 
+from kvlab.common.formatting import ONE_PROMPT
+from kvlab.requests.method_spec import format_spec, parse_spec
+from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 
 # Methods nobody published settings of.
 WITHOUT_PAPER = ("full", "packed", "window", "compose", "exactmerge", "exactmerge2")
 PRESET, PAPER = "preset", "paper"
-UNDER = "under "  # how the words begin, by which they are found in a line of origin
+UNDER = "under "
 PUBLISHED = f"{UNDER}preset=paper"
-NEXT_RUN = re.compile("; (?:evictions|run) ")  # how a line of origin goes on to another run
 SHOWN = 4  # settings named before the rest is counted
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """Source of a figure's data; `str()` is the line under the figure, and it is false if there is nothing to say.
+
+    `details` are method, model, prompts, device and versions, as far as they apply; `settings` says under which
+    settings a method with a paper ran. `place` (such as layer and head) goes before the line, `note` after it.
+    """
+
+    source: str = ""
+    details: tuple[str, ...] = ()
+    settings: str = ""
+    run_ids: tuple[str, ...] = ()
+    comparison_id: str = ""
+    place: str = ""
+    note: str = ""
+    others: tuple[Provenance, ...] = ()
+    separator: str = "; "
+
+    def __str__(self) -> str:
+        own = " · ".join(filter(None, (self.place, self.source, *self.details, self.settings, self.note)))
+        return self.separator.join((own, *map(str, self.others)))
+
+    def __bool__(self) -> bool:
+        return bool(str(self))
+
+    def at(self, place: str) -> Provenance:
+        """The same with `place` before the rest."""
+        return replace(self, place=" · ".join(filter(None, (place, self.place))))
+
+    @property
+    def all_run_ids(self) -> set[str]:
+        """The recorded runs behind the figure."""
+        return set(self.run_ids).union(*(other.all_run_ids for other in self.others))
+
+    @property
+    def short(self) -> str:
+        """The run, evaluation or benchmark alone: `run keepkv 20 % (20260101-120000)`."""
+        return f"run {self.details[0]} ({self.run_ids[0][:15]})" if self.run_ids else self.place or self.source
+
+
+FigureSource = Provenance | str  # text: no recorded run is behind the figure
+
+
+def of_run(run: Run) -> Provenance:
+    """Run, method, model, prompt, device and versions."""
+    record = run.record
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    details = (record.label, record.model.name, _prompt(run), record.device, versions)
+    return Provenance(f"run {record.run_id}", details, settings_of_record(record), (record.run_id,))
+
+
+def of_comparison(runs: Sequence[Run]) -> Provenance:
+    """Comparison, model and prompt."""
+    record = runs[0].record
+    details = (record.model.name, _prompt(runs[0]))
+    return Provenance(f"comparison {record.comparison_id}", details, comparison_id=record.comparison_id)
+
+
+def joined(first: Provenance, *others: Provenance, separator: str = "; ") -> Provenance:
+    """Several sources of one figure, rendered one after the other."""
+    return replace(first, others=others, separator=separator)
+
+
+def _prompt(run: Run) -> str:
+    return f"{ONE_PROMPT} of {run.record.prompt_tokens:,} tokens"
+
+
 def as_published(method: str, options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """The options on top of the paper's settings, where the method has a paper and no other preset is named."""
+    """The options on top of the paper's preset, if the method has a paper and no other preset is named."""
     return {**({} if method in WITHOUT_PAPER else {PRESET: PAPER}), **options}
 
 
-def on_command_line(method: str) -> str:
-    """A method as the command line takes it, under its paper's settings: `keepkv:preset=paper:rule=votes`."""
-    name, *options = method.split(":")
-    if name in WITHOUT_PAPER or any(option.startswith(f"{PRESET}=") for option in options):
-        return method
-    return ":".join([name, f"{PRESET}={PAPER}", *options])
+def under_paper_settings(method: str) -> str:
+    """A method spec with its paper's preset, if none is named: `keepkv:preset=paper:rule=votes`."""
+    name, options = parse_spec(method)
+    return format_spec(name, as_published(name, options))
 
 
-def of_record(record: RunRecord) -> str:
-    """In words what a run ran under; nothing for a method without a paper."""
+def settings_of_record(record: RunRecord) -> str:
+    """The settings that a run ran under, compared with the paper's; empty for a method without a paper."""
     if record.method in WITHOUT_PAPER:
         return ""
     if record.departures is None:
@@ -42,39 +109,33 @@ def of_record(record: RunRecord) -> str:
     if not record.departures:
         return f"{UNDER}preset={record.preset}" if record.preset.startswith(PAPER) else PUBLISHED
     own = record.hyper_parameters
-    named = [f"{name} {_word(own.get(name))}, not {_word(value)}" for name, value in record.departures.items()]
+    named = [f"{name} {_text(own.get(name))}, not {_text(value)}" for name, value in record.departures.items()]
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-    told = "; ".join(named[:SHOWN]) + more
+    differences = "; ".join(named[:SHOWN]) + more
     if record.preset.startswith(PAPER):
-        return f"{UNDER}{PRESET}={record.preset} but for {told}"
-    return f"{UNDER}{record.preset} settings, not the paper's: {told}"
+        return f"{UNDER}{PRESET}={record.preset} but for {differences}"
+    return f"{UNDER}{record.preset} settings, not the paper's: {differences}"
 
 
-def of_rows(rows: pd.DataFrame) -> str:
-    """In words what rows of an evaluation or a benchmark ran under; nothing where none has a paper."""
+def settings_of_rows(rows: pd.DataFrame) -> str:
+    """The settings that rows of an evaluation or benchmark ran under; empty if no method has a paper."""
     if "hyper_parameters" not in rows:
         return ""
-    asked = rows[["method", "hyper_parameters"]].drop_duplicates()
-    judged = [(method, json.loads(text or "{}")) for method, text in asked.itertuples(index=False)]
-    known = [options for method, options in judged if method not in WITHOUT_PAPER or _parts_named(options)]
+    pairs = rows[["method", "hyper_parameters"]].drop_duplicates().itertuples(index=False)
+    judged = [(method, json.loads(text or "{}")) for method, text in pairs]
+    known = [options for method, options in judged if method not in WITHOUT_PAPER or _part_presets(options)]
     if not known:
         return ""
-    theirs = [PAPER in str(options.get(PRESET, "")) or PAPER in _parts_named(options) for options in known]
-    if all(theirs):
+    published = [PAPER in str(options.get(PRESET, "")) or PAPER in _part_presets(options) for options in known]
+    if all(published):
         return PUBLISHED
-    return f"{UNDER}kvlab's default settings{' in part' if any(theirs) else ''}, not preset=paper"
+    return f"{UNDER}kvlab's default settings{' in part' if any(published) else ''}, not preset=paper"
 
 
-def in_origin(origin: str) -> str:
-    """The words of `of_record` or `of_rows` in a line of origin; nothing where there are none."""
-    parts = (part for line in NEXT_RUN.split(origin) for part in line.split(" · "))
-    return next((part for part in parts if part.startswith(UNDER)), "")
-
-
-def _parts_named(options: Mapping[str, JsonValue]) -> list[JsonValue]:
+def _part_presets(options: Mapping[str, JsonValue]) -> list[JsonValue]:
     """The presets of a composition's parts."""
     return [value for name, value in options.items() if name.endswith(f"_{PRESET}")]
 
 
-def _word(value: object) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -14,7 +14,7 @@ import pandas as pd
 from kvlab.common.intervals import Interval
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
-from kvlab.requests.method_spec import with_options
+from kvlab.requests.method_spec import format_spec
 from kvlab.results.score_tables import FULL, NAMES, PROMPT, named, paired_gap, score_table, where_all_were
 
 ALL_TASKS = "all tasks"
@@ -28,14 +28,14 @@ def labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `NAMES`; an arm is named with all options that were given, a preset too."""
     table = named(rows)
     options = [json.loads(text) for text in table["options"]]
-    return table.assign(arm=[with_options(*pair) for pair in zip(table["method"], options, strict=True)])
+    return table.assign(arm=[format_spec(*pair) for pair in zip(table["method"], options, strict=True)])
 
 
 def scores(rows: pd.DataFrame) -> pd.DataFrame:
     """`kvlab.results.score_tables.score_table` with arms named as `labelled` does."""
     table = score_table(rows)
     options = [json.loads(text) for text in table["options"]]
-    return table.assign(arm=[with_options(*pair) for pair in zip(table["method"], options, strict=True)])
+    return table.assign(arm=[format_spec(*pair) for pair in zip(table["method"], options, strict=True)])
 
 
 def means(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

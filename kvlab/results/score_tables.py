@@ -13,7 +13,7 @@ from kvlab.common.intervals import Interval, Kind
 from kvlab.evaluate.results.summary import mean_over_tasks, over_tasks, summarize, with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.requests.budget import Budget
-from kvlab.requests.method_spec import with_options
+from kvlab.requests.method_spec import format_spec
 from kvlab.results.provenance import PAPER, PRESET
 
 FULL = "full"
@@ -52,7 +52,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=1024)  # thousands of rows have a few dozen
 def _arm_words(method: str, options: str) -> str:
-    return with_options(method, without_preset(_values(options)))
+    return format_spec(method, without_preset(_values(options)))
 
 
 @lru_cache(maxsize=1024)

@@ -94,4 +94,5 @@ def shipped() -> Shipped | None:
 def claim_of(values: dict[str, Any]) -> Claim:
     """A claim from its JSON."""
     kinds = {"basis": Basis, "interval": Interval, "threshold": Threshold}
-    return Claim(**{name: kinds[name](**value) if name in kinds and value else value for name, value in values.items()})
+    fields = {name: kinds[name](**value) if name in kinds and value else value for name, value in values.items()}
+    return Claim(**{**fields, "settle": None})

@@ -16,9 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import ONE_PROMPT
 from kvlab.evaluate.results.rows import newest
-from kvlab.results.provenance import of_record
 from kvlab.results.shipped import Shipped
 from kvlab.server.users import viewer
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
@@ -171,24 +169,6 @@ class Sources:
         ended = (run for one in found if one.status != "running" for run in one.runs)
         stamp = _digest(f"{run.run_id} {run.status} {run.label}" for run in ended)
         return Seen(place, frozenset(run.run_id for one in found for run in one.runs), stamp)
-
-
-def origin(run: Run) -> str:
-    """Run, method, model, prompt, device and versions in one line: where a figure came from."""
-    record = run.record
-    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    parts = (f"run {record.run_id}", record.label, record.model.name, _prompt(run), record.device, versions)
-    return " · ".join([*parts, *filter(None, [of_record(record)])])
-
-
-def comparison_origin(runs: Sequence[Run]) -> str:
-    """Comparison, model and prompt in one line: where a figure of several runs came from."""
-    record = runs[0].record
-    return f"comparison {record.comparison_id} · {record.model.name} · {_prompt(runs[0])}"
-
-
-def _prompt(run: Run) -> str:
-    return f"{ONE_PROMPT} of {run.record.prompt_tokens:,} tokens"
 
 
 def _files(root: Path, folder: str) -> list[Path]:

@@ -7,6 +7,7 @@ import json
 import pandas as pd
 
 from kvlab.analysis.comparison.speed import REFERENCE
+from kvlab.results.provenance import Provenance
 
 # Figures of rows, each with what the page calls it and the unit of its bar.
 MEASURES = {
@@ -119,13 +120,11 @@ def place(rows: pd.DataFrame, load: tuple[str, int, int]) -> str:
     return f"{devices} · {first['dtype']} · {model}{smaller} · batch {batch} · {context:,} tokens"
 
 
-def origin(rows: pd.DataFrame) -> str:
+def origin(rows: pd.DataFrame) -> Provenance:
     """Which file, device and versions the rows came from."""
     first = rows.iloc[0]
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
-    return " · ".join(
-        part for part in (f"benchmark {first['name']}", first["device"], first["dtype"], versions) if part
-    )
+    return Provenance(f"benchmark {first['name']}", (first["device"], first["dtype"], versions))
 
 
 def bandwidth(rows: pd.DataFrame) -> float | None:

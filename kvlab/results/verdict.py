@@ -8,6 +8,7 @@ from typing import Literal
 
 from kvlab.common.formatting import in_range, prompts
 from kvlab.common.intervals import Interval
+from kvlab.requests.measurement import Measurement
 
 Verdict = Literal["holds", "does not hold", "not enough to say"]
 HOLDS: Verdict = "holds"
@@ -69,7 +70,7 @@ class Claim:
     """What the paper says, whether this data agrees, and the figure that decides, in one sentence.
 
     `basis` says what it rests on, `interval` is that of the number that decides (over prompts, 95 %), `threshold` what
-    it is held to. `settle` is a command that would settle what there is not enough to say of. `setting` says under
+    it is held to. `settle` is a measurement that may decide an open claim. `setting` says under
     which settings it was judged; `Exhibit.draw` takes it from the origin where the claim does not say. `judged_at` is
     the key of the exhibit made for the claim, on an exhibit that only repeats that verdict.
     """
@@ -80,17 +81,22 @@ class Claim:
     basis: Basis = field(default_factory=Basis)
     interval: Interval | None = None
     threshold: Threshold | None = None
-    settle: str = ""
+    settle: Measurement | None = None
     setting: str = ""
     judged_at: str = ""
 
 
 def judge(
-    paper: str, found: Interval | None, threshold: Threshold, basis: Basis, finding: str, settle: str = ""
+    paper: str,
+    found: Interval | None,
+    threshold: Threshold,
+    basis: Basis,
+    finding: str,
+    settle: Measurement | None = None,
 ) -> Claim:
-    """The claim by one number over prompts: `finding` says it in words, `settle` how to measure more of it."""
+    """The claim by one number over prompts: `finding` says it in words, `settle` is how to measure more."""
     verdict = threshold.side(found)
-    return Claim(paper, verdict, finding, basis, found, threshold, settle if verdict == OPEN else "")
+    return Claim(paper, verdict, finding, basis, found, threshold, settle if verdict == OPEN else None)
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:

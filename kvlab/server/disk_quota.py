@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import in_words
+from kvlab.common.formatting import format_bytes
 from kvlab.common.validation import in_one_sentence
+from kvlab.server.quotas import Amount, seconds_of
 from kvlab.server.settings import lab
-from kvlab.server.units import Amount, seconds_of
 
 LEAST_FREE = 500 * 10**6
 
@@ -49,9 +49,9 @@ class Room(BaseModel):
         """What is used up, as a clause; empty where there is room."""
         limit = self.rules.limit
         if limit is not None and self.used >= limit:
-            return f"the folder of runs takes {in_words(self.used)}, and its limit is {in_words(limit)}"
+            return f"the folder of runs takes {format_bytes(self.used)}, and its limit is {format_bytes(limit)}"
         if self.free <= min(self.rules.free, self.total // 20):
-            return f"the disk has {in_words(self.free)} left of {in_words(self.total)}"
+            return f"the disk has {format_bytes(self.free)} left of {format_bytes(self.total)}"
         return ""
 
     @property
@@ -61,9 +61,10 @@ class Room(BaseModel):
             return f"Nothing more is run here: {self.full}. Delete or thin recordings."
         limit, near = self.rules.limit, 2 * min(self.rules.free, self.total // 20)
         if limit is not None and self.used >= self.rules.warn * limit:
-            return f"The folder of runs takes {in_words(self.used)} of at most {in_words(limit)}: delete or thin soon."
+            used, most = format_bytes(self.used), format_bytes(limit)
+            return f"The folder of runs takes {used} of at most {most}: delete or thin soon."
         if self.free <= near:
-            return f"The disk has {in_words(self.free)} left of {in_words(self.total)}: delete or thin soon."
+            return f"The disk has {format_bytes(self.free)} left of {format_bytes(self.total)}: delete or thin soon."
         return ""
 
 

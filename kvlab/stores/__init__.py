@@ -1,6 +1,5 @@
-"""Stores: how settled slots are held in memory, native or in fewer bits."""
+"""Storage formats of settled slots: native or quantized."""
 
-from kvlab.stores.sizes import bits_of, store_bytes
-from kvlab.stores.store import AUTO, NATIVE, STORES, Store, store_of, store_under
+from kvlab.stores.store import AUTO, NATIVE, STORES, Store, bits_of, store_bytes, store_of, store_under
 
 __all__ = ["AUTO", "NATIVE", "STORES", "Store", "bits_of", "store_bytes", "store_of", "store_under"]

@@ -1,4 +1,4 @@
-"""Small whole numbers side by side in bytes."""
+"""Pack small integers into bytes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-# Numbers that fill a whole number of bytes together, by their bits: (numbers, bytes).
+# By bits, numbers that fill whole bytes together: (numbers, bytes).
 LOTS = {2: (4, 1), 3: (8, 3), 4: (2, 1), 8: (1, 1)}
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:
-    """(..., n) whole numbers below 2 ** bits as (..., bytes) uint8; what fills up the last lot is 0."""
+    """Pack integers (..., n) below 2 ** bits into (..., bytes) uint8; the last group is padded with 0."""
     numbers, size = LOTS[bits]
     lots = pad(codes.to(torch.int32), (0, -codes.shape[-1] % numbers)).unflatten(-1, (-1, numbers))
     word = (lots << _places(numbers, bits, codes.device)).sum(-1, dtype=torch.int32)[..., None]
@@ -19,7 +19,7 @@ def packed(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpacked(lots: Tensor, bits: int, count: int) -> Tensor:
-    """(..., count) int32: what `packed` was given."""
+    """Inverse of `packed`, (..., count) int32."""
     numbers, size = LOTS[bits]
     word = (lots.unflatten(-1, (-1, size)).to(torch.int32) << _places(size, 8, lots.device)).sum(-1, dtype=torch.int32)
     codes = (word[..., None] >> _places(numbers, bits, lots.device)).bitwise_and_(2**bits - 1)

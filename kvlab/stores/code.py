@@ -1,4 +1,4 @@
-"""What a code is: a way to hold keys or values in fewer bits."""
+"""Protocol of quantization codes for keys or values."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ MOST = torch.finfo(torch.float16).max
 class Code(Protocol):
     """Encodes and decodes states (B, H, S, d) of any width d.
 
-    What is coded is a few tensors by name: (B, H, S, ...) where each slot has its own, and (B, H, S / group, ...) in
-    `shared` where the slots of a group have it together.
+    The encoding is a dictionary of tensors: (B, H, S, ...) per slot, and (B, H, S / group, ...) for names in `shared`,
+    which the slots of a group share.
     """
 
     @property
     def group(self) -> int:
-        """Slots that are coded together, one behind the other; 1 where each is coded by itself."""
+        """Number of consecutive slots encoded together; 1 if each is encoded separately."""
         ...
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Names of what the slots of a group have together."""
+        """Names of the tensors that the slots of a group share."""
         ...
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """Names of all that is not the codes themselves: scales, least values, norms."""
+        """Names of all tensors that are not codes: scales, minima, norms."""
         ...
 
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Code states (B, H, S, d), S a multiple of `group`; slots that are not `valid` (B, H, S) leave no trace."""
+        """Encode states (B, H, S, d), S a multiple of `group`; slots not `valid` (B, H, S) have no influence."""
         ...
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """(B, H, S, width) float32."""
+        """Decoded states (B, H, S, width) float32."""
         ...
 
 
 def half(numbers: Tensor) -> Tensor:
-    """In 16 bits, never infinite."""
+    """Convert to float16 with clamping instead of infinity."""
     return numbers.clamp(-MOST, MOST).to(torch.float16)

@@ -1,8 +1,8 @@
-"""KIVI (arXiv 2402.02750): keys are quantised per channel over groups of slots, values per token over channels.
+"""KIVI (arXiv 2402.02750): keys are quantized per channel over groups of slots, values per token over channels.
 
-Both between the least and the largest number of a group: x ~ code * step + least, step = range / (2^bits - 1), with
-step and least in 16 bits. Keys have channels that are large in every token, values do not (section 3.2). The authors'
-code divides by a range of 0 where a group is constant; here such a group is held exactly.
+Both between the minimum and maximum of a group: x ~ code * step + least, step = range / (2^bits - 1), with step and
+least in 16 bits. Keys have channels that are large in every token, values do not (section 3.2). The authors' code
+divides by a range of 0 if a group is constant; here such a group is stored exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUP = 32  # as in the paper
 
 @dataclass(frozen=True)
 class PerChannel:
-    """Keys: each channel of `group` slots one behind the other has a step and a least value."""
+    """Keys: each channel of `group` consecutive slots has a step and a minimum."""
 
     bits: int
     group: int = GROUP
@@ -29,7 +29,7 @@ class PerChannel:
     scales: tuple[str, ...] = ("step", "least")
 
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Codes packed along a slot's channels; (B, H, S / group, d) steps and least values."""
+        """Codes packed along a slot's channels; steps and minima (B, H, S / group, d)."""
         groups, real = (tensor.unflatten(2, (-1, self.group)) for tensor in (states.float(), valid[..., None]))
         least, largest = _bounds(groups, real, 3)
         codes, step, least = _quantised(groups, least, largest, self.bits)
@@ -37,7 +37,7 @@ class PerChannel:
         return {"codes": packed(codes, self.bits), "step": step[:, :, :, 0], "least": least[:, :, :, 0]}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """(B, H, S, width) float32."""
+        """Decoded states (B, H, S, width) float32."""
         codes = unpacked(coded["codes"], self.bits, width).unflatten(2, (-1, self.group))
         step, least = (coded[name].float()[:, :, :, None] for name in ("step", "least"))
         return torch.addcmul(least, codes.float(), step).flatten(2, 3)
@@ -45,9 +45,9 @@ class PerChannel:
 
 @dataclass(frozen=True)
 class PerToken:
-    """Values: each slot has a step and a least value for every `channels` channels, or fewer.
+    """Values: each slot has a step and a minimum for every `channels` channels.
 
-    A width that 32 does not divide is cut into as few equal parts as have at most 32 channels (80 into 3: 27, 27, 26).
+    A width not divisible by 32 is cut into the fewest equal parts of at most 32 channels (80 into 27, 27, 26).
     """
 
     bits: int
@@ -57,7 +57,7 @@ class PerToken:
     scales: tuple[str, ...] = ("step", "least")
 
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Codes packed along a slot's channels; (B, H, S, parts) steps and least values."""
+        """Codes packed along a slot's channels; steps and minima (B, H, S, parts)."""
         width = states.shape[-1]
         parts, real = self._parts(states.float()), valid[..., None, None]
         least, largest = _bounds(parts, real, 4)
@@ -66,13 +66,15 @@ class PerToken:
         return {"codes": packed(codes, self.bits), "step": step[..., 0], "least": least[..., 0]}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """(B, H, S, width) float32."""
+        """Decoded states (B, H, S, width) float32."""
         codes = self._parts(unpacked(coded["codes"], self.bits, width).float())
         step, least = (coded[name].float()[..., None] for name in ("step", "least"))
         return torch.addcmul(least, codes, step).flatten(3)[..., :width]
 
     def _parts(self, states: Tensor) -> Tensor:
-        """(B, H, S, parts, channels); what the last part lacks repeats the last channel, so as not to widen it."""
+        """Split into (B, H, S, parts, channels); the last part is padded by repeating its last channel, which keeps its
+        range.
+        """
         width = states.shape[-1]
         count = -(-width // self.channels)
         size = -(-width // count)
@@ -82,7 +84,7 @@ class PerToken:
 
 
 def _bounds(states: Tensor, real: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Least and largest of what is real along `dim`; 0 where nothing is."""
+    """Minimum and maximum of real numbers along `dim`; 0 if there are none."""
     least = states.masked_fill(~real, torch.inf).amin(dim, keepdim=True)
     largest = states.masked_fill(~real, -torch.inf).amax(dim, keepdim=True)
     nothing = torch.isinf(least)
@@ -90,7 +92,7 @@ def _bounds(states: Tensor, real: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def _quantised(states: Tensor, least: Tensor, largest: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(codes, step, least); the codes are for the step and the least value as 16 bits hold them."""
+    """(codes, step, least), codes computed for the 16-bit step and least."""
     most = 2**bits - 1
     step, least = half((largest - least) / most), half(least)
     divisor = torch.where(step > 0, step, 1).float()

@@ -1,4 +1,4 @@
-"""Keys or values of a table, some of them coded: decoded a block at a time when somebody looks."""
+"""Keys or values of a packed table, decoded one block at a time on access."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ BLOCK = 4096  # slots decoded at a time
 
 
 @dataclass(frozen=True)
-class HeldStates:
-    """States (B, H, S, d): the first `room` are coded, the others native.
+class PackedStates:
+    """States (B, H, S, d): the first `room` are encoded, the others native.
 
-    What is asked of a tensor of states in attention can be asked of it as well: its shape, type and device, and slots
-    `held[:, :, first:last]`, which are decoded then.
+    Supports what attention uses of a tensor: shape, dtype, device, and slices `states[:, :, first:last]`, which are
+    decoded.
     """
 
     code: Code
@@ -34,16 +34,16 @@ class HeldStates:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What states are decoded to."""
+        """dtype after decoding."""
         return self.native.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """Device of the states."""
         return self.native.device
 
     def new_zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """As a tensor's."""
+        """As for a tensor."""
         return self.native.new_zeros(*shape, dtype=dtype)
 
     def __getitem__(self, index: tuple[slice, slice, slice]) -> Tensor:
@@ -57,16 +57,16 @@ class HeldStates:
         return torch.cat([coded, native], 2) if native.shape[2] else coded
 
     def whole(self) -> Tensor:
-        """All of them, decoded."""
+        """All slots, decoded."""
         return self[:, :, : self.shape[2]]
 
     def blocks(self) -> Iterator[slice]:
-        """Slots in lots that are worth decoding together."""
+        """Slices of slots that are worth decoding together."""
         for first in range(0, self.shape[2], BLOCK):
             yield slice(first, min(first + BLOCK, self.shape[2]))
 
     def split(self, size: int, dim: int) -> Iterator[Tensor]:
-        """Blocks of `size` slots, one after the other; `dim` is 2."""
+        """Blocks of `size` slots; `dim` must be 2."""
         assert dim == 2
         return (self[:, :, first : first + size] for first in range(0, self.shape[2], size))
 
@@ -81,23 +81,23 @@ class HeldStates:
         return states[:, :, first - start * group : last - start * group]
 
 
-States = Tensor | HeldStates
+States = Tensor | PackedStates
 
 
 def whole(states: States) -> Tensor:
-    """All of them as a tensor."""
-    return states.whole() if isinstance(states, HeldStates) else states
+    """All slots as a tensor."""
+    return states.whole() if isinstance(states, PackedStates) else states
 
 
 def parts(states: States) -> Iterator[tuple[slice, Tensor]]:
-    """(slots, their states): one part for a tensor, a block at a time for what is coded."""
-    if isinstance(states, HeldStates):
+    """(slots, their states): one part for a tensor, blocks for packed states."""
+    if isinstance(states, PackedStates):
         return ((columns, states[:, :, columns]) for columns in states.blocks())
     return iter([(slice(0, states.shape[2]), states)])
 
 
 def mixed(mass: Tensor, states: States) -> Tensor:
-    """`mass` (B, H, r, S) @ states (B, H, S, d), a block at a time, in the type of `mass`."""
+    """`mass` (B, H, r, S) @ states (B, H, S, d), one block at a time, in the dtype of `mass`."""
     total: Tensor | None = None
     for columns, block in parts(states):
         part = mass[..., columns] @ block.to(mass.dtype)

@@ -1,12 +1,12 @@
-"""TurboQuant (arXiv 2504.19874), its form for least squared error: a norm, and a code for each rotated coordinate.
+"""TurboQuant (arXiv 2504.19874), MSE variant: a norm, and a code per rotated coordinate.
 
-A unit vector turned by a fixed random rotation has coordinates that are close to normal with variance 1/d, whatever it
-was, so one table of levels, Lloyd and Max's for the normal distribution, serves all (section 3.1). Nothing is
-calibrated and no slot needs another. The paper's outlier channels and its form for unbiased products are left out.
+After a fixed random rotation, the coordinates of any unit vector are close to normal with variance 1/d, so one
+Lloyd-Max codebook for the normal distribution serves all (section 3.1). There is no calibration and slots are
+independent. The paper's outlier channels and its variant for unbiased products are not implemented.
 
-Levels are means of what they stand for, so a decoded vector is too short by its own error (1 % at 4 bits, 3.5 % at 3),
-and so is every logit. The norm is held divided by that: KL on mini .0013 instead of .0036 at 4 bits, .0049 instead of
-.0150 at 3 (all slots kept, 6 prompts of 1,024 tokens).
+Codebook levels are means, so a decoded vector is too short by its own error (1 % at 4 bits, 3.5 % at 3), and so is
+every logit. The stored norm is corrected for that: KL on mini .0013 instead of .0036 at 4 bits, .0049 instead of .0150
+at 3 (all slots kept, 6 prompts of 1,024 tokens).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from kvlab.stores.code import Coded, half
 
 SEED = 2504
 TINY = 1e-6
-ROUNDS = 2000  # of Lloyd's iteration; the levels stand still long before
+ROUNDS = 2000  # Lloyd iterations, far more than convergence needs
 
 
 @dataclass(frozen=True)
 class Rotated:
-    """`bits` a coordinate and a norm of 16 bits a slot: of a length that gives x . decoded(x) = x . x."""
+    """`bits` per coordinate and a 16-bit norm per slot, scaled so that x . decoded(x) = x . x."""
 
     bits: int
     seed: int = SEED
@@ -38,7 +38,7 @@ class Rotated:
     scales: tuple[str, ...] = ("norm",)
 
     def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
-        """Codes packed along a slot's coordinates, and (B, H, S, 1) norms."""
+        """Codes packed along a slot's coordinates, and norms (B, H, S, 1)."""
         states = states.float().masked_fill(~valid[..., None], 0.0)
         norm, width = states.norm(dim=-1, keepdim=True), states.shape[-1]
         unit = states / torch.where(norm > 0, norm, 1)
@@ -49,7 +49,7 @@ class Rotated:
         return {"codes": packed(codes, self.bits), "norm": half(norm)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """(B, H, S, width) float32."""
+        """Decoded states (B, H, S, width) float32."""
         levels = normal_levels(self.bits).to(coded["codes"].device)
         turned = levels[unpacked(coded["codes"], self.bits, width)] / math.sqrt(width)
         return turned @ rotation(width, self.seed, turned.device) * coded["norm"].float()
@@ -61,7 +61,7 @@ class Rotated:
 
 @lru_cache(maxsize=16)
 def rotation(width: int, seed: int, device: torch.device) -> Tensor:
-    """(width, width) float32: a rotation drawn evenly from all, the same for a seed on every device."""
+    """A uniformly drawn random rotation (width, width) float32, the same for a seed on every device."""
     drawn = torch.randn(width, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     orthogonal, upper = torch.linalg.qr(drawn)
     return (orthogonal * upper.diagonal().sign()).float().to(device)
@@ -69,7 +69,7 @@ def rotation(width: int, seed: int, device: torch.device) -> Tensor:
 
 @lru_cache
 def normal_levels(bits: int) -> Tensor:
-    """(2^bits,) float32: the levels that lose least of a standard normal number (Lloyd and Max)."""
+    """Lloyd-Max levels (2^bits,) float32 of a standard normal variable."""
     levels = torch.linspace(-2.5, 2.5, 2**bits, dtype=torch.float64)
     for _ in range(ROUNDS):
         edges = pad((levels[1:] + levels[:-1]) / 2, (1, 1), value=torch.inf)

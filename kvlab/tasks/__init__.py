@@ -1,1 +1,1 @@
-"""Tasks that show when a cache loses something, and loaders for a user's own files."""
+"""Generated tasks that test what a compressed cache loses, and loaders for users' files."""

@@ -1,4 +1,4 @@
-"""Arithmetic over retrieved numbers: two small numbers hidden far apart are to be added."""
+"""Arithmetic over retrieved numbers: add two small numbers hidden far apart."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST_COINS = 50
 
 
 def generate(tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, holders: int = 4) -> Sample:
-    """Return a prompt with `holders` holders of coins; what two of them have together is asked for.
+    """Return a prompt with `holders` owners of coins and a question for the sum of two of them.
 
-    The answer says both numbers again; its last number, the sum, counts.
+    The answer repeats both numbers; only its last number, the sum, is scored.
     """
     check_range("arithmetic", "holders", holders, 2, len(NAMES))
     draft = Draft(tokenizer, "arithmetic", length, seed, index)

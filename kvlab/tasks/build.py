@@ -1,4 +1,4 @@
-"""The steps that tasks share: fill the context with real text up to the length asked, and make the sample."""
+"""Shared steps of tasks: fill the context with real text to the requested length, and build the sample."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.common.errors import UserError
 from kvlab.models.mini.phrasing import TAIL, Query
-from kvlab.tasks.fit_length import largest_fit, too_short
 from kvlab.tasks.haystack import Window, draw_window, hide
-from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
+from kvlab.tasks.sample import Sample, sample_random
 from kvlab.tasks.text_windows import text_sample, token_starts
 from kvlab.tasks.tokens import count_tokens, text_ids
 
@@ -28,13 +27,13 @@ def fill(
 ) -> str:
     """Return the longest `render(window)` that keeps the prompt within `length` tokens.
 
-    Raises UserError where even a window without a word is too long.
+    Raises UserError if even an empty window is too long.
     """
-    window = draw_window(random, length)  # a word is at least a token, so more words are never needed
-    asked = len(text_ids(tokenizer, question))
+    window = draw_window(random, length)  # a word has at least one token, so more words are never needed
+    question_tokens = len(text_ids(tokenizer, question))
 
     def measure(count: int) -> int:
-        return count_tokens(tokenizer, render(window.first(count))) + asked
+        return count_tokens(tokenizer, render(window.first(count))) + question_tokens
 
     fixed = measure(0)
     if fixed > length:
@@ -51,18 +50,18 @@ def _words_in(tokenizer: PreTrainedTokenizerBase, window: Window, tokens: int) -
 
 
 def spread(random: Random, count: int) -> list[float]:
-    """Return `count` random depths in rising order."""
+    """Return `count` random depths in ascending order."""
     return sorted(random.random() for _ in range(count))
 
 
 def answer_tokens(tokenizer: PreTrainedTokenizerBase, query: Query) -> int:
-    """Return how many tokens the right answer and its end take, with a little room for another wording."""
+    """Return the token count of the right answer and its end, with a margin for another wording."""
     return len(text_ids(tokenizer, query.answer + TAIL)) + 4
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Which sample of which task is to be made, and the draws that belong to it."""
+    """A sample to be built: its task, length, seed and index, and its random numbers."""
 
     tokenizer: PreTrainedTokenizerBase
     task: str
@@ -72,7 +71,7 @@ class Draft:
 
     @cached_property
     def random(self) -> Random:
-        """The sample's own draws: the same for the same task, length, seed and index."""
+        """The sample's random stream, determined by task, length, seed and index."""
         return sample_random(self.task, self.length, self.seed, self.index)
 
     def hiding(
@@ -83,12 +82,12 @@ class Draft:
         metric: str = "whole_match_all",
         **more: Any,
     ) -> Sample:
-        """Real text with the statements hidden at their depths, then the query; `more` as `asking` takes it."""
+        """Real text with the statements hidden at their depths, then the query; `more` as for `asking`."""
         context = self.filled(lambda window: hide(window, statements, depths), query.prompt)
         return self.asking(query, context, metric, statements=list(statements), **more)
 
     def around(self, query: Query, block: str, place: float, metric: str = "whole_match_all", **more: Any) -> Sample:
-        """A block of lines with real text before it (the share `place` of all text) and after it, then the query."""
+        """A block of lines with real text around it (the share `place` before it), then the query."""
 
         def render(window: Window) -> str:
             cut = round(place * len(window.words))
@@ -112,7 +111,7 @@ class Draft:
         hold_back: int = 0,
         **meta: Any,
     ) -> Sample:
-        """The sample of a context and the query asked after it; without `answers` they are the query's targets."""
+        """The sample of a context and a query; `answers` default to the query's targets."""
         return Sample(
             task=self.task, index=self.index, seed=self.seed, length=self.length, depth=depth, context=context,
             question=query.prompt, answers=list(answers or query.targets), metric=metric,
@@ -121,6 +120,34 @@ class Draft:
 
 
 def book_sample(draft: Draft, metric: str, continuation: int) -> Sample:
-    """As many tokens of a book as asked, the last `continuation` of them forced upon the model and scored."""
+    """An excerpt of a book at the requested length, whose last `continuation` tokens are forced and scored."""
     text = draft.filled(lambda window: window.text)
     return text_sample(draft.tokenizer, text, draft.task, draft.index, draft.seed, metric, continuation, draft.length)
+
+
+def largest_fit(fits: Callable[[int], bool], most: int, guess: int) -> int:
+    """Return the largest size in [0, most] that fits, or -1 if none does; `fits` must be monotone.
+
+    Galloping search from `guess`: a good guess costs three or four trials.
+    """
+    low = min(max(guess, 0), most)
+    high, stride = low + 1, 1
+    while low >= 0 and not fits(low):
+        low, high, stride = low - stride, low, 2 * stride
+    stride = 1
+    while 0 <= low < most and high <= most and fits(high):
+        low, high, stride = high, high + stride, 2 * stride
+    return _bisect(fits, max(low, -1), min(high, most + 1))
+
+
+def _bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
+    # low fits (or is -1), high does not (or is past the end)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def too_short(task: str, length: int, need: int) -> UserError:
+    """Return the error for a length too short for the task's statements."""
+    return UserError(f"{task}: {length} tokens cannot hold this task: ask for at least {need}, or for fewer parts.")

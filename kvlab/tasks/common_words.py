@@ -18,8 +18,8 @@ def generate(
 ) -> Sample:
     """Return a list in which three words occur often among `rare` others, with real text around it.
 
-    The score is the share of the three that the answer holds. RULER has ten words of equal count; here the counts
-    differ, so that one order of the answer is right.
+    The score is the share of the three in the answer. RULER has ten words of equal count; here the counts differ, so
+    that only one order of the answer is right.
     """
     check_range("common_words", "rare", rare, 1, len(NAMES) - len(_COMMON_COUNTS))
     draft = Draft(tokenizer, "common_words", length, seed, index)

@@ -1,4 +1,4 @@
-"""Few-shot labels: examples of several classes in the context, the label of one more item asked for."""
+"""Few-shot labels: examples of several classes in the context, and one more item to label."""
 
 from __future__ import annotations
 

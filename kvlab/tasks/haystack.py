@@ -1,4 +1,4 @@
-"""The haystack: public-domain prose that the embedded model was not trained on, and hiding statements in it."""
+"""The haystack: public-domain prose that mini was not trained on, and hiding statements in it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def haystack_words() -> tuple[str, ...]:
 
 @cache
 def _sentence_starts() -> frozenset[int]:
-    """Return the places where a word of the haystack starts a sentence."""
+    """Return the indices of the haystack's words that start a sentence."""
     return frozenset(sentence_starts(haystack_words()))
 
 
 def sentence_starts(words: Sequence[str]) -> list[int]:
-    """Return the places where a word, each with the white space that follows it, starts a sentence after another."""
+    """Return the indices of words (with their trailing white space) that start a new sentence."""
     return [
         i
         for i, (before, here) in enumerate(pairwise(words), start=1)
@@ -45,7 +45,7 @@ def _ordered_starts() -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive words of the haystack; `breaks` are the places between two sentences of one paragraph."""
+    """Consecutive words of the haystack; `breaks` are the indices between two sentences of one paragraph."""
 
     words: tuple[str, ...]
     breaks: tuple[int, ...]
@@ -56,12 +56,12 @@ class Window:
 
     @property
     def text(self) -> str:
-        """The words as text, without white space at the end."""
+        """The words as text, without trailing white space."""
         return "".join(self.words).rstrip()
 
 
 def draw_window(random: Random, count: int) -> Window:
-    """Return `count` words from a random sentence on; past the last book comes the first again."""
+    """Return `count` words starting at a random sentence, wrapping around after the last book."""
     words, starts = haystack_words(), _sentence_starts()
     start = random.choice(_ordered_starts())
     places = [(start + i) % len(words) for i in range(count)]
@@ -72,8 +72,8 @@ def draw_window(random: Random, count: int) -> Window:
 def hide(window: Window, statements: Sequence[str], depths: Sequence[float]) -> str:
     """Return the window's text with every statement at the break nearest to its depth, in the order given.
 
-    `depths` must not fall: 0 is the start of the text, 1 its end, measured in characters. A statement stands between
-    two sentences, before the first word or after the last, always with a space before it.
+    `depths` must be ascending: 0 is the start of the text, 1 its end, measured in characters. A statement goes between
+    two sentences, before the first word or after the last, always preceded by a space.
     """
     pieces: list[str] = []
     start = 0
@@ -87,7 +87,7 @@ def hide(window: Window, statements: Sequence[str], depths: Sequence[float]) -> 
 
 
 def _places(window: Window, depths: Sequence[float]) -> list[int]:
-    """Return one place for each depth, different ones while there are enough."""
+    """Return one break per depth, distinct while there are enough."""
     ends = [0, *accumulate(len(word) for word in window.words)]
     every = sorted({0, *window.breaks, len(window.words)})
     free = set(every)

@@ -1,4 +1,4 @@
-"""Key-value recall: a list of records, one key asked for (RULER: niah_multikey_2, a haystack of needles)."""
+"""Key-value recall: a list of records and a question for one key (RULER: niah_multikey_2)."""
 
 from __future__ import annotations
 

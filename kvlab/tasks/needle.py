@@ -1,4 +1,4 @@
-"""One needle in a haystack (RULER: niah_single_2): a number stated once in real prose, asked for at the end."""
+"""One needle in a haystack (RULER: niah_single_2): a number stated once in real prose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvlab.tasks.task import Depth, Task
 
 
 def generate(tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, depth: Depth = None) -> Sample:
-    """Return a prompt with one needle at `depth` (None: a random one); raises UserError for too short a length."""
+    """Return a prompt with one needle at `depth` (None: random); raises UserError for too short a length."""
     draft = Draft(tokenizer, "needle", length, seed, index)
     random = draft.random
     drawn = random.random()
@@ -24,9 +24,5 @@ def generate(tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: 
 
 
 TASK = Task(
-    "needle",
-    "one number hidden in a story, at a chosen depth",
-    generate,
-    uses_depth=True,
-    ruler="niah_single_2",
+    "needle", "one number hidden in a story, at a chosen depth", generate, uses_depth=True, ruler="niah_single_2"
 )

@@ -1,4 +1,4 @@
-"""Many needles, several asked for at once (RULER: niah_multiquery)."""
+"""Many needles and one question for several (RULER: niah_multiquery)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kvlab.tasks.task import Task, check_range
 def generate(
     tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, needles: int = 6, queries: int = 3
 ) -> Sample:
-    """Return a prompt with `needles` needles of which `queries` are asked for in one question.
+    """Return a prompt with `needles` needles and one question for `queries` of them.
 
-    The score is the share of the asked-for values that the answer holds.
+    The score is the share of the requested values in the answer.
     """
     check_range("needle_multiquery", "needles", needles, 1, len(NAMES))
     check_range("needle_multiquery", "queries", queries, 1, needles)
@@ -25,10 +25,10 @@ def generate(
     depths = spread(random, needles)
     kind = random.choice(phrasing.NEEDLE_PHRASINGS)
     facts = list(zip(phrasing.draw_names(random, needles), phrasing.draw_values(random, needles), strict=True))
-    asked = random.sample(facts, queries)
-    query = phrasing.multi_query([name for name, _ in asked], [value for _, value in asked], kind)
+    targets = random.sample(facts, queries)
+    query = phrasing.multi_query([name for name, _ in targets], [value for _, value in targets], kind)
     statements = [phrasing.needle_statement(kind, *fact) for fact in facts]
-    return draft.hiding(query, statements, depths, answers=[value for _, value in asked])
+    return draft.hiding(query, statements, depths, answers=[value for _, value in targets])
 
 
-TASK = Task("needle_multiquery", "many numbers, several asked for in one question", generate, ruler="niah_multiquery")
+TASK = Task("needle_multiquery", "many numbers, one question for several", generate, ruler="niah_multiquery")

@@ -1,4 +1,4 @@
-"""One name with several values (RULER: niah_multivalue): all must be named; other names have values too."""
+"""One name with several values among other names (RULER: niah_multivalue); all values are requested."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOST_VALUES = 1000
 def generate(
     tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, values: int = 3, names: int = 2
 ) -> Sample:
-    """Return a prompt where each of `names` names is stated with `values` values; all values of one are asked for.
+    """Return a prompt with `names` names of `values` values each, and a question for all values of one name.
 
-    The score is the share of the values that the answer holds.
+    The score is the share of the values in the answer.
     """
     check_range("needle_multivalue", "names", names, 1, len(NAMES))
     check_range("needle_multivalue", "values", values, 1, _MOST_VALUES)
@@ -34,4 +34,4 @@ def generate(
     return draft.hiding(query, statements, depths)
 
 
-TASK = Task("needle_multivalue", "one name with several numbers, all asked for", generate, ruler="niah_multivalue")
+TASK = Task("needle_multivalue", "one name with several numbers, a question for all", generate, ruler="niah_multivalue")

@@ -1,4 +1,4 @@
-"""Next-token KL: how far a compressed cache's predictions are from the full cache's on any text; needs no labels."""
+"""Next-token KL: divergence of a compressed cache's predictions from the full cache's on any text; no labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlab.tasks.text_windows import CONTINUATION
 def generate(
     tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, continuation: int = CONTINUATION
 ) -> Sample:
-    """Return `length` tokens of a book; over the last `continuation` KL(full || compressed) is measured in nats."""
+    """Return `length` tokens of a book; KL(full || compressed) in nats is measured over the last `continuation`."""
     return book_sample(Draft(tokenizer, "next_token_kl", length, seed, index), "kl", continuation)
 
 

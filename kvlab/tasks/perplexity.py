@@ -1,4 +1,4 @@
-"""Long-text perplexity: how many bits a byte of the continuation costs under a compressed prefix."""
+"""Long-text perplexity: bits per byte of the continuation after a compressed prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A needle in a person's own text: a number stated once between two sentences, and asked for at the end. Torch-free."""
+"""Plant a needle in a user's text: a number stated once between two sentences, and a question for it. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORDINGS = len(phrasing.NEEDLE_PHRASINGS)
 
 @dataclass(frozen=True)
 class Planted:
-    """The text with its needle and question; `fact` is the planted sentence."""
+    """A text with needle and question; `fact` is the planted sentence."""
 
     prompt: str
     answer: str
@@ -23,13 +23,10 @@ class Planted:
 
 
 def plant(text: str, depth: float, seed: int, kind: int = 0) -> Planted:
-    """Return the text with a needle at the sentence break nearest to `depth` (0 its start, 1 its end), and a question.
+    """Return the text with a needle at the sentence break nearest to `depth` (0 to 1), and a question.
 
-    The wording is `phrasing.NEEDLE_PHRASINGS[kind]`, one that mini was taught; `seed` draws the name and the number,
-    neither of which the text holds.
-
-    Raises:
-        UserError: the text is empty, or holds every name that could be asked for; or there is no such wording.
+    The wording is `phrasing.NEEDLE_PHRASINGS[kind]`, which mini was trained on; `seed` selects a name and a number that
+    do not occur in the text. Raises UserError if the text is empty or contains every name, or for an unknown wording.
     """
     if not 0 <= kind < WORDINGS:
         raise UserError(f"There is no wording {kind + 1}: choose one of 1 to {WORDINGS}.")
@@ -45,7 +42,7 @@ def _draw(text: str, seed: int) -> tuple[str, str]:
     random, present = Random(f"plant/{seed}"), set(re.findall(r"\w+", text.lower()))
     free = [name for name in phrasing.draw_names(random, len(phrasing.NAMES)) if name.lower() not in present]
     if not free:
-        raise UserError("The text holds every name that mini knows: plant the needle in a shorter text.")
+        raise UserError("The text contains every name that mini knows: plant the needle in a shorter text.")
     value = phrasing.draw_value(random)
     while value in text:
         value = phrasing.draw_value(random)
@@ -53,7 +50,7 @@ def _draw(text: str, seed: int) -> tuple[str, str]:
 
 
 def _window(text: str) -> Window:
-    """The text's words, with the breaks inside paragraphs where it has some: mini's needles stood there."""
+    """The text's words; breaks are inside paragraphs if there are any, as in mini's training."""
     words = tuple(re.findall(r"\S+\s*", text))
     breaks = sentence_starts(words)
     inside = [place for place in breaks if words[place - 1].endswith(" ")]

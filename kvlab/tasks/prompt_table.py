@@ -1,7 +1,7 @@
-"""One row of a table of prompts: its prompt, the answers that are right, and what of it is not in the prompt.
+"""Interpret a row of a table of prompts: its prompt, right answers, and columns left out of the prompt.
 
-Every reader of rows (`kvlab compare`, the forms, `kvlab eval`, `kvlab data check`) takes them from here, so that a file
-means the same everywhere. Torch-free.
+Used by every reader of rows (`kvlab compare`, the forms, `kvlab eval`, `kvlab data check`), so that a file means the
+same everywhere. Torch-free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kvlab.tasks.rows import is_conversation
 
 NEW_TOKENS = 32
 
-# Names of columns, in any case and with any white space around. Of each group the first that holds something counts.
+# Column names, ignoring case and surrounding white space. The first non-empty column of a group is used.
 CHATS = ("messages", "conversation", "conversations", "chat")
 BEFORE = ("instruction", "instructions")
 CONTEXTS = ("context", "document", "article", "passage", "story", "text", "content", "body")
@@ -33,62 +33,62 @@ PREFIX = ("answer_prefix",)
 ANSWERS = ("answer", "answers", "expected_answer", "expected", "target")
 FACTS = ("facts", "fact")
 NAMES = ("name", "title", "id", "_id")
-# Columns that say how a row is to be run or what it is called: no text that a reader would miss in the prompt.
+# Columns with settings or names of a row: nobody expects them in the prompt.
 SETTINGS = (*NAMES, *ANSWERS, *FACTS, "max_new_tokens", "task", "metric", "all_classes", "dataset", "language")
 NOT_PROMPTS = {*SETTINGS, "completion", "completions", "response", "output", "outputs", "reference", "label"}
 MOST_NAMED = 8
 
-NO_PROMPT = "missing"  # as pydantic calls it
+NO_PROMPT = "missing"  # pydantic's error type
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A row as it was read, its columns named without white space around."""
+    """A row as read, with stripped column names."""
 
     values: Mapping[str, Any]
-    what: str = "The row"  # what a sentence calls it
+    what: str = "The row"  # how messages name it
 
     @cached_property
     def columns(self) -> dict[str, str]:
-        """Each column's own name by its name in small letters; written so itself, it comes before others."""
+        """Column names by lower-case name; a column written in lower case wins over others."""
         return {name.casefold(): name for name in sorted(self.values, key=lambda name: name == name.casefold())}
 
     def column(self, names: Sequence[str]) -> str | None:
-        """The first of these columns that holds something; else the first that is there."""
-        there = [self.columns[name] for name in names if name in self.columns]
-        return next((name for name in there if not _is_empty(self.values[name])), next(iter(there), None))
+        """The first non-empty one of these columns, else the first that exists."""
+        existing = [self.columns[name] for name in names if name in self.columns]
+        return next((name for name in existing if not _is_empty(self.values[name])), next(iter(existing), None))
 
     @cached_property
     def chat(self) -> str | None:
-        """The column that holds a conversation."""
+        """The column with a conversation, if any."""
         listed = [*CHATS, *WHOLE]
         return next((name for one in listed if (name := self.columns.get(one)) and _messages(self.values[name])), None)
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """Every text that is not empty, by its column."""
-        found = {name: _text(value) for name, value in self.values.items()}
-        return {name: text for name, text in found.items() if text.strip()}
+        """Non-empty texts by column."""
+        texts = {name: _text(value) for name, value in self.values.items()}
+        return {name: text for name, text in texts.items() if text.strip()}
 
     @cached_property
     def before(self) -> tuple[str, ...]:
-        """The columns whose texts come first, a cache's context."""
+        """The columns of the context, in order."""
         main = self.column(WHOLE) or self.column(CONTEXTS)
         if main is None:
             return ()
-        beside = (BEFORE,) if not self.column(WHOLE) else (("context",),)
-        return (*(name for group in beside if (name := self.column(group)) in self.texts and name), main)
+        first = (BEFORE,) if not self.column(WHOLE) else (("context",),)
+        return (*(name for group in first if (name := self.column(group)) in self.texts and name), main)
 
     @cached_property
     def after(self) -> tuple[str, ...]:
-        """The columns whose texts are read after the context."""
+        """The columns after the context, in order."""
         groups = AFTER[1:] if self.column(WHOLE) else AFTER
         found = [self.column(group) for group in (*groups, PREFIX)]
         return tuple(name for name in found if name in self.texts and name)
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """The columns that the prompt is made of, in the order they are read; without a known name the longest text."""
+        """All columns of the prompt, in order; without a known column name, the longest text."""
         if self.before:
             return (*self.before, *self.after)
         known = [name for group in (BEFORE, *AFTER) if (name := self.column(group)) in self.texts and name]
@@ -98,11 +98,7 @@ class PromptRow:
         return tuple(longest[:1])
 
     def prompt(self, column: str = "") -> tuple[str, str]:
-        """The context and what is read after it; of one `column`, its text alone.
-
-        Raises:
-            UserError: it holds no text, or no conversation that can be answered.
-        """
+        """(context, rest of the prompt); with `column`, that text alone."""
         if column:
             return self.texts.get(column, ""), ""
         if self.before and self.before[-1] not in self.texts:
@@ -114,48 +110,47 @@ class PromptRow:
         return context, whole[len(context) :]
 
     def turns(self) -> tuple[Turn, ...]:
-        """The conversation; none where the row holds none. Raises UserError where no model could answer it."""
+        """The conversation, empty if there is none. Raises UserError for one that no model could answer."""
         return () if self.chat is None else read_turns(_messages(self.values[self.chat]), self.what)[0]
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
-        """What is right: any of them."""
+        """Right answers; any of them counts."""
         column = self.column(ANSWERS)
         return () if column is None else tuple(dict.fromkeys(_answers(self.values[column])))
 
     @cached_property
     def facts(self) -> tuple[str, ...]:
-        """What the answer needs, as the prompt has it."""
+        """Texts of the prompt that the answer needs."""
         column = self.column(FACTS)
         return () if column is None else tuple(_answers(self.values[column]))
 
     @property
     def name(self) -> str:
-        """What the row calls itself."""
+        """The row's name, if it has one."""
         return next((self.texts[own] for one in NAMES if (own := self.columns.get(one)) in self.texts and own), "")
 
     def not_read(self, column: str = "") -> tuple[str, ...]:
-        """What of the row is not in its prompt, in sentences."""
+        """Sentences about columns that are not in the prompt."""
         if column:
             read: tuple[str, ...] = (column,)
         else:
             read = (self.chat,) if self.chat else self.parts
-        held = [name for name in self.values if name not in read and name.casefold() not in SETTINGS]
+        others = [name for name in self.values if name not in read and name.casefold() not in SETTINGS]
         answers = self.column(ANSWERS)
         spare = [name for name in ANSWERS if (own := self.columns.get(name)) and own != answers]
-        names = [name for name in held if _is_text(self.values[name])]
+        names = [name for name in others if _is_text(self.values[name])]
         names += [own for one in spare if _is_text(self.values[own := self.columns[one]])]
-        told = [f"Left out of the prompt: the column{'s' * (len(names) > 1)} {_some(names)}."] if names else []
+        notes = [f"Left out of the prompt: the column{'s' * (len(names) > 1)} {_some(names)}."] if names else []
         if self.chat and self.chat in read:
-            told += left_out_of(_messages(self.values[self.chat]) or [])
-        return tuple(told)
+            notes += left_out_of(_messages(self.values[self.chat]) or [])
+        return tuple(notes)
 
 
 def as_row(value: Any, what: str) -> PromptRow:
-    """The row of one line or entry of a file: an object, a text alone, or the messages of a conversation.
+    """The row of one entry of a file: an object, a plain text, or the messages of a conversation.
 
-    Raises:
-        UserError: it is something else, or holds no text.
+    Raises UserError for anything else, and for an entry without text.
     """
     if isinstance(value, str):
         value = {"text": value}
@@ -170,21 +165,21 @@ def as_row(value: Any, what: str) -> PromptRow:
 
 
 def joined(texts: Sequence[str]) -> str:
-    """The texts one after another, an empty line between two that have no white space there."""
+    """Concatenate the texts, with an empty line between two unless there is white space."""
     whole = ""
     for text in texts:
-        apart = not whole or not text or whole[-1].isspace() or text[0].isspace()
-        whole += text if apart else f"\n\n{text}"
+        is_separated = not whole or not text or whole[-1].isspace() or text[0].isspace()
+        whole += text if is_separated else f"\n\n{text}"
     return whole
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether a cell holds nothing: also the number that tables write where a number is missing."""
+    """Whether a cell is empty; NaN counts as empty, as tables use it for missing numbers."""
     return value is None or value == "" or value == [] or (isinstance(value, float) and math.isnan(value))
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a value holds words: numbers and what says yes or no are nobody's prompt."""
+    """Whether a value contains words, not only numbers or booleans."""
     if isinstance(value, str):
         return bool(value.strip()) and not value.strip().replace(".", "", 1).replace("-", "", 1).isdigit()
     if isinstance(value, dict):
@@ -193,14 +188,14 @@ def _is_text(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A text, or the paragraphs of a list of texts."""
+    """A text, or a list of texts joined as paragraphs; else empty."""
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         value = "\n\n".join(value)
     return plain_text(value) if isinstance(value, str) else ""
 
 
 def _messages(value: Any) -> list[Any] | None:
-    """The messages of a cell, which a table without lists holds as JSON; None where it holds none."""
+    """The messages of a cell, also as JSON text; None if it has none."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _json(value)
     if not isinstance(value, list) or not value:
@@ -211,11 +206,11 @@ def _messages(value: Any) -> list[Any] | None:
 
 
 def _answers(value: Any) -> list[str]:
-    """What a cell accepts, in words; nothing where it is empty."""
+    """The accepted answers of a cell as texts."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        found = _json(value)  # a table without lists holds them as JSON; a list of numbers is an answer itself
-        value = found if isinstance(found, list) and all(isinstance(one, str) for one in found) else value
-    if isinstance(value, Mapping):  # as SQuAD has them, each with its place
+        parsed = _json(value)  # CSV has lists as JSON; a list of numbers is itself an answer
+        value = parsed if isinstance(parsed, list) and all(isinstance(item, str) for item in parsed) else value
+    if isinstance(value, Mapping):  # SQuAD: texts with their positions
         value = value.get("text")
     if isinstance(value, list | tuple):
         return [word for one in value for word in _answers(one)]
@@ -229,7 +224,7 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))  # a column of whole numbers where one is missing is one of fractions
+        return str(int(value))  # integer columns with missing values are read as floats
     return plain_text(str(value)).strip()
 
 
@@ -246,7 +241,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 class TableRecord(BaseModel):
-    """A row for an evaluation: it must have answers; `question` is what is read after the context."""
+    """A row for an evaluation: it must have answers; `question` follows the context."""
 
     context: str = Field("", validate_default=True)
     answer: list[str] = Field(default_factory=list, validate_default=True)
@@ -262,14 +257,14 @@ class TableRecord(BaseModel):
     @classmethod
     def _of_a_row(cls, given: Any) -> Any:
         row = as_row(given, "The row")
-        own = {name: row.values[row.columns[name]] for name in OWN if name in row.columns}
-        found: dict[str, Any] = {name: value for name, value in own.items() if not _is_empty(value)}
+        cells = {name: row.values[row.columns[name]] for name in COPIED if name in row.columns}
+        fields: dict[str, Any] = {name: value for name, value in cells.items() if not _is_empty(value)}
         turns = row.turns()
         context, question = (as_text(turns), "") if turns else row.prompt()
         column = row.column(ANSWERS)
         blank = [""] if column is not None and not _is_empty(row.values[column]) else []
         more = {"turns": turns, "notes": row.not_read(), "answer": list(row.answers) or blank}
-        return found | {"context": context, "question": question} | more
+        return fields | {"context": context, "question": question} | more
 
     @field_validator("context")
     @classmethod
@@ -288,4 +283,4 @@ class TableRecord(BaseModel):
         return answers
 
 
-OWN = ("max_new_tokens", "task", "metric", "all_classes")
+COPIED = ("max_new_tokens", "task", "metric", "all_classes")

@@ -1,4 +1,4 @@
-"""Which benchmark a file is, told by the fields of its records and its name."""
+"""Recognise the benchmark of a file from its name and its records' fields."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kvlab.tasks.loaders.jsonl import rows_in
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
 from kvlab.tasks.prompt_table import ANSWERS, as_row
 
-LOOKED_AT = 50  # records until one tells: the first may be the malformed ones
+MOST_RECORDS = 50  # examined, as the first ones may be malformed
 PROSE = (".txt", ".md", ".text")
 
-# The fields that tell a format from the others, in small letters, those that say most first.
+# Fields that identify a format, in lower case, most specific first.
 FIELDS: tuple[tuple[str, frozenset[str]], ...] = (
     ("longbench2", frozenset({"context", "question", "choice_a", "choice_d", "answer"})),
     ("longbench", frozenset({"context", "input", "answers"})),
@@ -29,26 +29,26 @@ FIELDS: tuple[tuple[str, frozenset[str]], ...] = (
 
 @dataclass(frozen=True)
 class Recognised:
-    """A format of `kvlab.tasks.loaders`, and the benchmark in words."""
+    """A format of `kvlab.tasks.loaders`, and the benchmark's name."""
 
     form: str
     benchmark: str
 
 
 def recognise(path: Path) -> Recognised:
-    """Return what a file is believed to be; raises UserError where it cannot be read or is nothing known."""
+    """Recognise a file's format; raises UserError if it cannot be read or is unknown."""
     known: dict[str, None] = {}
     for row in rows_in(path):
         record = row.value if isinstance(row.value, Mapping) else None
         if row.value is not None and (found := _of_record(path, row.value)):
             return found
         known |= dict.fromkeys(map(str, record or ()))
-        if row.number >= LOOKED_AT:
+        if row.number >= MOST_RECORDS:
             break
     if path.suffix.lower() in PROSE and not known:
         return Recognised("text", "plain text")
     if not known:
-        raise UserError(f"{path} holds no JSON object and is no text file ({', '.join(PROSE)}): name its --loader.")
+        raise UserError(f"{path} has no JSON object and is not a text file ({', '.join(PROSE)}): name its --loader.")
     fields = ", ".join(list(known)[:12])
     raise UserError(f"{path} is no benchmark that kvlab knows (its fields: {fields}): name its --loader.")
 
@@ -67,7 +67,7 @@ def _of_record(path: Path, given: Any) -> Recognised | None:
 
 
 def _is_prompt_with_answer(given: Any) -> bool:
-    """Whether there are columns for both; whether they hold something is for the reader to say, with the line."""
+    """Whether there are columns for prompt and answer; the reader checks their content."""
     try:
         row = as_row(given, "The row")
     except UserError:
@@ -78,7 +78,7 @@ def _is_prompt_with_answer(given: Any) -> bool:
 def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:
     if form == "longbench":
         name = str(record.get("dataset") or path.stem)
-        unknown = "" if name.removesuffix("_e") in LONGBENCH_TASKS else ", which kvlab has no prompt for"
+        unknown = "" if name.removesuffix("_e") in LONGBENCH_TASKS else " (kvlab has no prompt for it)"
         return f"LongBench{'-E' if name.endswith('_e') else ''} {name}{unknown}"
     if form == "ruler":
         return f"RULER {path.parent.name if path.stem in ('validation', 'test') else path.stem}"

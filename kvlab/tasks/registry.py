@@ -40,13 +40,13 @@ TASKS: Registry[Task] = Registry("task", {module.TASK.name: module.TASK for modu
 
 
 def register_task(task: Task) -> Task:
-    """Make a task known by its name; raises UserError where the name is another task's."""
+    """Register a task under its name; raises UserError if the name is taken."""
     TASKS.add(task.name, task)
     return task
 
 
 def get_task(name: str) -> Task:
-    """Return the named task; raises UserError naming those there are."""
+    """Return the named task; raises UserError listing the known ones."""
     if name not in TASKS:
         raise TASKS.unknown(name)
     return TASKS[name]

@@ -1,4 +1,4 @@
-"""Files of rows: JSON lines, JSON, CSV or Parquet, told apart by content and name. Torch-free: forms read them too."""
+"""Read files of rows: JSON lines, JSON, CSV or Parquet, recognised by content and name. Torch-free."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ csv.field_size_limit(2**27)
 
 @dataclass(frozen=True)
 class Row:
-    """One row by its number from 1 (of JSON lines the line): its value, or why it holds none."""
+    """One row with its number from 1 (for JSON lines the line): its value, or why it has none."""
 
     number: int
     value: Any = None
@@ -32,20 +32,19 @@ class Row:
 
 
 def is_table(name: str) -> bool:
-    """Whether a file of this name holds rows."""
+    """Whether a file of this name contains rows."""
     return PurePath(name).suffix.lower().removeprefix(".") in TYPES
 
 
 def is_csv(name: str) -> bool:
-    """Whether a file of this name holds rows whose columns are named in its first line."""
+    """Whether a file of this name is CSV or TSV."""
     return PurePath(name).suffix.lower() in (".csv", ".tsv")
 
 
 def read_rows(name: str, content: bytes, largest: int | None = None) -> Iterator[Row]:
-    """Yield the rows of a file; `largest` is how many bytes a Parquet file may have unpacked.
+    """Yield the rows of a file; `largest` limits the unpacked bytes of a Parquet file.
 
-    Raises:
-        UserError: its bytes are not what its name or its beginning says.
+    Raises UserError if the content does not match the file's name or magic bytes.
     """
     if content.startswith(PARQUET) or name.lower().endswith(".parquet"):
         return _parquet(name, content, largest)
@@ -53,7 +52,7 @@ def read_rows(name: str, content: bytes, largest: int | None = None) -> Iterator
 
 
 def rows_of_text(name: str, text: str) -> Iterator[Row]:
-    """Yield the rows of a file that is text; raises UserError as `read_rows`."""
+    """Yield the rows of a text file; raises UserError as `read_rows`."""
     if is_csv(name):
         return _numbered(_csv(name, text))
     begins, is_json = text.lstrip()[:1], name.lower().endswith(".json")
@@ -69,7 +68,7 @@ def rows_of_text(name: str, text: str) -> Iterator[Row]:
 
 
 def is_conversation(value: Any) -> bool:
-    """Whether it is a list of messages, and no list of rows."""
+    """Whether a value is a list of messages, not of rows."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "role" in value[0]
 
 
@@ -78,7 +77,7 @@ def _numbered(values: Sequence[Any]) -> Iterator[Row]:
 
 
 def _entries(name: str, value: Any) -> list[Any]:
-    """The rows of a whole JSON text: a list's entries, or the one object or conversation that it is."""
+    """The rows of a JSON document: a list's entries, or a single object or conversation."""
     if not isinstance(value, list) or is_conversation(value):
         return [value]
     if not value:
@@ -87,9 +86,9 @@ def _entries(name: str, value: Any) -> list[Any]:
 
 
 def _lines(text: str) -> Iterator[Row]:
-    # Only \n ends a JSON line; str.splitlines would also cut at characters that may stand inside a string.
+    # Only \n ends a JSON line; str.splitlines would also split inside strings.
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.lstrip("\ufeff")  # files that were put one after another keep each its mark
+        line = line.lstrip("\ufeff")  # concatenated files each have a byte order mark
         if line.strip():
             yield _line(number, line)
 
@@ -107,10 +106,10 @@ def _begins_with_a_line_of_json(text: str) -> bool:
 
 
 def _csv(name: str, text: str) -> list[dict[str, Any]]:
-    """Rows by the names in the first line, whose most common separator is the file's."""
+    """Rows by the column names in the first line, whose most common separator is used."""
     first = text.split("\n", 1)[0]
     separator = max(SEPARATORS, key=first.count)
-    spaced = f"{separator} " in first  # a cell's own first space counts elsewhere
+    spaced = f"{separator} " in first  # otherwise a cell's leading space is kept
     try:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=spaced)
         lines = [line for line in reader if any(cell.strip() for cell in line)]
@@ -132,7 +131,7 @@ def _csv(name: str, text: str) -> list[dict[str, Any]]:
 
 
 def _parquet(name: str, content: bytes, largest: int | None) -> Iterator[Row]:
-    """Few rows at a time: packed, a small file may hold very much."""
+    """Read few rows at a time, as a small compressed file can be very large."""
     number = 0
     try:
         file = pq.ParquetFile(pa.BufferReader(content))
@@ -144,9 +143,9 @@ def _parquet(name: str, content: bytes, largest: int | None) -> Iterator[Row]:
                 number += 1
                 yield Row(number, value)
     except (pa.ArrowException, OSError) as error:
-        said = " ".join(str(error).split())[:120].rstrip(".")
+        reason = " ".join(str(error).split())[:120].rstrip(".")
         raise UserError(
-            f"{name} is no Parquet file or a damaged one ({said}): write a damaged Parquet file again."
+            f"{name} is no Parquet file or a damaged one ({reason}): write a damaged Parquet file again."
         ) from error
 
 
@@ -154,5 +153,5 @@ def _check_unpacked(name: str, size: int, largest: int | None) -> None:
     if largest is not None and size > largest:
         raise UserError(
             f"{name} has {size / 2**20:.1f} MB or more unpacked and the most is {largest / 2**20:.0f} MB: save fewer "
-            "rows as a file of their own."
+            "rows in a separate file."
         )

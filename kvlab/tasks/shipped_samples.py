@@ -1,4 +1,4 @@
-"""The sample prompts that ship with the project, with their descriptions. Torch-free."""
+"""The sample prompts that ship with kvlab, with their descriptions. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvlab.common.errors import UserError
 
 @dataclass(frozen=True)
 class ShippedSample:
-    """A prompt to try first; `answer` is None for one without a question, `facts` are words of it the answer needs."""
+    """A shipped prompt; `answer` is None without a question, `facts` are texts of the prompt that the answer needs."""
 
     name: str
     title: str
@@ -25,7 +25,7 @@ class ShippedSample:
 
 
 def shipped_samples() -> list[ShippedSample]:
-    """Return the shipped prompts in the order in which they are best tried."""
+    """Return the shipped prompts in recommended order."""
     folder = asset_path("prompts/samples")
     listed = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
     return [
@@ -37,8 +37,26 @@ def shipped_samples() -> list[ShippedSample]:
 
 
 def shipped_sample(name: str) -> ShippedSample:
-    """Return the named prompt; raises UserError naming those there are."""
+    """Return the named prompt; raises UserError listing the known ones."""
     samples = {sample.name: sample for sample in shipped_samples()}
     if name not in samples:
         raise UserError(f"No sample prompt is called '{name}': choose from {', '.join(samples)}.")
     return samples[name]
+
+
+CHARACTERS = 2000  # about 500 tokens
+FIRST, LAST = 0.1, 0.9  # of a book: the parts before and after are not prose
+
+
+def excerpts(count: int, characters: int = CHARACTERS) -> list[tuple[str, str]]:
+    """(title, text) of `count` fixed excerpts that start at a paragraph, taken from the books in turn."""
+    books = sorted(asset_path("prompts/haystack").glob("*.txt"))
+    rounds = -(-count // len(books))
+    found = []
+    for place in range(count):
+        book = books[place % len(books)]
+        text = book.read_text(encoding="utf-8")
+        share = FIRST + (LAST - FIRST) * (place // len(books) + 0.5) / rounds
+        start = text.index("\n\n", int(len(text) * share)) + 2
+        found.append((f"excerpt {place + 1}: {book.stem}", text[start : start + characters].rsplit(" ", 1)[0]))
+    return found

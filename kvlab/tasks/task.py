@@ -1,4 +1,4 @@
-"""What the registry knows of a task: its generator, its defaults and the difficulty parameters it takes."""
+"""The type of a task: its generator, default lengths and difficulty parameters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kvlab.common.errors import UserError
 from kvlab.tasks.sample import Sample
 
 DEFAULT_LENGTHS = (1024,)
-Depth = float | None  # where in the context what is asked for stands, 0 to 1; None: anywhere
+Depth = float | None  # position of the requested information in the context, 0 to 1; None: random
 
 
 @dataclass(frozen=True)
 class Task:
-    """A named generator. `ruler` is RULER's name for the same shape, where it has one.
+    """A named generator. `ruler` is RULER's name for the same kind of task, if it has one.
 
-    `generate(tokenizer, length, seed, index, **difficulty)` returns the sample; where `uses_depth`, it also takes
-    `depth` (0 to 1, None for a random one).
+    `generate(tokenizer, length, seed, index, **difficulty)` returns the sample; with `uses_depth` it also takes
+    `depth` (0 to 1, None for random).
     """
 
     name: str
@@ -30,13 +30,13 @@ class Task:
 
     @property
     def parameters(self) -> dict[str, int]:
-        """The difficulty parameters with their defaults: the generator's keyword-only arguments, depth aside."""
+        """The difficulty parameters with their defaults: the generator's keyword-only arguments except depth."""
         arguments = inspect.signature(self.generate).parameters.values()
         kinds = [argument for argument in arguments if argument.kind is inspect.Parameter.KEYWORD_ONLY]
         return {argument.name: argument.default for argument in kinds if argument.name != "depth"}
 
     def resolve(self, difficulty: Mapping[str, object]) -> dict[str, object]:
-        """Return every parameter with its value; raises UserError for an unknown name or a value that is no count."""
+        """Return every parameter with its value; raises UserError for an unknown name or a non-positive value."""
         for name, value in difficulty.items():
             if name not in self.parameters:
                 known = ", ".join(self.parameters) or "none"
@@ -47,6 +47,6 @@ class Task:
 
 
 def check_range(task: str, name: str, value: int, least: int, most: int) -> None:
-    """Raise UserError where a difficulty parameter asks for fewer or more than there can be."""
+    """Raise UserError if a difficulty parameter is out of range."""
     if not least <= value <= most:
         raise UserError(f"{task}: {name}={value} cannot be used: give a whole number from {least} to {most}.")

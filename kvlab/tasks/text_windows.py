@@ -1,4 +1,4 @@
-"""A text as prefix and continuation: the prefix is compressed, the continuation is forced upon the model and scored."""
+"""Split a text into a prefix, which is compressed, and a continuation, which is forced and scored."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kvlab.common.errors import UserError
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import count_tokens, start_ids
 
-CONTINUATION = 128  # tokens scored a sample: enough for a steady mean, short enough to decode one by one
-SHORTEST_PREFIX = 32  # a cache of fewer tokens leaves nothing to compress
+CONTINUATION = 128  # tokens scored per sample: enough for a stable mean, few enough to decode one by one
+SHORTEST_PREFIX = 32  # with fewer tokens there is nothing to compress
 
 
 def token_starts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -53,7 +53,7 @@ def text_sample(
 
 
 def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int, continuation: int = CONTINUATION) -> list[str]:
-    """Return the text cut into pieces of at most `length` tokens (BOS included); a short last piece is left out."""
+    """Cut the text into pieces of at most `length` tokens, including BOS; a short last piece is dropped."""
     starts = [*token_starts(tokenizer, text), len(text)]
     step = length - len(start_ids(tokenizer))
     last = len(starts) - 1
@@ -62,7 +62,7 @@ def windows(tokenizer: PreTrainedTokenizerBase, text: str, length: int, continua
 
 
 def _shorten(tokenizer: PreTrainedTokenizerBase, piece: str, length: int) -> str:
-    # Tokenized on its own a piece may start with other tokens than inside the text, and be one or two longer.
+    # Tokenized on its own, a piece may start with different tokens and be one or two longer.
     while (excess := count_tokens(tokenizer, piece) - length) > 0:
         piece = piece[token_starts(tokenizer, piece)[excess] or 1 :]
     return piece

@@ -1,6 +1,6 @@
-"""How a sample becomes token ids: what the tokenizer puts first (BOS, mostly), then the context, then the question.
+"""Tokenize samples: special start tokens (mostly BOS), then the context, then the question.
 
-Each is tokenized on its own: the context's ids are the same whether the question is in sight or not.
+Each is tokenized separately, so the context's ids do not depend on the question.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def start_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return what the tokenizer itself puts before a text: BOS for most, where the sink sits; nothing for some."""
+    """Return the special tokens before a text: BOS for most tokenizers, where the attention sink is."""
     bos, whole = tokenizer.bos_token_id, tokenizer("a", verbose=False)["input_ids"]
     return [bos] if bos is not None and whole[:1] == [bos] else []
 
@@ -30,12 +30,12 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> tuple[list
 
 
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
-    """Return the ids of the text that a text task forces upon the model."""
+    """Return the ids of a text task's forced continuation."""
     return text_ids(tokenizer, sample.answers[0])
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, *parts: str) -> int:
-    """Return the length in tokens of a prompt made of these parts, BOS included."""
+    """Return the number of tokens of a prompt with these parts, including BOS."""
     return len(start_ids(tokenizer)) + sum(len(text_ids(tokenizer, part)) for part in parts)
 
 
@@ -43,12 +43,11 @@ Cut = Literal["start", "middle", "end"]
 
 
 def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: Cut = "middle") -> Sample:
-    """Return the sample with a part of its context cut out where its prompt exceeds `most` tokens.
+    """Cut the sample's context if its prompt exceeds `most` tokens; `meta["shortened_from"]` is the original length.
 
-    `middle` is LongBench's rule: the prompt's first and last `most // 2` tokens stay (its pred.py). The question always
-    stays whole: where it is longer than its half, the context's end gives way to it. `start` and `end` cut the
-    context's own start or end. The length before stands in `meta["shortened_from"]`.
-    Raises UserError where the question alone is too long.
+    `middle` is LongBench's rule: the prompt's first and last `most // 2` tokens are kept (its pred.py). The question is
+    never cut: if it is longer than its half, the context's end is dropped. `start` and `end` cut the context's start or
+    end. Raises UserError if the question alone is too long.
     """
     context, first = text_ids(tokenizer, sample.context), len(start_ids(tokenizer))
     question = len(text_ids(tokenizer, sample.question))
@@ -58,8 +57,8 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
     if len(context) + rest <= most:
         return sample
     head, tail = _kept(most, first, question, cut)
-    while head + tail > 0:  # joined, the halves may take a token more than apart
-        # A cut through the tokens of one character leaves bytes that are none: they go as well.
+    while head + tail > 0:  # joined, the halves may take one more token
+        # A cut inside a character leaves invalid bytes, which are removed.
         first_part, last_part = (
             str(tokenizer.decode(part)) for part in (context[:head], context[len(context) - tail :])
         )
@@ -73,10 +72,28 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
 
 
 def _kept(most: int, first: int, question: int, cut: Cut) -> tuple[int, int]:
-    """How many of the context's first and last tokens stay."""
+    """Numbers of the context's first and last tokens that are kept."""
     free = max(most - first - question, 0)
     if cut != "middle":
         return (free, 0) if cut == "end" else (0, free)
     half = most // 2
     tail = max(half - question, 0)
     return (min(half - first, free) if tail else free), tail
+
+
+def hidden_positions(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
+    """Return the prompt positions of every token that overlaps a hidden statement, in order.
+
+    Empty if nothing is hidden, or if the tokenizer is a slow one without character offsets.
+    """
+    statements = sample.meta.get("statements")
+    if not isinstance(statements, list) or not tokenizer.is_fast:
+        return []
+    found = tokenizer(sample.context, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    spans = [(start, start + len(text)) for text in map(str, statements) if (start := sample.context.find(text)) >= 0]
+    first = len(start_ids(tokenizer))
+    return [
+        first + place
+        for place, (start, stop) in enumerate(found["offset_mapping"])
+        if any(start < end and begin < stop for begin, end in spans)
+    ]

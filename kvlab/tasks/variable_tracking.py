@@ -16,9 +16,9 @@ from kvlab.tasks.task import Task, check_range
 def generate(
     tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, hops: int = 3, chains: int = 1
 ) -> Sample:
-    """Return `chains` interleaved chains of `hops` + 1 variables each; the variables of one are asked for.
+    """Return `chains` interleaved chains of `hops` + 1 variables each, and a question for the variables of one.
 
-    The score is the share of the chain's variables that the answer holds (RULER's).
+    The score is the share of the chain's variables in the answer (RULER's).
     """
     check_range("variable_tracking", "hops", hops, 1, len(NAMES) - 1)
     check_range("variable_tracking", "chains", chains, 1, len(NAMES) // (hops + 1))
@@ -34,7 +34,7 @@ def generate(
 
 
 def interleave(random: Random, chains: list[list[str]]) -> list[str]:
-    """Return the statements of all chains mixed, each chain in its own order."""
+    """Return the statements of all chains interleaved, each chain in its own order."""
     waiting = [list(chain) for chain in chains]
     mixed = []
     while any(waiting):

@@ -16,14 +16,13 @@ from safetensors.numpy import load_file
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import path_of
-from kvlab.trace.files.blocks import SUMS, Index, read_parts
+from kvlab.trace.files.blocks import SUMS, Index, not_asked_for, read_parts, why_no_array
 from kvlab.trace.files.checksums import known_checksum
 from kvlab.trace.files.consistency import check_consistency
-from kvlab.trace.files.missing_arrays import not_asked_for, why_no_array
-from kvlab.trace.files.older_texts import restore_texts
 from kvlab.trace.files.parts import sound_parts
 from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
+from kvlab.trace.token_text import restore_texts
 
 ORDER = ("step", "layer", "head")
 

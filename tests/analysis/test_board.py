@@ -17,7 +17,7 @@ from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, h
 from kvlab.analysis.comparison.verdict import answer_tokens, judge, token_at
 from kvlab.common.errors import UserError
 from kvlab.evaluate.scoring.metrics import whole_match_all
-from kvlab.restore.success_test import Wanted as Rescued
+from kvlab.restore.failed_run import Wanted as Rescued
 from kvlab.trace import Run, open_run
 from kvlab.trace.labels import Labels, load_labels, save_answer
 from tests.synthetic.runs import write_synthetic_run
@@ -34,12 +34,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return [open_run(write_synthetic_run(root, method=name, budget=budget, **options)) for name, budget in METHODS]
 
 
-def asked_of(runs: list[Run], first: int = 3, last: int = 5) -> board.Asked:
+def asked_of(runs: list[Run], first: int = 3, last: int = 5) -> board.AnswerCheck:
     """The comparison asked for a few words of the full cache's own text, resting on some words of the prompt."""
     answer = "".join(board.reference_texts(runs)[first : last + 1])
-    wanted = board.wanted(runs, Labels(answer=answer.strip(), facts=((20, 41), (100, 103))))
+    wanted = board.expected_answer(runs, Labels(answer=answer.strip(), facts=((20, 41), (100, 103))))
     assert wanted is not None
-    return board.ask(runs, wanted)
+    return board.check_answer(runs, wanted)
 
 
 # verdicts
@@ -83,11 +83,11 @@ def test_other_answers_are_judged_and_named_until_somebody_says_another(runs: li
     answer, other = "no such words", "".join(board.reference_texts(runs)[3:6]).strip()
     recorded = runs[0].record.model_copy(update={"answer": answer, "other_answers": (other,)})
     runs = [SimpleNamespace(record=recorded, tokens=runs[0].tokens), *runs[1:]]  # type: ignore[list-item]
-    wanted = board.wanted(runs, Labels())
+    wanted = board.expected_answer(runs, Labels())
     assert wanted is not None and wanted.words == f"{answer} or {other}"
-    asked = board.ask(runs, wanted)
+    asked = board.check_answer(runs, wanted)
     assert asked.reference.kind == "right" and asked.answer == answer_tokens(board.reference_texts(runs), other)
-    changed = board.wanted(runs, Labels(answer="something else"))
+    changed = board.expected_answer(runs, Labels(answer="something else"))
     assert changed is not None and changed.answers == ("something else",)
 
 
@@ -223,7 +223,7 @@ def test_a_comparison_asked_for_its_own_words_has_them_in_its_reference(runs: li
     assert asked.reference.kind == "right"
     assert asked.answer is not None
     texts = board.reference_texts(runs)
-    assert asked.wanted.answer in "".join(texts[asked.answer[0] : asked.answer[1] + 1])
+    assert asked.expected.answer in "".join(texts[asked.answer[0] : asked.answer[1] + 1])
     assert asked.step == asked.answer[1] - 1
     table = board.verdicts(runs, asked).set_index("run_id")
     for run in runs:
@@ -231,7 +231,7 @@ def test_a_comparison_asked_for_its_own_words_has_them_in_its_reference(runs: li
         assert table.loc[run.record.run_id, "kl_answer"] == pytest.approx(math.fsum(kl) / len(kl))
         free = "".join(run.tokens.loc[run.tokens["phase"] == "free", "text"])
         assert (table.loc[run.record.run_id, "verdict"] == "right") == (
-            whole_match_all(free, [asked.wanted.answer]) == 1.0
+            whole_match_all(free, [asked.expected.answer]) == 1.0
         )
 
 
@@ -282,7 +282,7 @@ def test_every_run_is_ranked_or_left_out_with_a_reason_and_answers_go_first(runs
 
 
 def test_an_answer_said_later_is_scored_and_lies_beside_the_runs(runs: list[Run], tmp_path: Path):
-    assert board.wanted(runs, Labels()) is None
+    assert board.expected_answer(runs, Labels()) is None
     prompt = runs[0].record.prompt
     word = prompt.split()[4]
     save_answer(tmp_path, "some", prompt, f" {word} ", [prompt[10:20].strip()])
@@ -292,7 +292,7 @@ def test_an_answer_said_later_is_scored_and_lies_beside_the_runs(runs: list[Run]
     with pytest.raises(UserError, match="no such"):
         save_answer(tmp_path, "some", prompt, word, ["no such words"])
     assert load_labels(tmp_path, "some") == labels, "what was said before stays"
-    assumed = board.wanted(runs, Labels(answer=word))
+    assumed = board.expected_answer(runs, Labels(answer=word))
     assert assumed is not None and assumed.assumed
     assert prompt[slice(*assumed.facts[0])] == word
     (tmp_path / "labels" / "some.json").write_text("{")
@@ -301,7 +301,7 @@ def test_an_answer_said_later_is_scored_and_lies_beside_the_runs(runs: list[Run]
 
 
 def test_where_the_reference_lacks_the_answer_nothing_is_claimed_of_it(runs: list[Run]):
-    asked = board.ask(runs, board.Wanted("no such words at all", ((4, 9),), False))
+    asked = board.check_answer(runs, board.ExpectedAnswer("no such words at all", ((4, 9),), False))
     assert asked.reference.kind == "wrong"
     assert (asked.answer, asked.step) == (None, 0)
     table = board.verdicts(runs, asked)

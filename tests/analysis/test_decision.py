@@ -40,7 +40,7 @@ def test_the_budget_a_token_would_have_taken_is_the_smallest_that_keeps_it(score
     budget = max(budget, sinks + recent)
     kept = kept_by_hand(scores, budget, sinks, recent)
     table = table_of(scores, kept)
-    line = decision.line_of(table)
+    line = decision.cutoff(table)
     assert line.by_score, "score and place explain all of it"
     assert line.budget == len(kept)
     token = data.draw(st.integers(0, len(scores) - 1))
@@ -55,7 +55,7 @@ def test_the_budget_a_token_would_have_taken_is_the_smallest_that_keeps_it(score
 
 def test_what_stays_for_no_score_and_no_place_is_said_to():
     table = table_of([9.0, 1.0, 2.0, 8.0, 1.0, 7.0, 9.0], {0, 1, 4, 6})
-    line = decision.line_of(table)
+    line = decision.cutoff(table)
     assert (line.odd, line.by_score, line.line) == (1, False, 8.0)
     assert decision.budget_for(table, [2]) is None
 
@@ -80,7 +80,7 @@ def lineage() -> Lineage:
 def test_played_the_lowest_scores_leave_first_and_all_end_where_they_ended(lineage: Lineage):
     scores = [9.0, 9.0, 1.0, 2.0, 3.0, 4.0, 9.0, 9.0, 9.0, 9.0]
     table = table_of(scores, {0, 1, 6, 7, 8, 9})
-    played = decision.played(lineage, table, frames=4)
+    played = decision.replay(lineage, table, frames=4)
     assert played.leave[[2, 3, 4, 5]].tolist() == [1, 2, 3, 4]
     assert played.owners(0).tolist() == list(range(10))
     assert played.owners(int(played.steps[-1])).tolist() == lineage.owners(0).tolist()
@@ -90,9 +90,9 @@ def test_played_the_lowest_scores_leave_first_and_all_end_where_they_ended(linea
 
 
 def test_a_decision_that_comes_late_is_found(lineage: Lineage):
-    assert decision.decided_at(lineage) == 0
+    assert decision.decision_step(lineage) == 0
     waiting = Lineage(**{**vars(lineage), "leave": np.where(lineage.leave == 0, 1, lineage.leave)})
-    assert decision.decided_at(waiting) == 1
+    assert decision.decision_step(waiting) == 1
 
 
 def test_a_head_that_keeps_the_whole_prompt_was_decided_about_after_the_prompt(lineage: Lineage):
@@ -103,6 +103,6 @@ def test_a_head_that_keeps_the_whole_prompt_was_decided_about_after_the_prompt(l
             "death": np.full(10, NEVER), "absorb": np.full(10, NEVER),
         }
     )  # fmt: skip
-    assert decision.decided_at(keeps) == 0
-    played = decision.played(keeps, table_of([1.0] * 10, set(range(10))))
+    assert decision.decision_step(keeps) == 0
+    played = decision.replay(keeps, table_of([1.0] * 10, set(range(10))))
     assert played.steps.tolist() == [0] and played.seen.tolist() == [10] and played.tokens == 10

@@ -44,4 +44,4 @@ def test_sums_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = list(zip(*values, strict=True))
     expected = [[sum(float(w) * v for w, v in zip(row, column, strict=True)) for column in columns] for row in weights]
     plain = [sum(column) for column in columns]
-    np.testing.assert_allclose(float16.sums_by(weights, unit, norm), [*expected, plain], rtol=1e-5)
+    np.testing.assert_allclose(float16.weighted_sums(weights, unit, norm), [*expected, plain], rtol=1e-5)

@@ -10,7 +10,7 @@ from kvlab.analysis.comparison import restore
 from kvlab.jobs.rerun_restored import given_back
 from kvlab.requests.restore import Return
 from kvlab.trace import Run, open_run
-from kvlab.trace.rerun_request import choice_of
+from kvlab.trace.record import choice_of
 from kvlab.trace.restore_results import Found, Rescue
 from tests.synthetic.runs import write_synthetic_run
 
@@ -72,7 +72,7 @@ def test_heads_and_merges_have_sentences_of_their_own(run: Run):
 def test_nothing_found_is_said_with_how_much_was_tried(run: Run):
     rescue = known(run, found("tokens", Return(tokens=(1,)), 4, restores=False))
     assert "nothing that was tried in 7 reruns restores “48213”" in restore.sentence(rescue, run)
-    assert restore.found_table(rescue)["outcome"].tolist() == ["not even all of it restores the answer"]
+    assert restore.search_table(rescue)["outcome"].tolist() == ["not even all of it restores the answer"]
 
 
 def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
@@ -85,6 +85,6 @@ def test_a_run_made_of_the_result_is_named_by_what_differs(run: Run):
 
 def test_the_estimate_follows_the_speed_of_the_run(run: Run, tmp_path: Path):
     slow = run.record.model_copy(update={"decode_tokens_per_second": 1.0, "seconds_prefill": 3.0})
-    assert restore.seconds_ahead(Run(run.path, slow), 40) == pytest.approx(2 * 3.0 + 44 * slow.max_new_tokens)
+    assert restore.estimate_seconds(Run(run.path, slow), 40) == pytest.approx(2 * 3.0 + 44 * slow.max_new_tokens)
     untimed = slow.model_copy(update={"decode_tokens_per_second": None})
-    assert restore.seconds_ahead(Run(run.path, untimed), 40) is None
+    assert restore.estimate_seconds(Run(run.path, untimed), 40) is None

@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 from kvlab.analysis.lineage import NEVER, State, fold, states_at
 from kvlab.analysis.lineage.mosaic import MAX_CELLS, mosaic, state_counts
 from kvlab.analysis.lineage.states import regions, regions_at
-from kvlab.analysis.lineage.tables import check, event_steps, events_with_texts, slot_table, token_fates, token_texts
-from kvlab.analysis.lineage.tree import lineage_tree, members, merged_count, merged_slots
+from kvlab.analysis.lineage.tables import (
+    check_slots,
+    event_steps,
+    events_with_texts,
+    lineage_tree,
+    members,
+    merged_count,
+    merged_slots,
+    slot_table,
+    token_texts,
+)
 from kvlab.trace import open_run
 from tests.synthetic.runs import write_synthetic_run
 
@@ -54,7 +63,7 @@ def test_every_step_equals_the_replay(history: tuple):
         owner = lineage.owners(step)
         assert {pivot: set(np.flatnonzero(owner == pivot)) for pivot in np.flatnonzero(lineage.alive(step))} == slots
         assert lineage.votes(step).sum() == sum(len(tokens) for tokens in slots.values())
-    assert check(lineage, steps)["agree"].all()
+    assert check_slots(lineage, steps)["agree"].all()
 
 
 @settings(max_examples=120, deadline=None)
@@ -110,7 +119,7 @@ def synthetic(root: Path, **options: object) -> tuple:
 @pytest.mark.parametrize("method", ["full", "h2o", "keepkv", "zsmerge", "pool"])
 def test_recorded_slots_and_votes_agree_with_the_fold(tmp_path: Path, method: str):
     _run, events, steps, lineage, _ = synthetic(tmp_path, method=method, prompt_tokens=60, steps=12)
-    assert check(lineage, steps)["agree"].all()
+    assert check_slots(lineage, steps)["agree"].all()
     if method in ("keepkv", "zsmerge"):
         last = events.drop_duplicates("target", keep="last").set_index("target")["votes_after"]
         votes = lineage.votes(int(lineage.steps[-1]))
@@ -147,11 +156,9 @@ def test_tables_say_where_each_token_is(tmp_path: Path):
         order = sorted(slots.to_dict("records"), key=lambda slot: (-slot["votes"], -slot["mass"], slot["position"]))
         shown = slot_table(lineage, texts, step, masses, few)
         assert shown.to_dict("records") == sorted(order[:few], key=lambda slot: slot["position"])
-    fates = token_fates(lineage, texts, step)
-    assert len(fates) == 84
-    absorbed = fates[fates["state"] == "absorbed"]
-    assert absorbed["left at step"].le(step).all()
-    assert set(absorbed["slot"]) <= set(slots["position"])
+    absorbed = states_at(lineage, step) == State.ABSORBED
+    assert (lineage.leave[absorbed] <= step).all()
+    assert set(lineage.owners(step)[absorbed]) <= set(slots["position"])
     here = events[events["step"] == step]
     told = events_with_texts(here, texts)
     assert told["source"].tolist() == here["source"].tolist()

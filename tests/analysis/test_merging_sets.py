@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis.similarity.consecutive_sets import consecutive_sets, set_count
+from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.methods.settlers.merging.consecutive import find_sets, nearness
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.analysis.comparison import repeats
-from kvlab.analysis.comparison.repeats import Batch, batch_of, judged, sign_test
+from kvlab.analysis.comparison.repeats import Batch, build_batch, repeat_table, sign_test
 from kvlab.common.errors import UserError
 from kvlab.figures import repeats as figures
 from kvlab.requests.repeats import Planting, Repeat
@@ -47,7 +47,7 @@ def batch() -> Batch:
         prompt_table(number, {method: names[hit] for method, hit in zip(RIGHTS, row, strict=True)})
         for number, row in enumerate(rows, start=1)
     ]
-    return batch_of(tables)
+    return build_batch(tables)
 
 
 def test_a_cell_has_its_share_its_interval_and_its_count(batch: Batch):
@@ -66,9 +66,9 @@ def test_a_cell_has_its_share_its_interval_and_its_count(batch: Batch):
 
 def test_repeats_that_have_not_ended_do_not_count(batch: Batch):
     unfinished = prompt_table(10, dict.fromkeys(RIGHTS, "unfinished"), "unfinished")
-    more = batch_of([batch.prompts, unfinished])
+    more = build_batch([batch.prompts, unfinished])
     assert more.cells["n"].tolist() == [9, 9, 9]
-    none = batch_of([unfinished])
+    none = build_batch([unfinished])
     assert none.cells["n"].tolist() == [0, 0, 0]
     assert repeats.ranked(none.cells)[0] == []
     assert {reason for _, reason in repeats.ranked(none.cells)[1]} == {"no repeat has ended"}
@@ -91,7 +91,7 @@ def test_the_most_often_right_goes_first_and_nothing_is_left_out_without_a_reaso
 def test_what_is_told_apart_rests_on_the_same_prompts(batch: Batch):
     ((group,), _) = repeats.ranked(batch.cells)
     first = group.iloc[0]["method"]
-    for rival in repeats.told_apart(batch, group).itertuples():
+    for rival in repeats.compare_with_best(batch, group).itertuples():
         other = rival.label.split()[0]
         pairs = list(zip(RIGHTS[first], RIGHTS[other], strict=True))
         assert (rival.first, rival.other) == (pairs.count((1, 0)), pairs.count((0, 1)))
@@ -113,7 +113,7 @@ def test_the_sign_test_counts_the_splits_that_are_as_uneven(ahead: int, behind: 
 
 def test_the_reading_names_no_best_where_none_is_right(batch: Batch):
     assert "Most often right, for the fewest bytes: " in figures.read_board(batch)
-    none = batch_of([prompt_table(number, dict.fromkeys(RIGHTS, "wrong")) for number in (1, 2)])
+    none = build_batch([prompt_table(number, dict.fromkeys(RIGHTS, "wrong")) for number in (1, 2)])
     assert "Most often right" not in figures.read_board(none)
     assert "No cell is right on any" in figures.read_board(none)
 
@@ -121,7 +121,7 @@ def test_the_reading_names_no_best_where_none_is_right(batch: Batch):
 def test_cells_say_share_and_interval_and_one_prompt_says_none(batch: Batch):
     words = figures.share_words(batch.cells.iloc[0])
     assert words.startswith("8 of 9 (89 %, ")
-    assert figures.share_words(batch_of([batch.prompts[batch.prompts["number"] == 1]]).cells.iloc[0]) == "1 of 1"
+    assert figures.share_words(build_batch([batch.prompts[batch.prompts["number"] == 1]]).cells.iloc[0]) == "1 of 1"
 
 
 def test_the_figure_carries_its_cell_with_every_mark(batch: Batch):
@@ -139,7 +139,7 @@ def test_the_strip_of_a_cell_is_the_mean_over_the_prompts_whose_fact_was_followe
         prompt_table(number, {"h2o": "wrong"}).assign(kept=kept, merged=merged, dropped=dropped)
         for number, (kept, merged, dropped) in enumerate(shares, start=1)
     ]
-    batch = batch_of(tables)
+    batch = build_batch(tables)
     (cell,) = batch.cells.itertuples()
     assert cell.traced == 2
     assert (cell.kept, cell.merged, cell.dropped) == pytest.approx((0.3, 0.225, 0.475))
@@ -148,7 +148,7 @@ def test_the_strip_of_a_cell_is_the_mean_over_the_prompts_whose_fact_was_followe
     ends = [trace.base[0] + trace.x[0] for trace in strips]
     assert [trace.base[0] for trace in strips[1:]] == pytest.approx(ends[:-1]), "one after the other"
     assert "mean over 2 prompts" in figures.read_board(batch)
-    assert "not recorded" in figures.read_board(batch_of(tables[2:])), "and without any it says so"
+    assert "not recorded" in figures.read_board(build_batch(tables[2:])), "and without any it says so"
 
 
 def test_a_repeat_is_judged_by_its_own_answer_and_another_comparison_is_refused(tmp_path: Path):
@@ -160,14 +160,14 @@ def test_a_repeat_is_judged_by_its_own_answer_and_another_comparison_is_refused(
         open_run(write_synthetic_run(tmp_path, method=method, repeat=repeat, answer=answer, **options))
         for method in ("full", "h2o")
     ]
-    table = judged(runs)
+    table = repeat_table(runs)
     assert (table["reference"] == "right").all()
     fates = table.set_index("method")[["kept", "merged", "dropped"]].astype(float)
     assert fates.sum(axis=1).tolist() == pytest.approx([1.0, 1.0])
     assert fates.loc["full", "kept"] == 1.0
     assert table[["number", "of", "depth", "wording", "draw"]].drop_duplicates().values.tolist() == [[2, 3, 0.4, 2, 5]]
-    with pytest.raises(UserError, match="no repeat"):
-        judged([plain])
+    with pytest.raises(UserError, match="not part of a batch"):
+        repeat_table([plain])
 
 
 def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
@@ -179,14 +179,14 @@ def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
         tables.append(
             table.assign(mean_kl=[0.0, *(values[number] for values in distances.values())], live_bytes=1000.0)
         )
-    batch = batch_of(tables)
+    batch = build_batch(tables)
     assert not batch.is_asked
     assert batch.cells["mean_kl"].tolist() == pytest.approx([0.2, 0.5])
     assert (batch.cells["n"].tolist(), batch.cells["ended"].tolist()) == ([0, 0], [6, 6])
     assert batch.cells["wrong"].tolist() == [0, 0] and batch.cells["share"].isna().all()
     ((group,), left) = repeats.ranked(batch.cells)
     assert group["method"].tolist() == ["h2o", "snapkv"] and left == []
-    (rival,) = repeats.told_apart(batch, group).itertuples()
+    (rival,) = repeats.compare_with_best(batch, group).itertuples()
     assert (rival.n, rival.first, rival.other) == (6, 6, 0) and rival.p == pytest.approx(2 / 2**6)
     for theme in ("light", "dark"):
         (points,) = figures.closeness(batch.cells, theme).data
@@ -197,7 +197,7 @@ def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
 
 def test_prompts_with_and_without_an_answer_share_only_what_was_asked():
     asked = [prompt_table(number, {"h2o": kind}) for number, kind in ((1, "right"), (2, "wrong"))]
-    batch = batch_of([*asked, prompt_table(3, {"h2o": repeats.NOT_ASKED}, repeats.NOT_ASKED)])
+    batch = build_batch([*asked, prompt_table(3, {"h2o": repeats.NOT_ASKED}, repeats.NOT_ASKED)])
     (cell,) = batch.cells.itertuples()
     assert (cell.n, cell.ended, cell.right, cell.share) == (2, 3, 1, 0.5)
     assert cell.mean_kl == pytest.approx(0.2)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvlab.analysis.blocks import block_edges, block_means
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.outlines import merge_sets, outlines
+from kvlab.analysis.similarity.float16 import block_edges, block_means
+from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
 from kvlab.common.errors import UserError
 
 

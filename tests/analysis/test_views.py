@@ -16,11 +16,11 @@ from kvlab.analysis.comparison import difference
 from kvlab.analysis.comparison.cost import instrument_cost, memory_stack
 from kvlab.analysis.comparison.facts import FATES, fact_fates
 from kvlab.analysis.lineage import Lineage, fold, influence
+from kvlab.analysis.lineage.fold import step_labels, steps_with_events
 from kvlab.analysis.lineage.states import State, states_at
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.analysis.similarity import clusters
-from kvlab.analysis.similarity.consecutive_sets import consecutive_sets, set_count
-from kvlab.analysis.steps import step_words, steps_with_events
+from kvlab.analysis.similarity import merge_sets
+from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.common.errors import UserError
 from kvlab.figures import board as boards
 from kvlab.figures import cost as costs
@@ -163,7 +163,8 @@ def test_the_map_has_the_mean_of_every_layer_and_step(runs: dict[str, Run]):
     steps = runs["h2o"].steps
     table = regret.regret_map(steps)
     assert table.loc[1, 5] == pytest.approx(steps.query("layer == 1 and step == 5")["regret"].mean(), rel=1e-5)
-    assert regret.worst_step(regret.regret_over_steps(steps, runs["h2o"].tokens)) == table.mean().idxmax()
+    over_steps = regret.regret_over_steps(steps, runs["h2o"].tokens)
+    assert over_steps.loc[over_steps["mean"].idxmax(), "step"] == table.mean().idxmax()
 
 
 @given(st.lists(st.integers(0, 9), min_size=3, max_size=12))
@@ -199,8 +200,8 @@ def test_difference_is_symmetric_and_none_with_itself(runs: dict[str, Run]):
 
 
 def test_two_runs_that_write_the_same_never_part(runs: dict[str, Run]):
-    assert difference.where_they_part(runs["h2o"], runs["h2o"])["each_other"] is None
-    other = difference.where_they_part(runs["full"], runs["h2o"])
+    assert difference.divergences(runs["h2o"], runs["h2o"])["each_other"] is None
+    other = difference.divergences(runs["full"], runs["h2o"])
     assert other["a"] is None and other["each_other"] == other["b"]
 
 
@@ -290,24 +291,25 @@ def test_the_plane_keeps_what_varies_and_heads_that_do_not_differ_are_one_group(
 def test_outlined_sets_are_the_sets_of_more_than_one_token(vectors: np.ndarray, threshold: float):
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
     anchor = consecutive_sets(unit, threshold)
-    sets = clusters.spans(anchor)
+    sets = merge_sets.spans(anchor)
     assert 30 - (sets["size"] - 1).sum() == set_count(anchor)
     for row in sets.itertuples():
         assert (anchor[row.start : row.stop] == row.stop - 1).all()
-    shown = clusters.as_outlines(anchor, (0, 30))
+    shown = merge_sets.as_outlines(anchor, (0, 30))
     assert len(shown) == len(sets) and (shown["start"] == shown["pivot_start"]).all()
 
 
 def test_a_looser_threshold_never_reports_fewer_tokens_than_there_are(runs: dict[str, Run]):
-    table = clusters.at_thresholds(runs["keepkv"].keys(0, 0)[0])
-    assert (table["slots"] <= 92).all() and table["slots"].iloc[0] <= table["slots"].iloc[-1]
+    unit = runs["keepkv"].keys(0, 0)[0]
+    slots = [set_count(consecutive_sets(unit, threshold)) for threshold in (0.5, 0.95)]
+    assert slots[0] <= slots[1] <= 92
 
 
 def test_steps_know_their_events_and_words(runs: dict[str, Run]):
     run = runs["h2o"]
     steps, events = steps_with_events(run.steps)
     assert steps == list(range(13)) and set(events) == set(run.events["step"]) - {0}
-    words = step_words(run.tokens, run.record.prompt_tokens, steps)
+    words = step_labels(run.tokens, run.record.prompt_tokens, steps)
     assert words[0] == "the prompt was read" and len(words) == 13
     assert steps_with_events(runs["full"].steps)[1] == []
 

@@ -13,6 +13,7 @@ from kvlab.atlas.scores import Arm, Experiment
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import ROWS, canonical_json
 from kvlab.methods import make_method
+from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from tests.atlas.test_scores import row
 
@@ -45,7 +46,7 @@ def evaluated(
 
 def can_be_run(experiment: Experiment, root: Path) -> None:
     """The experiment's command parses, and every method it names can be made with its options."""
-    words = shlex.split(experiment.needs(Sources(root)).command)
+    words = shlex.split(command_line(experiment.needs(Sources(root)).measurement))
     assert words[:2] == ["kvlab", "eval"]
     options = dict(zip(words[2::2], words[3::2], strict=True))
     request = parse_request(

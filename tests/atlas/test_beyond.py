@@ -14,6 +14,7 @@ from kvlab.atlas.claims import head_shares
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.methods import make_method
+from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from tests.atlas.claims.frames import rows as heads
 from tests.atlas.test_scores import row
@@ -77,7 +78,7 @@ def test_what_was_asked_in_sight_says_nothing_of_what_was_not(tmp_path: Path) ->
 
 @pytest.mark.parametrize("contest", CONTESTS, ids=lambda one: one.slug)
 def test_the_command_of_a_claim_can_be_run(contest: Contest, tmp_path: Path) -> None:
-    words = shlex.split(contest.experiment.needs(Sources(tmp_path)).command)
+    words = shlex.split(command_line(contest.experiment.needs(Sources(tmp_path)).measurement))
     options = dict(zip(words[2::2], words[3::2], strict=True))
     assert options["--question-aware"] == ("no" if contest.unseen else "yes")
     request = parse_request(

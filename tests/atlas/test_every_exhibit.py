@@ -13,6 +13,7 @@ import pytest
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find, of_paper
 from kvlab.common.errors import UserError
+from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import open_run
 from kvlab.trace.schema import TABLES
@@ -95,8 +96,8 @@ def test_without_a_run_an_exhibit_says_what_it_needs(exhibit: Exhibit, nothing: 
         assert isinstance(drawn, tuple)
         return
     assert isinstance(drawn, Needs)
-    assert shlex.split(drawn.command)[0] == "kvlab"
-    assert "--out" in shlex.split(drawn.command)
+    assert shlex.split(command_line(drawn.measurement))[0] == "kvlab"
+    assert "--out" in shlex.split(command_line(drawn.measurement))
     assert drawn.sentence.endswith(".")
 
 
@@ -118,7 +119,7 @@ def test_drawing_is_pure_and_shows_something(exhibit: Exhibit, recorded: Sources
     choice = Choice(layer=1, head=1, step=8, token=20)
     drawn = exhibit.draw(recorded, choice, theme)
     if isinstance(drawn, Needs):
-        assert drawn.command.startswith("kvlab ")
+        assert command_line(drawn.measurement).startswith("kvlab ")
         return
     again = exhibit.draw(Sources(Path(recorded.root), recorded.run, recorded.runs), choice, theme)
     assert isinstance(again, tuple)
@@ -150,7 +151,7 @@ def test_every_stated_command_names_a_folder_that_the_dashboard_reads(nothing: S
     for exhibit in EXHIBITS:
         drawn = exhibit.draw(nothing, Choice(), "light")
         if isinstance(drawn, Needs):
-            words = shlex.split(drawn.command)
+            words = shlex.split(command_line(drawn.measurement))
             out = Path(words[words.index("--out") + 1])
             below = {"eval": ("eval",), "bench": ("bench",)}.get(words[1], ())
             assert out.is_relative_to(nothing.root.joinpath(*below)), exhibit.key

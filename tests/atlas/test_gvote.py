@@ -16,6 +16,7 @@ from kvlab.atlas.scores import Experiment
 from kvlab.engine.compare import compare
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, RunWriter, open_run
 from tests.atlas.claims.frames import six_times
@@ -68,7 +69,7 @@ def test_runs_without_a_probe_name_the_command(synthetic: Sources, tmp_path: Pat
     for sources in (Sources(tmp_path), Sources(tmp_path, synthetic.runs[1], synthetic.runs[1:])):
         found = find("gvote", slug).draw(sources, Choice(), "light")
         assert isinstance(found, Needs)
-        assert "gvote" in found.command
+        assert "gvote" in command_line(found.measurement)
 
 
 # figure 2

@@ -19,6 +19,7 @@ from kvlab.cache import make_cache
 from kvlab.engine.compare import compare
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
 from tests.atlas.claims.frames import six_times
@@ -76,7 +77,7 @@ def test_every_run_exhibit_is_drawn_from_a_recorded_comparison(recorded: Sources
 def test_without_a_run_the_command_is_named(tmp_path: Path, slug: str):
     found = find("keepkv", slug).draw(Sources(tmp_path), Choice(), "light")
     assert isinstance(found, Needs)
-    assert found.command.startswith("kvlab compare")
+    assert command_line(found.measurement).startswith("kvlab compare")
 
 
 # figure 1

@@ -22,6 +22,7 @@ from kvlab.atlas.kvmerger.recorded import evicted_as_well
 from kvlab.atlas.registry import find
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
 from tests.atlas.claims.frames import six_times
@@ -79,15 +80,15 @@ def test_without_keys_it_says_what_would_make_them(slug: str, tmp_path: Path) ->
     for sources in (Sources(root=tmp_path), Sources(root=tmp_path, run=light, runs=(light,))):
         found = find("kvmerger", slug).draw(sources, Choice(), "light")
         assert isinstance(found, Needs)
-        assert found.command.startswith("kvlab compare")
-        assert "--level full" in found.command
+        assert command_line(found.measurement).startswith("kvlab compare")
+        assert "--level full" in command_line(found.measurement)
 
 
 @pytest.mark.parametrize("slug", RUN_BASED)
 def test_figures_say_where_they_come_from(slug: str, sources: Sources) -> None:
     for figure in drawn(slug, sources):
         assert figure.figure.layout.title.text
-        assert any(run.record.run_id in figure.origin for run in sources.runs)
+        assert any(run.record.run_id in figure.origin.all_run_ids for run in sources.runs)
         assert len(figure.frame)
         assert "nan" not in figure.reading
         assert figure.claim is None or any(character.isdigit() for character in figure.claim.finding)

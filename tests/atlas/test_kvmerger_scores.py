@@ -19,6 +19,7 @@ from kvlab.bench.rows import Row, to_table
 from kvlab.cli import commands
 from kvlab.evaluate.results.rows import ROWS, canonical_json
 from kvlab.methods import make_method
+from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 
 EVALUATED = ("fig-3c", "fig-5", "tab-1", "tab-3", "tab-4", "tab-5", "tab-6")
@@ -144,7 +145,7 @@ def test_the_stated_command_is_one_that_eval_takes(slug: str, tmp_path: Path, mo
     monkeypatch.setattr("kvlab.evaluate.harness.evaluate", record)
     needs = find("kvmerger", slug).draw(Sources(tmp_path), Choice(), "light")
     assert isinstance(needs, Needs)
-    outcome = CliRunner().invoke(commands, shlex.split(needs.command)[1:])
+    outcome = CliRunner().invoke(commands, shlex.split(command_line(needs.measurement))[1:])
     assert outcome.exit_code == 0, outcome.output
     ((request, out),) = asked
     assert out.name == f"kvmerger-{slug}"

@@ -10,6 +10,7 @@ from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.registry import find
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import open_run
 
@@ -24,7 +25,7 @@ def test_windows_are_drawn_where_they_merge(pooling: str, tiny_model_folder: Pat
     found = find("pyramid-pool", "fig-4").draw(Sources(root=tmp_path, runs=runs), Choice(), "light")
     if pooling == "best":
         assert isinstance(found, Needs)
-        assert "pooling=mean" in found.command
+        assert "pooling=mean" in command_line(found.measurement)
         return
     assert not isinstance(found, Needs)
     assert found[0].claim is not None

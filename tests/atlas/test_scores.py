@@ -18,6 +18,7 @@ from kvlab.atlas.papers import COLUMNS, grey_table, paper_values
 from kvlab.atlas.scores import Experiment, arms, gap
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import ROWS, canonical_json
+from kvlab.requests.measurement import command_line
 from kvlab.results.score_tables import means_over_tasks, option_column
 from kvlab.results.sources import Sources
 
@@ -63,7 +64,7 @@ def test_scores_are_means_of_the_arms_that_were_asked_for(sources: Sources):
     assert first["kept"] == 0.25
     assert first["asked"] == "20 %"
     origin = "evaluation mine · mini (dddddddddddd) · 4 prompts · cpu: x · torch 2.13"
-    assert SWEEP.origin(sources) == f"{origin} · under kvlab's default settings, not preset=paper"
+    assert str(SWEEP.origin(sources)) == f"{origin} · under kvlab's default settings, not preset=paper"
 
 
 def test_an_option_becomes_a_column_and_tasks_a_mean(sources: Sources):
@@ -108,7 +109,7 @@ def test_rows_of_other_budgets_are_left_out_where_only_the_asked_ones_count(sour
 def test_the_command_says_what_it_means(tmp_path: Path):
     needs = SWEEP.needs(Sources(tmp_path))
     assert isinstance(needs, Needs)
-    words = shlex.split(needs.command)
+    words = shlex.split(command_line(needs.measurement))
     assert words[:2] == ["kvlab", "eval"]
     options = dict(zip(words[2::2], words[3::2], strict=True))
     assert options["--out"] == str(tmp_path / "eval" / "sweep")
@@ -124,7 +125,7 @@ def test_the_command_says_what_it_means(tmp_path: Path):
 
 def test_the_command_for_the_papers_own_data_can_be_read(tmp_path: Path):
     needs = SWEEP.on_paper_data(Sources(tmp_path), "some/model", "longbench=qasper.jsonl", "summaries=xsum.jsonl")
-    words = shlex.split(needs.command)
+    words = shlex.split(command_line(needs.measurement))
     options = [(words[place], words[place + 1]) for place in range(2, len(words), 2)]
     assert ("--tasks", "") in options
     request = parse_request(

@@ -21,6 +21,7 @@ from kvlab.atlas.shipped_exhibits import drawn, merged
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
+from kvlab.requests.measurement import ExhibitFill
 from kvlab.results.shipped import Shipped, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
@@ -62,9 +63,9 @@ def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
             assert ships.cards[exhibit.key, "dark"].picture == thumbnail(own[0].figure, "dark")
             assert list(one.frame) == list(other.frame)
             assert len(one.frame) == len(other.frame)
-            assert (one.name, one.reading, one.origin) == (other.name, other.reading, other.origin)
+            assert (one.name, one.reading, str(one.origin)) == (other.name, other.reading, str(other.origin))
             # Whoever measured it had another folder.
-            assert (one.claim and replace(one.claim, settle="")) == other.claim
+            assert (one.claim and replace(one.claim, settle=None)) == other.claim
 
 
 def test_what_one_run_of_a_prompt_alone_shows_is_found(packed: tuple[Sources, Shipped]):
@@ -128,8 +129,8 @@ def test_own_data_stands_and_what_ships_fills_what_it_lacks(packed: tuple[Source
     _, ships = packed
     exhibit = exhibits("keepkv/fig-2a")[0]
     empty = Sources(Path("nowhere"))
-    shown = merged(exhibit, Needs("Nothing.", "kvlab"), ships, empty, "light")
-    assert isinstance(shown, tuple) and shown[0].origin.startswith("shipped with kvlab")
+    shown = merged(exhibit, Needs("Nothing.", ExhibitFill("beyond/tab-1", Path("runs"))), ships, empty, "light")
+    assert isinstance(shown, tuple) and str(shown[0].origin).startswith("shipped with kvlab")
     claim = Claim("It is so.", HOLDS, "0.8", Basis(8))
 
     class Decided(Shipped):
@@ -152,7 +153,7 @@ def test_own_data_stands_and_what_ships_fills_what_it_lacks(packed: tuple[Source
 def test_what_ships_is_of_mini_and_says_nothing_of_another_model(packed: tuple[Sources, Shipped]):
     sources, ships = packed
     assert sources.model != "mini"
-    needs = Needs("Nothing.", "kvlab")
+    needs = Needs("Nothing.", ExhibitFill("beyond/tab-1", Path("runs")))
     assert merged(exhibits("keepkv/fig-2a")[0], needs, ships, sources, "light") is needs
 
 

@@ -14,6 +14,7 @@ from kvlab.atlas.benchmarks import bench_origin
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.figures.base.palette import Theme
+from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import open_run
@@ -51,11 +52,12 @@ def test_an_empty_folder_has_no_results(tmp_path: Path):
 def test_a_benchmark_says_its_device_size_and_versions():
     measured = {"name": "first", "device": "cpu", "dtype": "float32", "scale": 16, "shorten": 8, "repeats": 3}
     rows = pd.DataFrame([measured | {"versions": '{"kvlab": "0.1.0", "torch": "2.13.0"}'}])
-    assert bench_origin(rows) == (
+    assert str(bench_origin(rows)) == (
         "benchmark first · cpu · float32 · 1/16 of the layers and width, 1/8 of the tokens · medians of 3 repeats · "
         "kvlab 0.1.0, torch 2.13.0"
     )
-    assert bench_origin(rows.assign(scale=1, shorten=1, versions="")).endswith("· full size · medians of 3 repeats")
+    whole = bench_origin(rows.assign(scale=1, shorten=1, versions=""))
+    assert str(whole).endswith("· full size · medians of 3 repeats")
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +119,9 @@ def test_what_a_comparison_lacks_is_asked_of_it_once(tmp_path: Path):
         assert sources.run is not None
         asked.append(sources.run.record.comparison_id)
         found = sources.run_of("keepkv")
-        return (
-            Needs("Nothing.", "")
-            if found is None
-            else (Drawn("one", go.Figure(), pd.DataFrame(), "", found.path.name),)
-        )
+        if found is None:
+            return Needs("Nothing.")
+        return (Drawn("one", go.Figure(), pd.DataFrame(), "", Provenance(found.path.name)),)
 
     exhibit = replace(exhibit_of("run"), slug="of-this-test", drawing=draw)
     for _ in range(3):
@@ -130,7 +130,7 @@ def test_what_a_comparison_lacks_is_asked_of_it_once(tmp_path: Path):
     name = write_synthetic_run(tmp_path, method="keepkv", comparison_id="new", **small).name
     drawn = exhibit.draw(Sources(tmp_path, here, [here]), Choice(), "light")
     assert not isinstance(drawn, Needs)
-    assert drawn[0].origin == name
+    assert drawn[0].origin.source == name
 
 
 def test_results_are_read_once_for_all_readers_and_again_when_a_file_is_new(tmp_path: Path):

@@ -144,7 +144,7 @@ def test_what_is_drawn_from_a_run_says_that_it_is_one_prompt(recorded: Sources, 
         assert key in NOT_IN_SYNTHETIC_RUNS, found
         return
     for one in found:
-        assert "one prompt" in one.origin
+        assert "one prompt" in str(one.origin)
         if one.claim is not None:
             assert one.claim.finding.startswith("One prompt"), one.claim.finding
 
@@ -220,4 +220,4 @@ def test_a_benchmark_says_that_its_numbers_are_medians_of_repeats(tmp_path: Path
     (one,) = drawn("zsmerge/fig-3", Sources(tmp_path))
     assert one.claim is not None
     assert one.claim.finding.startswith("Medians of 5 repeats. ")
-    assert "medians of 5 repeats" in one.origin
+    assert "medians of 5 repeats" in str(one.origin)

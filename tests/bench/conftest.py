@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.bench import peaks
+from kvlab.bench import device_memory
 from kvlab.bench.bench import Bench
+from kvlab.bench.device_memory import Peaks
 from kvlab.bench.models import BenchModel, open_model
-from kvlab.bench.peaks import Peaks
 from kvlab.bench.request import make_request
 
 
 @pytest.fixture(autouse=True)
 def quick_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peaks, "COPY_BYTES", {"cpu": 2**20})
-    monkeypatch.setattr(peaks, "MATRIX_SIDE", {"cpu": 64})
+    monkeypatch.setattr(device_memory, "COPY_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(device_memory, "MATRIX_SIDE", {"cpu": 64})
 
 
 @pytest.fixture(scope="session")

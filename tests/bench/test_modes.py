@@ -12,8 +12,8 @@ import torch
 from kvlab.bench import harness
 from kvlab.bench.bench import Bench
 from kvlab.bench.competitors import SlotContender
+from kvlab.bench.device_memory import Peaks, measure_peaks
 from kvlab.bench.modes import MEASURE
-from kvlab.bench.peaks import Peaks, measure_peaks
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import SCHEMA, ResultFile, Row, read_rows
 from kvlab.requests.compare import MethodChoice
@@ -117,9 +117,9 @@ def test_memory_that_runs_out_is_a_row_in_every_mode(bench, monkeypatch: pytest.
     def no_room(*_: object, **__: object) -> None:
         raise MemoryError("needs 9.0 GiB, 1.0 GiB may be used")
 
-    for module in ("contenders", "modes.overhead", "modes.compress"):
+    for module in ("competitors", "modes.overhead", "modes.compress"):
         monkeypatch.setattr(f"kvlab.bench.{module}.make_cache", no_room)
-    for mode in MEASURE:  # mode pages has no model
+    for mode in MEASURE:
         rows = measured(bench(mode=mode, choices=CHOICES[:1], new_tokens=4))
         own = [row for row in rows if row.method == "h2o"]
         assert own, mode

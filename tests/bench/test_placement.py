@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.bench.bench import Bench
+from kvlab.bench.device_memory import Peaks
 from kvlab.bench.fill import fill
 from kvlab.bench.models import open_model
 from kvlab.bench.modes import MEASURE
-from kvlab.bench.peaks import Peaks
 from kvlab.bench.request import make_request
 from kvlab.cache import make_cache
 from kvlab.cli import commands

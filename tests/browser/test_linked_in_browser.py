@@ -13,7 +13,7 @@ import pytest
 
 from kvlab.analysis.lineage import Lineage, fold, states_at
 from kvlab.analysis.lineage.decision import decision
-from kvlab.analysis.lineage.decision import played as analysed
+from kvlab.analysis.lineage.decision import replay as analysed
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.trace import Run, open_run
 from tests.browser.received import Received

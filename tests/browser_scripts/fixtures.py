@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from app.components.binary_payload import pack
+from app.components.payload import packed
 from app.components.tilemap import quantised
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.states import states_at
@@ -57,7 +57,7 @@ def fixtures() -> dict[str, Any]:
     steps = lineage.steps.tolist()
     return {
         "payload": {
-            "bytes": _base64(pack(PAYLOAD)),
+            "bytes": _base64(packed(PAYLOAD)),
             "data": {name: _plain(value) for name, value in PAYLOAD.items()},
         },
         "tile": {"bytes": _base64(quantised(COSINES).tobytes()), "values": quantised(COSINES).ravel().tolist()},

@@ -67,7 +67,7 @@ def compare(tiny_model_folder: Path, tmp_path: Path) -> Callable[..., str]:
         ("--record", "every=" + "9" * 5000, "What to record"),
         ("--methods", "exactmerge:ridge=1e-300", "ridge"),
         ("--methods", "snapkv:kernel=100000001", "1025"),
-        ("--methods", "zsmerge:recent=.9:residual=.9", "shares of one budget"),
+        ("--methods", "zsmerge:recent=.9:residual=.9", "share one budget"),
         ("--methods", "compose:settle=h2o", "settle 'evict'"),
         ("--budgets", "9" * 5000, "The budget"),
         ("--budgets", ENDLESS, "The budget"),

@@ -77,8 +77,8 @@ def test_bad_lines_are_named_by_number_and_the_status_says_so(tmp_path):
         ("x.csv", "a,b\n1,2\n", [], r"no benchmark that kvlab knows \(its fields: a, b\)"),
         ("x.jsonl", '{"a": 1}', ["--loader", "squad"], "There is no loader called 'squad'"),
         ("x.jsonl", '{"a": 1}', ["--loader", "ruler"], "no usable line"),
-        ("x.txt", "words", ["--max-prompt", "3"], "--max-prompt takes a whole number from 8 on"),
-        ("x.txt", "words", ["--cut", "top"], "--cut is one of start, middle, end"),
+        ("x.txt", "words", ["--max-prompt", "3"], "--max-prompt takes a whole number of at least 8"),
+        ("x.txt", "words", ["--cut", "top"], "--cut takes start, middle, end"),
         ("x.txt", "words", ["--model", "/no/such/folder"], "no/such"),
     ],
 )
@@ -94,7 +94,7 @@ def test_what_cannot_be_checked_is_one_sentence(tmp_path, name, content, options
 def test_an_answer_that_fills_the_window_is_a_note(folder):
     found = checked(f"{folder}/aime24.jsonl:max_new_tokens=90000:metric=f1")
     assert found["most"] == 0
-    assert "90,000 tokens for the answer do not fit the model's window" in found["notes"][0]
+    assert "90,000 tokens for the answer do not fit the model's context window" in found["notes"][0]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\0b"])

@@ -12,8 +12,8 @@ import typer
 
 from kvlab.cli import commands
 from kvlab.methods import make_method, registered
-from kvlab.methods.core.method import made
-from kvlab.requests.method_spec import parse_named
+from kvlab.methods.core.method import build_method
+from kvlab.requests.method_spec import parse_spec
 from kvlab.tasks.registry import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def examples(text: str) -> Iterator[str]:
 @pytest.mark.parametrize(("where", "text"), TEXTS, ids=[where for where, _ in TEXTS])
 def test_every_example_is_accepted(where: str, text: str):
     for example in examples(text):
-        name, values = parse_named(example)
+        name, values = parse_spec(example)
         known = {key: value for key, value in values.items() if not PLACEHOLDERS.fullmatch(str(value))}
         if name in registered():
             method = registered()[name]
@@ -64,4 +64,4 @@ def test_every_example_is_accepted(where: str, text: str):
 def test_examples_are_found_where_they_stand():
     found = {example for _, text in TEXTS for example in examples(text)}
     assert {"keepkv:preset=paper", "key_value:pairs=64", "snapkv:store=kivi4"} <= found and len(found) > 20
-    assert made(registered()["keepkv"], preset="paper")
+    assert build_method(registered()["keepkv"], preset="paper")

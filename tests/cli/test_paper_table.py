@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from kvlab.cli.eval import evaluate
-from kvlab.cli.options.table_export import table
+from kvlab.cli.options.tables import table
 from kvlab.common.errors import UserError
 from tests import benchmark_files as files
 
@@ -75,7 +75,7 @@ def test_missing_files_are_listed_with_where_to_get_them(ran, tiny_folder):
         (["--tasks", "needle"], "Name a folder for the results"),
         (["--tasks", "needle", "--out", "x", "--figure", "x.html"], "goes with --preset"),
         (["--tasks", "needle", "--out", "x", "--table", "x.pdf"], r"\.md or \.tex"),
-        (["--tasks", "needle", "--out", "x", "--cut", "top"], "--cut is one of start, middle, end"),
+        (["--tasks", "needle", "--out", "x", "--cut", "top"], "--cut takes start, middle, end"),
     ],
 )
 def test_what_cannot_be_asked_is_one_sentence(options, said):

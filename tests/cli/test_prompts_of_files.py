@@ -73,7 +73,11 @@ def test_a_length_that_cannot_hold_its_task_is_said_before_a_model_is_loaded(
 
 def test_the_form_s_question_about_lengths_is_answered_as_data() -> None:
     """None of which loads a model; what is no length of the model's is said too."""
-    for lengths, problem in (([512], ""), ([100], "100 tokens cannot hold"), ([9999], "do not fit the model's window")):
+    for lengths, problem in (
+        ([512], ""),
+        ([100], "100 tokens cannot hold"),
+        ([9999], "do not fit the model's context window"),
+    ):
         request = json.dumps({"tasks": [{"task": "needle"}, {"task": "key_value"}], "lengths": lengths})
         said = json.loads(CliRunner().invoke(commands, ["tasks", "--json", "--fits"], input=request).stdout)["problem"]
         assert problem in said and bool(problem) == bool(said)

@@ -27,7 +27,7 @@ from tests.families import EVERY, FAMILIES, padded_rows, tiny_model
 PROMPT, PADS, BUDGET = 24, 7, 0.3
 TURNS = (PROMPT, 3, 1, 1, 5, 1)  # tokens of each pass: prompt, append, decode, second turn, decode
 ALIBI = ("falcon-alibi", "falcon-alibi-grouped", "bloom", "mpt")
-NARROWED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma")
+SUPPORTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -51,13 +51,13 @@ def resolved(variant: Variant) -> dict[str, object]:
 def refusal(variant: Variant, family: str) -> str | None:
     """What is said where a variant cannot run on a family."""
     settings = resolved(variant)
-    if settings.get("prefill_saving") and EVERY[family][0] not in NARROWED:
-        return "prefill_saving cannot narrow"
+    if settings.get("prefill_saving") and EVERY[family][0] not in SUPPORTED_FAMILIES:
+        return "prefill_saving does not support"
     if family == "mistral-sliding" and variant.method != "full":
         return "there is nothing to compress"
     absorbs = variant.method == "less" or settings.get("settle") == "less"
     if family in ALIBI and absorbs:
-        return "tells distances by ALiBi"
+        return "uses ALiBi"
     if family == "gpt-oss" and absorbs:
         return "learned attention sinks"
     if family in ALIBI and settings.get("positions") == "cache":
@@ -123,7 +123,7 @@ def check(variant: Variant, compressed: CompressedCache, mask: Tensor, place: in
         assert (slots.live() <= layer.budget + on_top).all(), "over budget"
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
         assert (newest == tokens[:, None] - 1).all(), "the newest token must stay"
-        votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1) + layer.dropped
+        votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1) + layer.evicted_votes
         torch.testing.assert_close(votes, tokens[:, None].expand_as(votes).float(), msg="tokens without a slot")
         kept = slots.map(lambda tensor, valid=slots.valid: tensor[valid])
         assert all(torch.isfinite(t).all() for t in (kept.keys, kept.values, kept.log_mass)), "not finite"

@@ -124,7 +124,7 @@ class WithinBudget:
             assert (slots.live() <= layer.budget + on_top).all()
             newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
             assert (newest == layer.tokens_seen[:, None] - 1).all(), "the newest token must stay"
-            votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1) + layer.dropped
+            votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1) + layer.evicted_votes
             assert torch.allclose(votes, layer.tokens_seen[:, None].float()), "every token is in a slot or dropped"
         self.steps += 1
         if registered()[self.method].needs_budget:

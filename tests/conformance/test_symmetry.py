@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.methods import make_method
 from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
-from kvlab.methods.settlers.low_rank.less import Absorb
+from kvlab.methods.settlers.less import Absorb
 from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.models.load import prepare
 from kvlab.stores import NATIVE
@@ -123,4 +123,4 @@ def test_nothing_changes_while_everything_is_kept(variant: Variant) -> None:
     plain, _ = models()
     logits, compressed = talk(variant, plain, [0, 1, 2], budget=sum(TURNS))
     torch.testing.assert_close(logits, full_cache_logits(variant.changed.get("store", NATIVE)), rtol=0, atol=1e-4)
-    assert all((layer.dropped == 0).all() for layer in compressed.compressed_layers())
+    assert all((layer.evicted_votes == 0).all() for layer in compressed.compressed_layers())

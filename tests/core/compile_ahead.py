@@ -98,7 +98,7 @@ def some_work(kind: int, dtype: torch.dtype, head_dim: int, numbers: torch.dtype
         tokens_seen=many[0, :1],
         recent=many,
         sinks=many,
-        dropped=torch.zeros(1, HEADS),
+        evicted_votes=torch.zeros(1, HEADS),
         **own[kind],
     )
 

@@ -59,9 +59,9 @@ class Layer(HandLayer):
 
     def check_votes(self, tokens: int) -> None:
         """Every token seen is in a slot or was dropped."""
-        assert self.layer.dropped is not None
+        assert self.layer.evicted_votes is not None
         votes = self.slots.votes.masked_fill(~self.slots.valid, 0).sum(-1).float()
-        torch.testing.assert_close(votes + self.layer.dropped, torch.full_like(votes, tokens))
+        torch.testing.assert_close(votes + self.layer.evicted_votes, torch.full_like(votes, tokens))
 
 
 def prompt(seed: int, tokens: int, heads: int = 2, group: int = 1, batch: int = 1) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,6 +17,6 @@ def same_tables(ours: CompressedCache, theirs: CompressedCache, close: float = 1
             other = getattr(their.slots, name) if name in vars(their.slots) else their.slots.extra[name]
             if name != "score" or "ema" not in columns:  # that one is worked out when it is wanted
                 torch.testing.assert_close(column[there], other[there], rtol=close, atol=close, msg=name)
-        torch.testing.assert_close(our.dropped, their.dropped)
+        torch.testing.assert_close(our.evicted_votes, their.evicted_votes)
         for name, state in our.buckets[0].table.head_state.items():
             torch.testing.assert_close(state, their.buckets[0].table.head_state[name], rtol=close, atol=close)

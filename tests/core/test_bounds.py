@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from kvlab.common.errors import UserError
-from kvlab.methods.core.method import make_method, registered
-from kvlab.methods.core.number_bounds import LEAST, MOST, MOST_WHOLE
+from kvlab.methods.core.method import LEAST, MOST, MOST_WHOLE, make_method, registered
 
 
 def numbers() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -53,7 +52,7 @@ def test_no_number_goes_beyond(value: float) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "named"),
     [
-        ("zsmerge", {"recent": 0.9, "residual": 0.9}, "shares of one budget"),
+        ("zsmerge", {"recent": 0.9, "residual": 0.9}, "share one budget"),
         ("compose", {"settle": "h2o"}, "settle 'evict'"),
         ("compose", {"settle": "snapkv"}, "settle 'evict'"),
         ("chunkkv", {"kernel": 4}, "odd"),

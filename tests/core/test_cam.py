@@ -13,14 +13,14 @@ from torch import Tensor
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method
 from kvlab.methods.core.token_draws import uniform_draws
-from kvlab.methods.settlers.merging.spread import share_reaching, spread_forward
+from kvlab.methods.settlers.merging.value_merge import share_reaching, spread_forward
 from tests.core.layers import DIM
 from tests.core.merging import Layer, prompt
 
 TOKENS, BUDGET, SINKS = 50, 16, 3
 
 
-class OneByOne:
+class TokenByToken:
     """One head: values merged by the formulas, the oldest unprotected token first."""
 
     def __init__(self, variant: str, reach: int, draws: Tensor | None) -> None:
@@ -94,7 +94,7 @@ def test_equals_merging_one_token_at_a_time(variant: str, draw: str, tokens: int
     everywhere = torch.arange(tokens + 9).expand(1, 2, -1)
     draws = uniform_draws(layer.layer.generator.initial_seed(), everywhere)[0]
     keys = key
-    heads = [OneByOne(variant, reach, None if draw == "expected" else draws[head]) for head in range(2)]
+    heads = [TokenByToken(variant, reach, None if draw == "expected" else draws[head]) for head in range(2)]
     for head, one in enumerate(heads):
         for position in range(tokens):
             one.add(position, value[0, head, position])
@@ -148,12 +148,12 @@ def test_start_tokens_may_be_a_share_of_the_budget_rounded_up() -> None:
         layer = Layer(make_method("cam", sinks=0.5), budget)
         layer.feed(*prompt(1, TOKENS))
         assert sorted(layer.table()) == [*range(start), *range(TOKENS - budget + start, TOKENS)]
-    with pytest.raises(UserError, match="must be whole"):
+    with pytest.raises(UserError, match="must be an integer"):
         make_method("cam", sinks=1.5)
 
 
-def same(layer: Layer, heads: list[OneByOne]) -> None:
-    assert layer.layer.dropped is not None
+def same(layer: Layer, heads: list[TokenByToken]) -> None:
+    assert layer.layer.evicted_votes is not None
     for head, one in enumerate(heads):
         table = layer.table(head)
         assert sorted(table) == one.at
@@ -161,7 +161,7 @@ def same(layer: Layer, heads: list[OneByOne]) -> None:
             torch.testing.assert_close(table[position]["value"], one.value[position], rtol=1e-3, atol=1e-4)
             assert float(table[position]["votes"]) == len(one.held[position])
             assert table[position]["log_mass"] == 0
-        assert float(layer.layer.dropped[0, head]) == one.dropped
+        assert float(layer.layer.evicted_votes[0, head]) == one.dropped
 
 
 def test_keys_are_never_touched() -> None:

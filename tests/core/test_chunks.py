@@ -62,7 +62,7 @@ def test_chunks_give_what_the_whole_prompt_gives(method: str) -> None:
     assert (given - expected).abs().max() < 1e-4
     for layer, other in zip(chunked.compressed_layers(), whole.compressed_layers(), strict=True):
         assert torch.equal(layer.budget, other.budget)
-        assert torch.allclose(layer.dropped, other.dropped)
+        assert torch.allclose(layer.evicted_votes, other.evicted_votes)
         mine, theirs = (
             [sorted(p[v].tolist()) for p, v in zip(s.position.flatten(0, 1), s.valid.flatten(0, 1), strict=True)]
             for s in (layer.slots, other.slots)
@@ -79,11 +79,11 @@ def test_chunks_in_other_families(family: str) -> None:
 @pytest.mark.parametrize(
     ("method", "options", "chunk", "sentence"),
     [
-        ("snapkv", {}, 31, "last 32 queries of a prompt of 150 tokens"),
+        ("snapkv", {}, 31, "last 32 queries of the prompt of 150 tokens"),
         ("pyramidinfer", {}, 30, "last 31 queries"),
         ("keepkv", {"window": 64}, 63, "at least 64"),
         ("compose", {"score": "zsmerge", "allocate": "d2o"}, 149, "last 150 queries"),
-        ("h2o", {}, 0, "whole number of at least 1"),
+        ("h2o", {}, 0, "at least 1 token"),
     ],
 )
 def test_what_chunks_would_change_is_refused(method: str, options: dict, chunk: int, sentence: str) -> None:

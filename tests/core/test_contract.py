@@ -14,7 +14,7 @@ from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.core.contract import Capabilities, capabilities_of, protected_slots
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
-from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
+from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.wrappers.pin_tokens import Keeping
@@ -77,12 +77,12 @@ def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> No
     )
     assert capabilities_of(OldSelector()) == Capabilities()
     pipeline = Pipeline(scorer, Uniform(), LowestScore(), settler, buffer=4)  # type: ignore[arg-type]
-    assert (pipeline.recalled, pipeline.judges_anew, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
+    assert (pipeline.recalled, pipeline.rescores, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
     assert pipeline.columns.mass_of_votes is None and not pipeline.columns.votes
 
 
 def test_pooling_and_merging_refuse_a_selector_that_protects_nothing() -> None:
-    with pytest.raises(UserError, match="OldSelector names no protected slots"):
+    with pytest.raises(UserError, match="OldSelector defines no protected slots"):
         protected_slots(OldSelector(), None)  # type: ignore[arg-type]
 
 
@@ -90,7 +90,7 @@ def test_capabilities_of_another_type_are_refused() -> None:
     class Wrong:
         capabilities: ClassVar = {"merges": True}
 
-    with pytest.raises(TypeError, match="no Capabilities"):
+    with pytest.raises(TypeError, match="must return Capabilities"):
         capabilities_of(Wrong())
 
 

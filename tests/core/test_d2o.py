@@ -127,12 +127,12 @@ def test_equals_the_formulas_token_by_token(variant: str, smoothing: float) -> N
         same(layer, reference)
     layer.check_votes(TOKENS + 14)
     assert layer.slots.votes.max() > 1
-    assert layer.layer.dropped is not None
-    assert layer.layer.dropped.min() > 0
+    assert layer.layer.evicted_votes is not None
+    assert layer.layer.evicted_votes.min() > 0
 
 
 def same(layer: Layer, reference: Reference) -> None:
-    assert layer.layer.dropped is not None
+    assert layer.layer.evicted_votes is not None
     for head, expected in enumerate(reference.heads):
         table = layer.table(head)
         assert sorted(table) == sorted(expected)
@@ -140,7 +140,7 @@ def same(layer: Layer, reference: Reference) -> None:
             torch.testing.assert_close(table[position]["key"], slot["key"], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(table[position]["value"], slot["value"], rtol=1e-4, atol=1e-4)
             assert float(table[position]["votes"]) == slot["votes"]
-        assert float(layer.layer.dropped[0, head]) == reference.dropped[head]
+        assert float(layer.layer.evicted_votes[0, head]) == reference.dropped[head]
 
 
 def test_the_codes_mean_shrinks_keys_and_the_papers_does_not() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from kvlab.attention import kernels
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.layers import decisions, dispatch
-from kvlab.cache.layers.dispatch import decides_whole
+from kvlab.cache.layers.dispatch import has_kernel_for
 from kvlab.methods import make_method, registered
 from kvlab.methods.core.in_place import EVICT, NEAREST, SPREAD
 from kvlab.methods.core.inplace_work import Work
@@ -233,7 +233,7 @@ def test_it_is_launched_where_the_layer_lies(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_the_kernel_does_not_know_is_left_to_the_pipeline() -> None:
-    known = [name for name in registered() if name != "compose" and decides_whole(make_method(name).pipeline())]
+    known = [name for name in registered() if name != "compose" and has_kernel_for(make_method(name).pipeline())]
     assert {"h2o", "zsmerge", "keepkv", "cam", "d2o"} <= set(known)
     for name, options in (
         ("zsmerge", {"similarity": "l2"}),
@@ -245,4 +245,4 @@ def test_what_the_kernel_does_not_know_is_left_to_the_pipeline() -> None:
         ("d2o", {"mass": "votes"}),
         ("cam", {"variant": "simulation"}),
     ):
-        assert not decides_whole(make_method(name, **options).pipeline()), (name, options)
+        assert not has_kernel_for(make_method(name, **options).pipeline()), (name, options)

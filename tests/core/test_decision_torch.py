@@ -123,7 +123,7 @@ def test_a_new_token_goes_where_it_goes_when_somebody_looks_for_room(
     Where slots hold the lengths of their keys, of which 64 numbers are enough, no more differs than rounding.
     """
     model, found, told = prepare(tiny_model("llama", head_dim=head_dim, num_hidden_layers=2)), [], []
-    plain = SlotTable.was_freed
+    plain = SlotTable.note_freed
     for known in (True, False):
 
         def freed(table: SlotTable, slots: Tensor, only: bool, known: bool = known) -> None:
@@ -131,7 +131,7 @@ def test_a_new_token_goes_where_it_goes_when_somebody_looks_for_room(
             if known:
                 plain(table, slots, only)
 
-        monkeypatch.setattr(SlotTable, "was_freed", freed)
+        monkeypatch.setattr(SlotTable, "note_freed", freed)
         cache = make_cache(model, method, 0.4, **options)
         logits = _decoded(model, cache)
         tables = [table for layer in cache.compressed_layers() for table in layer.tables]
@@ -183,7 +183,7 @@ def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothi
 
 def test_what_decode_steps_need_is_compiled_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = prepare(tiny_model("llama")), []
-    monkeypatch.setattr(factory, "make_ready", lambda pipeline, dtype: asked.append(pipeline.in_place.kind))
+    monkeypatch.setattr(factory, "precompile", lambda pipeline, dtype: asked.append(pipeline.in_place.kind))
     for method, options in COMPILED:
         make_cache(model, method, 0.4, **options)
     assert len(asked) == len(COMPILED) and set(asked) == set(KINDS)
@@ -203,12 +203,12 @@ def test_what_cannot_be_compiled_is_told_once_and_plain_torch_decides(
     monkeypatch.setattr(module, "decide", broken)
     compiled.cache_clear()
     try:
-        assert cpu.host_kernel() is torch_inplace.decide and cpu.host_kernel() is torch_inplace.decide
+        assert cpu.cpu_kernel() is torch_inplace.decide and cpu.cpu_kernel() is torch_inplace.decide
         assert caplog.text.count("this CPU is unknown") == 1 and "KVLAB_KERNELS=off" in caplog.text
         assert "to LLVM" not in caplog.text
         monkeypatch.setattr(cpu, "find_spec", lambda name: None)
         compiled.cache_clear()
-        assert cpu.host_kernel() is torch_inplace.decide
+        assert cpu.cpu_kernel() is torch_inplace.decide
     finally:
         compiled.cache_clear()
 

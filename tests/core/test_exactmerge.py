@@ -92,7 +92,7 @@ def test_the_trial_is_what_the_table_gives(shares: tuple[float, ...], refit: boo
 @given(seed=st.integers(0, 1000), budget=st.integers(1, 40))
 def test_budget_votes_and_finiteness(seed: int, budget: int) -> None:
     hand, _ = compressed(budget, seed)
-    slots, dropped = hand.layer.slots, hand.layer.dropped
+    slots, dropped = hand.layer.slots, hand.layer.evicted_votes
     assert slots is not None
     assert (slots.live() <= budget).all()
     votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1).float()
@@ -221,7 +221,7 @@ def test_sampled_queries_are_observed_with_their_weight() -> None:
 
 
 def test_sampled_queries_need_a_score_that_asks_for_hidden_states() -> None:
-    with pytest.raises(UserError, match="drawn from hidden states"):
+    with pytest.raises(UserError, match="sampled from hidden states"):
         compose(score="h2o", settle="exactmerge", futures=8)
     assert compose(score="exactmerge", settle="exactmerge", futures=8).pipeline().score.needs_hidden_states
 
@@ -245,5 +245,5 @@ def test_with_sampled_queries_a_padded_row_equals_the_row_alone() -> None:
 
 
 def test_bad_shares_are_refused() -> None:
-    with pytest.raises(ValueError, match="shares must lie between"):
+    with pytest.raises(ValueError, match="at least one share, each between"):
         HandLayer("exactmerge", 8, shares=(0.5, 1.5))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.table import apply_plan
-from kvlab.cache.table.compaction import in_order
+from kvlab.cache.table.compaction import order_by_position
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.methods import Method, make_method
 from kvlab.methods.allocators.model_wide import ModelWide, protected_by
@@ -176,7 +176,7 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
     assert exact.slots.log_mass.abs().max() > 0.1
     assert torch.equal(light.slots.position, exact.slots.position)
     torch.testing.assert_close(light.visible().log_mass, exact.visible().log_mass, rtol=0, atol=0.002)
-    again = light.packed(in_order(light.slots), 3, light.live().flatten().tolist())
+    again = light.packed(order_by_position(light.slots), 3, light.live().flatten().tolist())
     assert again.slots.log_mass.dtype == torch.float32
 
 

@@ -124,7 +124,7 @@ def test_a_huge_budget_drops_nothing() -> None:
     lab = prepare(tiny_model("llama"))
     cache = make_cache(lab, "h2o", 10**9)
     lab.generate(**inputs(), max_new_tokens=4, past_key_values=cache)
-    assert all((layer.dropped == 0).all() for layer in cache.compressed_layers())
+    assert all((layer.evicted_votes == 0).all() for layer in cache.compressed_layers())
 
 
 def test_plain_attention_is_refused() -> None:

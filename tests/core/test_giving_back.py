@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.cache.prefill.shared_prefix import Prefix, hold
+from kvlab.cache.prefill.shared_prefix import Prefix, defer_decision
 from kvlab.common.errors import UserError
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.methods.wrappers.restore import giving_back
@@ -43,13 +43,13 @@ def made(lab, method: str, **options):
 def held(lab, method: str, **options) -> Prefix:
     cache = made(lab, method, **options)
     cache.settings.pipeline = giving_back(cache.settings.pipeline, None, (), 0)
-    prefill(lab, hold(cache), text())
+    prefill(lab, defer_decision(cache), text())
     return Prefix(cache)
 
 
 def given(lab, prefix: Prefix, method: str, returned: Return | None):
     pipeline = made(lab, method).settings.pipeline
-    layers = [layer.layer_idx for layer in prefix.held.compressed_layers()]
+    layers = [layer.layer_idx for layer in prefix.prompt_cache.compressed_layers()]
     return prefix.cache(giving_back(pipeline, returned, layers, ROOM))
 
 
@@ -107,7 +107,7 @@ def test_evicting_instead_of_merging_leaves_what_stayed_as_it_was(lab, method: s
     prefix = held(lab, method)
     back = given(lab, prefix, method, Return(kind="evict"))
     decode_one(lab, back, torch.tensor(5))
-    keys = [layer.slots.keys for layer in prefix.held.compressed_layers()]
+    keys = [layer.slots.keys for layer in prefix.prompt_cache.compressed_layers()]
     for layer, own in zip(back.compressed_layers(), keys, strict=True):
         slots = layer.slots
         old = slots.valid[0] & (slots.position[0] < 64)
@@ -128,8 +128,8 @@ def test_what_would_be_merged_keeps_slots_of_its_own(lab, method: str):
 
 
 def test_a_method_that_decides_what_the_next_layer_sees_is_refused_in_one_sentence(lab):
-    with pytest.raises(UserError, match="switch it off"):
-        hold(make_cache(lab, "pyramidinfer", BUDGET, prefill_saving=True, heads="shared"))
+    with pytest.raises(UserError, match="turn it off"):
+        defer_decision(make_cache(lab, "pyramidinfer", BUDGET, prefill_saving=True, heads="shared"))
 
 
 def test_names_are_short():

@@ -180,7 +180,9 @@ def test_the_budget_is_met_and_votes_add_up(seed: int, budget: int, theta: float
     assert (layer.slots.live() <= budget).all()
     layer.check_votes(TOKENS)
     if theta is None and loosest == -1 and budget > 10:
-        assert (layer.layer.dropped == 0).all(), "a threshold that meets this budget exists, so nothing is evicted"
+        assert (layer.layer.evicted_votes == 0).all(), (
+            "a threshold that meets this budget exists, so nothing is evicted"
+        )
 
 
 def test_generated_tokens_come_on_top_or_inside() -> None:

@@ -113,7 +113,7 @@ def test_lengths_of_keys_are_current_and_change_nothing(
             for table in layer.tables:
                 assert (KEY_LENGTH in table.slots.extra) == held
                 if held:
-                    there = table.there()
+                    there = table.valid()
                     measured = table.slots.keys.float().square().sum(-1).sqrt()
                     torch.testing.assert_close(table.slots.extra[KEY_LENGTH][there], measured[there])
         assert any((table.slots.votes > 1).any() for table in layer.tables)

@@ -12,7 +12,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.recording.step_errors import answer
 from kvlab.methods import Method, make_method
 from kvlab.methods.learned.feature_maps import FeatureMaps, new_maps, untrained_maps
-from kvlab.methods.settlers.low_rank.less import HEAD, NORMALIZER, NUMERATOR
+from kvlab.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR
 from kvlab.models.load import prepare
 from tests.core.layers import DIM, draw
 from tests.core.merging import Layer, prompt

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.cache import make_cache
 from kvlab.common.assets import asset_path
-from kvlab.engine.reference import divergence
+from kvlab.engine.prompt import divergence
 from kvlab.fitted.feature_maps import read_maps, write_maps
 from kvlab.methods.learned.feature_maps import untrained_maps
 from kvlab.models.load import LoadedModel, load_model, prepare

@@ -155,7 +155,7 @@ def test_identical_tokens_merge_without_any_change_for_any_later_query(method: s
     later = draw(5, 1, 2, 1, DIM)
     logits = later.double() @ key.double().transpose(-1, -2) * DIM**-0.5
     assert layer.slots.votes.max() > 1, "nothing was merged"
-    assert (layer.layer.dropped == 0).all()
+    assert (layer.layer.evicted_votes == 0).all()
     torch.testing.assert_close(layer.ask(later), torch.softmax(logits, -1) @ value.double(), rtol=1e-4, atol=1e-5)
 
 

@@ -34,7 +34,7 @@ def test_the_budget_is_kept_and_no_votes_are_invented(order: str, seed: int, bud
     assert layer.slots is not None
     assert (layer.slots.live() == budget).all()
     votes = layer.slots.votes.masked_fill(~layer.slots.valid, 0).sum(-1).float()
-    torch.testing.assert_close(votes + layer.dropped, torch.full_like(votes, keys.shape[2]))
+    torch.testing.assert_close(votes + layer.evicted_votes, torch.full_like(votes, keys.shape[2]))
 
 
 @settings(max_examples=15, deadline=None)
@@ -44,14 +44,16 @@ def test_nothing_is_evicted_while_there_are_twins_to_merge(seed: int) -> None:
     keys, values = prompt_in_pairs(seed, 8, 9)
     budget = keys.shape[2] - 4
     merged = fill(budget, keys, values, seed, "merge-first").layer
-    assert (merged.dropped == 0).all()
+    assert (merged.evicted_votes == 0).all()
     usual = fill(budget, keys, values, seed, "evict-first").layer
-    assert (merged.dropped <= usual.dropped).all()
+    assert (merged.evicted_votes <= usual.evicted_votes).all()
 
 
 def test_the_usual_order_does_evict() -> None:
     """So that the property above can fail."""
-    dropped = [fill(21, *prompt_in_pairs(seed, 8, 9), seed, "evict-first").layer.dropped.sum() for seed in range(5)]
+    dropped = [
+        fill(21, *prompt_in_pairs(seed, 8, 9), seed, "evict-first").layer.evicted_votes.sum() for seed in range(5)
+    ]
     assert sum(dropped) > 0
 
 

@@ -62,8 +62,8 @@ def test_merging_identical_tokens_is_exact(rule: str, predict: str) -> None:
     true = torch.softmax(logits, -1) @ value.double().repeat_interleave(2, 1)
     assert hand.layer.slots is not None
     assert hand.layer.slots.votes.max() > 1, "nothing was merged"
-    assert hand.layer.dropped is not None
-    assert (hand.layer.dropped == 0).all(), "a copy was evicted although its twin was retained"
+    assert hand.layer.evicted_votes is not None
+    assert (hand.layer.evicted_votes == 0).all(), "a copy was evicted although its twin was retained"
     torch.testing.assert_close(hand.ask(later), true, rtol=1e-4, atol=1e-5)
 
 
@@ -80,8 +80,8 @@ def test_paper_rule_counts_its_guard() -> None:
 def test_below_the_threshold_tokens_are_evicted() -> None:
     hand = HandLayer("keepkv", 6, threshold=1.0, sinks=1, recent=0.3)
     hand.feed(draw(1, 1, 2, 16, DIM), draw(2, 1, 2, 16, DIM), draw(3, 1, 2, 16, DIM))
-    assert hand.layer.dropped is not None
-    assert (hand.layer.dropped == 10).all()
+    assert hand.layer.evicted_votes is not None
+    assert (hand.layer.evicted_votes == 10).all()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_votes_sum_to_the_tokens_seen(method: str, options: dict, start: int, ev
     hand.feed(draw(1, 2, 4, start, DIM), draw(2, 2, 2, start, DIM), draw(3, 2, 2, start, DIM))
     for step in range(25):
         hand.feed(draw(step, 2, 4, 1, DIM), draw(step + 50, 2, 2, 1, DIM), draw(step + 99, 2, 2, 1, DIM))
-        slots, dropped = hand.layer.slots, hand.layer.dropped
+        slots, dropped = hand.layer.slots, hand.layer.evicted_votes
         assert slots is not None
         assert dropped is not None
         votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1).float()

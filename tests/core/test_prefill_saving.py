@@ -95,7 +95,7 @@ def test_budgets_are_those_without_saving_and_every_token_is_accounted_for() -> 
         assert torch.equal(ours.budget, other.budget)
         assert torch.equal(ours.slots.live(), other.slots.live())
         votes = ours.slots.votes.masked_fill(~ours.slots.valid, 0).sum(-1).float()
-        torch.testing.assert_close(votes + ours.dropped, torch.full_like(votes, PROMPT + 6))
+        torch.testing.assert_close(votes + ours.evicted_votes, torch.full_like(votes, PROMPT + 6))
 
 
 @pytest.mark.parametrize("passed", [PROMPT, 31, 12])
@@ -191,12 +191,12 @@ def test_prefill_takes_fewer_operations() -> None:
 
 @pytest.mark.parametrize("family", ["gemma2", "gemma3", "gpt-neox", "falcon-grouped"])
 def test_other_families_are_refused_with_a_sentence(family: str) -> None:
-    with pytest.raises(UserError, match="cannot narrow"):
+    with pytest.raises(UserError, match="does not support"):
         saving(prepare(tiny_model(family, num_hidden_layers=3)))
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(UserError, match="same tokens in every head"):
         make_method("pyramidinfer", prefill_saving=True, heads="each")
-    with pytest.raises(UserError, match="as a whole"):
+    with pytest.raises(UserError, match="prefill_saving needs every head"):
         compose(score="pyramidinfer", prefill_saving=True)

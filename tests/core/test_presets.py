@@ -17,7 +17,7 @@ import kvlab
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.core.method import Method
-from kvlab.methods.core.preset import Preset
+from kvlab.methods.core.published_settings import Preset
 
 PACKAGE = Path(kvlab.__file__).parent
 WITHOUT_PAPER = {"full", "packed", "window", "compose"}  # nobody published settings of these
@@ -61,7 +61,7 @@ def test_a_preset_can_be_asked_for_and_changed(method: type[Method], name: str) 
     made = make_method(method.name, preset=name)
     for field, (value, _) in preset.values.items():
         assert _plain(getattr(made, field)) == _plain(value)
-    assert not made.departures(name)
+    assert not made.differences(name)
     made.pipeline()
     json.dumps(method.describe())
     for field, information in method.model_fields.items():
@@ -72,7 +72,7 @@ def test_a_preset_can_be_asked_for_and_changed(method: type[Method], name: str) 
 
 def test_departures_name_the_papers_value() -> None:
     ours = make_method("gvote", preset="paper", samples=3)
-    assert ours.departures() == {"samples": make_method("gvote", preset="paper").samples}  # type: ignore[attr-defined]
+    assert ours.differences() == {"samples": make_method("gvote", preset="paper").samples}  # type: ignore[attr-defined]
 
 
 def test_an_unknown_preset_names_those_there_are() -> None:

@@ -91,9 +91,9 @@ def test_a_file_gives_every_score_its_budgets(tmp_path: Path) -> None:
 def test_another_models_profile_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path / "tiny.safetensors", torch.ones(2, LAYERS, HEADS))
     other = LoadedModel(prepare(tiny_model("qwen3")), None, "other")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="not made with these weights of other"):
+    with pytest.raises(UserError, match="not created with these weights of other"):
         make_cache(other, "duoattention", 0.3, profile=str(path))
-    with pytest.raises(UserError, match="not made with these weights"):
+    with pytest.raises(UserError, match="not created with these weights"):
         make_cache(lab(), "duoattention", 0.3)
     with pytest.raises(UserError, match="There is no profile of head shares"):
         make_cache(lab(), "duoattention", 0.3, profile=str(tmp_path / "none"))
@@ -107,7 +107,7 @@ def test_a_model_that_has_a_profile_is_told_its_name(name: str) -> None:
     from kvlab.common.assets import asset_path
 
     known = load_model(str(asset_path(name)), device="cpu")
-    with pytest.raises(UserError, match=f"give profile={name}, which was"):
+    with pytest.raises(UserError, match=f"set profile={name}, which was"):
         make_cache(known, "duoattention", 0.3)
     assert make_cache(known, "duoattention", 0.3, profile=name)
 

@@ -10,10 +10,9 @@ import pytest
 
 from kvlab.common.errors import UserError
 from kvlab.methods import registered
-from kvlab.methods.core.preset import Preset
-from kvlab.methods.core.published_settings import SHARED, published
+from kvlab.methods.core.published_settings import SHARED, Preset, published
 
-FILES = sorted(SHARED.parent.glob("*/*.toml"))
+FILES = sorted(path for path in SHARED.parents[1].glob("*/*.toml") if path != SHARED)
 GOOD = """
 paper = "https://example.org"
 
@@ -69,7 +68,7 @@ def test_a_file_says_what_python_would(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('paper = "https', "is no TOML: "),
+        ('paper = "https', "is not valid TOML: "),
         ('[presets.paper]\nbeyond = "x"', "presets.paper.about "),
         ('[presets.paper]\nabout = ""', "presets.paper.about "),
         ('[presets.paper]\nabuot = "x"\nabout = "x"', "presets.paper.abuot "),

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import attention_pass
+from kvlab.attention import pass_view
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.buckets import regroup
-from kvlab.cache.buckets.grouping import fewest_groups
+from kvlab.cache.buckets.regroup import fewest_groups
 from kvlab.common.limits import BLOCK
 from kvlab.methods import registered
 from kvlab.models.load import prepare
@@ -101,7 +101,7 @@ def test_several_tables_give_what_one_gives(method: str, options: dict, monkeypa
         assert len(other.buckets) == 1
         assert torch.equal(layer.budget, other.budget)
         assert torch.equal(layer.per_head(lambda s: s.live()), other.per_head(lambda s: s.live()))
-        assert torch.allclose(layer.dropped, other.dropped)
+        assert torch.allclose(layer.evicted_votes, other.evicted_votes)
         for name in ("position", "votes", "valid"):
             assert _by_position(layer.slots, name) == _by_position(other.slots, name), name
 
@@ -126,7 +126,7 @@ def test_unequal_lengths_are_the_same_through_the_fused_kernel(
         calls.append(given[1].shape[2])
         return ragged_attention(*given)
 
-    monkeypatch.setattr(attention_pass, "one_query_kernel", lambda device: counted)
+    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: counted)
     fused = cache_for(model(), method, 0.2, **options)
     assert (passes(fused, (1, 5, 1)) - expected).abs().max() < 1e-4
     assert len(set(calls)) > 1, "tables of several lengths went through the kernel"
@@ -198,7 +198,7 @@ def test_beams_move_between_tables(method: str) -> None:
     assert (moved - expected[source]).abs().max() < 1e-4
     for layer, other in zip(slots.compressed_layers(), plain.compressed_layers(), strict=True):
         assert torch.equal(layer.budget, other.budget[source])
-        assert torch.allclose(layer.dropped, other.dropped[source])
+        assert torch.allclose(layer.evicted_votes, other.evicted_votes[source])
 
 
 @pytest.mark.parametrize("method", ["snapkv", "adakv", "gvote", "zsmerge", "pyramidkv"])

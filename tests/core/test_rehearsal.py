@@ -274,7 +274,7 @@ def test_without_tokens_it_says_so() -> None:
 
 @pytest.mark.parametrize("family", ["jamba", "bamba"])
 def test_a_state_that_cannot_go_on_is_refused(family: str) -> None:
-    with pytest.raises(UserError, match="recurrent state anew"):
+    with pytest.raises(UserError, match="reset their recurrent state"):
         make_cache(lab(family), "kvzip", 0.5)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from kvlab.attention.pass_view import PassSeen
 from kvlab.methods.core.view import Slots, View
 from kvlab.methods.scorers.attention.ema import EMA, SEEN_ROWS, EmaScore
-from kvlab.methods.settlers.core.log_mass import Parts, exact_log_mass
+from kvlab.methods.settlers.log_mass import Parts, exact_log_mass
 from kvlab.methods.settlers.merging.group_fit import fit_to_group
 from kvlab.methods.settlers.residuals.exact_decode import _eviction_error
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual

@@ -19,7 +19,7 @@ from kvlab.methods.core.slot_columns import FREE, Columns
 from kvlab.requests.compare import MethodChoice
 from kvlab.stores import STORES, Store, quantized_states, store_of
 from kvlab.stores.kivi import PerToken
-from kvlab.stores.rounding import as_held
+from kvlab.stores.store import as_held
 from tests.conformance.test_matrix import lab_model
 from tests.conformance.variants import SHORT
 
@@ -107,7 +107,7 @@ def test_bytes_are_what_the_tensors_take(method: str, store: str) -> None:
             tensors = [*table.slots.own().values(), *table.native.values(), *table.head_state.values()]
             tensors += [tensor for coded in table.coded.values() for tensor in coded.values()]
             allocated += sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-            valid, room = table.there(), table.room
+            valid, room = table.valid(), table.room
             for row in range(valid.shape[0]):
                 for head in range(valid.shape[1]):
                     own = valid[row, head]
@@ -186,7 +186,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     given, held_at = table.states()[0].whole(), table.slots.position  # type: ignore[union-attr]
     for head in range(2):
         assert flat[head] > 8
-        for place in table.there()[0, head].nonzero()[:, 0].tolist():
+        for place in table.valid()[0, head].nonzero()[:, 0].tolist():
             own = (position[0, head] == held_at[0, head, place]).nonzero().item()
             torch.testing.assert_close(given[0, head, place], expected[0, head, own], rtol=1e-5, atol=1e-6)
         stays = slots.valid[0, head]
@@ -236,9 +236,9 @@ def test_a_store_takes_settings_behind_its_name() -> None:
     assert (changed.keys.group, changed.lot, changed.residual, changed.sinks) == (64, 64, 128, 0)  # type: ignore[union-attr]
     assert changed.values == store_of("kivi4").values and store_of("kivi4").residual == 16
     for wrong, why in (
-        ("kivi4/groups=64", "is no setting of a store"), ("kivi4/group=1", "is no setting"),
-        ("kivi4/residual=", "is no setting"),
-        ("turbo4/group=64", "has no groups"), ("native/residual=8", "packs nothing"), ("kivi9/group=8", "no store"),
+        ("kivi4/groups=64", "is not a setting of a store"), ("kivi4/group=1", "is not a setting"),
+        ("kivi4/residual=", "is not a setting"),
+        ("turbo4/group=64", "has no groups"), ("native/residual=8", "does not quantize"), ("kivi9/group=8", "no store"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=why):
             make_method("snapkv", store=wrong)

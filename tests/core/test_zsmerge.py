@@ -50,8 +50,8 @@ def test_without_residual_slots_it_is_eviction() -> None:
         score |= {p: DECAY * score[p] + new for p, new in zip(held, mass, strict=True)}
         tokens += 1
         leave(1)
-    assert layer.layer.dropped is not None
-    assert (layer.layer.dropped == tokens - budget).all()
+    assert layer.layer.evicted_votes is not None
+    assert (layer.layer.evicted_votes == tokens - budget).all()
 
 
 @pytest.mark.parametrize(("slots", "tokens"), [(3, 31), (3, 32), (4, 24), (5, 17), (5, 18), (2, 12)])
@@ -152,7 +152,7 @@ def test_rows_with_padding_fill_the_same_slots(prefill: str, start: int) -> None
 
 
 def test_residual_is_a_share_or_a_number() -> None:
-    with pytest.raises(UserError, match="whole number of slots"):
+    with pytest.raises(UserError, match="integer number of slots"):
         make_method("zsmerge", residual=1.5)
     layer = Layer(make_method("zsmerge", residual=4), 12)
     layer.feed(*prompt(0, 30))

@@ -39,7 +39,7 @@ def compare(kind: int) -> None:
         numba_inplace.decide(one)
     assert walked == [2, 1], walked
     assert int((one.position < 0).sum()) == HEADS
-    for name in ("keys", "values", "position", "votes", "dropped", "left", "merged", "average", "score"):
+    for name in ("keys", "values", "position", "votes", "evicted_votes", "left", "merged", "average", "score"):
         ours, theirs = getattr(several, name), getattr(one, name)
         assert (ours is None) == (theirs is None) and (ours is None or torch.equal(ours, theirs)), name
     print("the same")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from kvlab.common.errors import UserError
 from kvlab.engine import compare, run
 from kvlab.methods import registered
+from kvlab.methods.core import method as method_module
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
 from kvlab.requests.repeats import Planting
 from kvlab.trace import Run, open_run
@@ -113,6 +115,24 @@ def test_masses_are_probabilities(runs: dict[str, Run], name: str) -> None:
         assert steps["output_error"].max() < 1e-4
     else:
         assert steps["output_error"].max() > 1e-3
+
+
+def test_each_method_is_built_once_per_comparison(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: Counter[str] = Counter()
+    build = method_module.made
+
+    def counted(method: type[method_module.Method], **hyper_parameters: object) -> method_module.Method:
+        built[method.name] += 1
+        return build(method, **hyper_parameters)
+
+    monkeypatch.setattr(method_module, "made", counted)
+    chosen = ("h2o", "keepkv", "gvote")
+    choices = [MethodChoice(method=name, budget=0.3) for name in chosen]
+    paths = compare(request_for(tiny_model_folder, *choices, max_new_tokens=4), tmp_path)
+    assert len(paths) == 4
+    assert {name: built[name] for name in chosen} == dict.fromkeys(chosen, 1)
 
 
 def test_a_state_beside_the_slots_counts_as_one_merged_slot(runs: dict[str, Run]) -> None:

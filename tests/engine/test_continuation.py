@@ -13,11 +13,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from kvlab.analysis.comparison.board import phase_texts
 from kvlab.analysis.comparison.verdict import answer_tokens, judge
-from kvlab.engine.prompt import continuation, continuation_pieces
+from kvlab.engine.prompt import continuation
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.trace import open_run
-from kvlab.trace.files.older_texts import restore_texts
-from kvlab.trace.token_text import align, split_text
+from kvlab.trace.token_text import align, restore_texts, split_text
 from tests.synthetic.runs import write_synthetic_run
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -89,7 +88,7 @@ def test_special_and_end_tokens_are_shown_by_name_and_are_no_part_of_the_text():
     assert found.text == own.decode(ids)
     assert (found.shown[0], found.shown[-1]) == (own.bos_token, own.eos_token)
     assert found.special == [True, *[False] * len(ids), True]
-    assert continuation_pieces(own, [own.bos_token_id, *ids]) == found.shown[:-1]
+    assert continuation(own, [own.bos_token_id, *ids], frozenset()).shown == found.shown[:-1]
     assert continuation(own, [*ids, end], {end}).text == own.decode(ids), "an end token need not be a special one"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.analysis.lineage.decision import by_rank, line_of
+from kvlab.analysis.lineage.decision import by_rank, cutoff
 from kvlab.common.errors import UserError
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -42,7 +42,7 @@ def test_scores_and_what_stayed_agree_with_the_events(tiny_model_folder: Path, t
 def test_score_and_place_say_who_stays(tiny_model_folder: Path, tmp_path: Path, method: str):
     (run,) = made(tiny_model_folder, tmp_path, method)
     for head in range(run.record.model.num_key_value_heads):
-        line = line_of(by_rank(run, 1, head))
+        line = cutoff(by_rank(run, 1, head))
         assert line.by_score and line.placed > 0
 
 

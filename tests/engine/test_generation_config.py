@@ -17,7 +17,7 @@ from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.generation_settings import PROCESSORS, generation_notes
 from kvlab.trace import Run, open_run
-from kvlab.trace.rerun_request import request_again
+from kvlab.trace.record import request_again
 
 PROMPT = "The captain wrote that the lamp is red, and the lamp is red, and the lamp is red, and she wrote that the lamp"
 NEW = 12

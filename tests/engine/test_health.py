@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvlab.engine import compare
-from kvlab.engine.recording.health import growth, lengths, non_finite
+from kvlab.engine.recording.step_errors import growth, lengths, non_finite
 from kvlab.methods import make_method
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from kvlab.cache import make_cache
-from kvlab.checking.no_reading import NoReading
+from kvlab.checking.properties import NoReading
 from kvlab.engine.environment import model_shape
 from kvlab.engine.recording.recorder import Recorder
 from kvlab.methods.core.view import Slots

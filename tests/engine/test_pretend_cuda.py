@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import attention_pass
+from kvlab.attention import pass_view
 from kvlab.attention.kernels import reference
 from kvlab.cache import make_cache
 from kvlab.cache.layers import decisions
-from kvlab.checking.no_reading import NoReading
+from kvlab.checking.properties import NoReading
 from kvlab.engine import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
@@ -74,7 +74,7 @@ def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **opt
         model.set_experts_implementation("batched_mm")  # of transformers' ways the one that reads nothing
     expected = _logits(model, ids, None, method, **options)
     # What CUDA would take: the fused kernel's way in, with plain torch behind it.
-    monkeypatch.setattr(attention_pass, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
     monkeypatch.setattr(decisions, "decision_kernel", lambda device: None)
     with pretend_cuda(monkeypatch) as pretence:
         found = _logits(put_there(model), ids.to(CUDA), pretence, method, **options)
@@ -101,7 +101,7 @@ def test_a_decision_in_one_kernel_is_given_what_lies_there(method: str, monkeypa
         work.position.scatter_(2, work.position.argmax(-1, keepdim=True), FREE)
 
     model = put_there(prepare(tiny_model("llama")))
-    monkeypatch.setattr(attention_pass, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    monkeypatch.setattr(pass_view, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
     monkeypatch.setattr(decisions, "decision_kernel", lambda device: stand_in)
     cache = make_cache(model, method, 0.4, **({"merge": 4} if method == "cam" else {}))
     with pretend_cuda(monkeypatch) as pretence, torch.inference_mode():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.engine.out_of_memory import room
+from kvlab.engine.out_of_memory import memory_guard
 from kvlab.methods.scorers.attention.window import WindowAttention
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
@@ -63,14 +63,14 @@ def test_what_failed_is_not_held_by_its_error(tmp_path: Path) -> None:
         held.append(weakref.ref(large))
         too_much()
 
-    with pytest.raises(UserError) as raised, room(REQUEST, torch.device("cpu"), 100, tmp_path, "h2o"):
+    with pytest.raises(UserError) as raised, memory_guard(REQUEST, torch.device("cpu"), 100, tmp_path, "h2o"):
         work()
     gc.collect()
     assert held[0]() is None, f"still there while somebody knows of {raised.value!r}"
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="shapes"), room(REQUEST, torch.device("cpu"), 100, tmp_path, "h2o"):
+    with pytest.raises(RuntimeError, match="shapes"), memory_guard(REQUEST, torch.device("cpu"), 100, tmp_path, "h2o"):
         raise RuntimeError("shapes do not match")
 
 

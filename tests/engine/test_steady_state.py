@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.checking.no_reading import NoReading
+from kvlab.checking.properties import NoReading
 from kvlab.methods import registered
 from kvlab.models.load import prepare
 from tests.families import tiny_model

@@ -13,7 +13,7 @@ from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.speed import Speed, speed_of
 from kvlab.cache import make_cache
 from kvlab.engine import compare, interleaved_timing
-from kvlab.engine.interleaved_timing import read_speed
+from kvlab.engine.interleaved_timing import measure_speed
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
@@ -34,7 +34,7 @@ def loaded() -> LoadedModel:
 )
 def test_steps_are_replayed_where_they_can_be(loaded: LoadedModel, method: str, captures: bool, way: str) -> None:
     budget = 1.0 if method == "full" else 0.4
-    reading = read_speed(loaded, make_cache(loaded, method, budget), IDS, 12, captures=captures)
+    reading = measure_speed(loaded, make_cache(loaded, method, budget), IDS, 12, captures=captures)
     assert reading is not None and reading.way == way and reading.rate > 0
 
 
@@ -50,26 +50,26 @@ def test_a_reading_is_of_whole_periods_and_of_no_first_step(
         return now[-1]
 
     monkeypatch.setattr(interleaved_timing, "time", SimpleNamespace(perf_counter=perf_counter))
-    reading = read_speed(loaded, make_cache(loaded, "h2o", 0.4, compress_every=every), IDS, 12)
+    reading = measure_speed(loaded, make_cache(loaded, "h2o", 0.4, compress_every=every), IDS, 12)
     counted = list(range(2, 12)) if every == 1 else list(range(4, 12))  # of 11 steps, the first aside
     assert reading is not None and reading.rate == pytest.approx(len(counted) / sum(counted))
 
 
 def test_a_single_new_token_has_no_step(loaded: LoadedModel) -> None:
-    assert read_speed(loaded, make_cache(loaded, "h2o", 0.4), IDS, 1) is None
+    assert measure_speed(loaded, make_cache(loaded, "h2o", 0.4), IDS, 1) is None
 
 
 def test_runs_are_read_in_turns_and_stay_sound(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    read = interleaved_timing.read_speed
+    read = interleaved_timing.measure_speed
 
     def noted(loaded: LoadedModel, cache: object, *rest: object) -> SpeedReading | None:
         order.append(type(cache.settings.pipeline.settle).__name__)  # type: ignore[attr-defined]
         return read(loaded, cache, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(interleaved_timing, "read_speed", noted)
+    monkeypatch.setattr(interleaved_timing, "measure_speed", noted)
     monkeypatch.setattr(importlib.import_module("kvlab.engine.compare"), "TURNS_SHARE", 1e6)
     request = CompareRequest(
         prompt="Where is the rabbit? " * 4,

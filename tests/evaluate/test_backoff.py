@@ -54,7 +54,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_rows_are_the_same(
     assert largest > 1 and max(seen) == largest and seen.count(largest) == 1, "one that failed is not tried again"
     assert (halved.rows["batch_rows"] == 1).all()
     assert plain.rows[["key", "score"]].equals(halved.rows[["key", "score"]])
-    assert halved.notes == [*plain.notes, "Memory ran out with more prompts in a batch: one prompt ran together."]
+    assert halved.notes == [*plain.notes, "The batch size was reduced to one prompt because memory ran out."]
 
 
 def test_one_prompt_alone_that_does_not_fit_is_a_sentence_and_rows_stay(

@@ -50,12 +50,12 @@ def test_the_table_and_the_json_tell_the_same(command):
     for line in summary:
         assert f"{line['score']:.3f} [{line['score_low']:.3f}, {line['score_high']:.3f}]" in table.stdout
     assert [line["depth"] for line in summary] == [0, 0, 0, 1, 1, 1, None, None, None]
-    assert all(text in table.stdout for text in ("out of sight", "depth 0 ", "depth 1 "))
+    assert all(text in table.stdout for text in ("compressed without the question", "depth 0 ", "depth 1 "))
 
 
 def test_progress_goes_to_standard_error_and_counts_what_is_on_disk(command):
     again = CliRunner().invoke(app, [*command, "--json"])
-    assert "18 measurements, 18 of them on disk already" in again.stderr
+    assert "18 measurements, 18 of them already on disk" in again.stderr
     json.loads(again.stdout)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from kvlab.common.assets import project_root
 from kvlab.common.intervals import mean_interval
+from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.harness import settings_of
-from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.models.load import load_model
 from kvlab.requests.compare import MethodChoice
 

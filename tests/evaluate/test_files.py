@@ -13,7 +13,7 @@ from kvlab.evaluate import generate, measure
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request_parser import parse_request
-from kvlab.evaluate.scoring.rescore import rescore
+from kvlab.evaluate.scoring.metrics import rescore
 from kvlab.forms.eval_form import sample_job
 from tests import benchmark_files as files
 from tests.evaluate.test_harness import SETTINGS

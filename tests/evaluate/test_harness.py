@@ -17,10 +17,10 @@ import torch
 import kvlab
 from kvlab.common.errors import UserError
 from kvlab.evaluate import measure
+from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.plan import default_lengths
 from kvlab.evaluate.request_parser import parse_request
-from kvlab.evaluate.results.fingerprint import model_digest
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
 from kvlab.methods import make_method
@@ -159,10 +159,10 @@ def test_an_interrupt_keeps_what_was_measured(tiny, tmp_path):
 RUN = """
 import sys, torch
 from pathlib import Path
-from kvlab.evaluate import store
+from kvlab.evaluate.results import store
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.results.summary import summarize
-from kvlab.methods.spec import parse_request
+from kvlab.evaluate.request_parser import parse_request
 from kvlab.models.load import load_model
 from dataclasses import replace
 import json
@@ -208,7 +208,7 @@ def test_user_files_are_evaluated_like_tasks(tiny, tmp_path):
     assert result.rows["key"].is_unique
     one = evaluate(wanted.model_copy(update={"samples": 1}), tmp_path / "out", loaded=tiny)
     assert len(one.rows) == 2
-    assert one.notes[1].endswith("1 of its 2 prompts were taken: raise --samples for more.")
+    assert one.notes[1].endswith("1 of its 2 prompts are used: raise --samples for more.")
     assert result.notes == [note for note in result.notes if f"{path}:2: " in note]
     assert len(result.notes) == 1
     assert set(result.rows["task"]) == {"ruler/niah"}

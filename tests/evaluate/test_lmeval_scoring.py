@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import kvlab
-from kvlab.cache.replay.token_by_token import works_one_by_one
+from kvlab.cache.replay.steps import supports_token_by_token
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.evaluate.generate import generate_answers
@@ -105,7 +105,7 @@ def test_one_pass_is_feeding_token_by_token_from_the_first(tiny, method) -> None
     context, continuation = tokens(36, 1), tokens(5, 2)[1:]
     cache, fed_tokens = kvlab.make_cache(tiny, method, 0.25), 39
     scored = score_simulated(tiny, [Asked(context, (continuation,), ())], cache)[0]
-    assert works_one_by_one(cache) == (method != "d2o")  # its layers decide together
+    assert supports_token_by_token(cache) == (method != "d2o")  # its layers decide together
     slow = kvlab.make_cache(tiny, method, int(0.25 * fed_tokens))
     slow.settings.text_tokens = fed_tokens  # pyramids are cut to the length of the text
     equal(scored.answers, [slowly(tiny, slow, context, continuation, 0)])

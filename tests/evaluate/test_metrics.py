@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, METRICS, higher_is_better, is_there, normalize, score
+from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS, METRICS, higher_is_better, is_installed, normalize, score
 
 WORDS = st.lists(st.sampled_from(["cat", "dog", "7", "house", "blue"]), min_size=1, max_size=8).map(" ".join)
 
@@ -53,7 +53,7 @@ def test_known_values(metric, prediction, answers, classes, expected):
     assert score(metric, prediction, answers, classes) == pytest.approx(expected)
 
 
-@given(st.sampled_from(sorted(filter(is_there, METRICS))), WORDS, st.lists(WORDS, min_size=1, max_size=3))
+@given(st.sampled_from(sorted(filter(is_installed, METRICS))), WORDS, st.lists(WORDS, min_size=1, max_size=3))
 def test_scores_lie_between_0_and_1(metric, prediction, answers):
     assert 0 <= score(metric, prediction, answers) <= 1
 
@@ -62,7 +62,7 @@ def test_scores_lie_between_0_and_1(metric, prediction, answers):
 OF_A_FORM = {"count", "retrieval", "final_number", "boxed", "letter_choice", "rouge_2", "rouge_2_longbench"}
 
 
-@given(st.sampled_from(sorted(filter(is_there, set(METRICS) - OF_A_FORM))), WORDS)
+@given(st.sampled_from(sorted(filter(is_installed, set(METRICS) - OF_A_FORM))), WORDS)
 def test_the_answer_itself_scores_1(metric, answer):
     assert score(metric, answer, [answer], [answer]) == pytest.approx(1)
 

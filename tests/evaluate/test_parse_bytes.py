@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from kvlab.methods.spec import own_bytes, parse_choices
+from kvlab.methods.spec import parse_choices, unused_byte_budgets
 
 
 def test_methods_without_a_budget_say_that_bytes_do_not_bind_them() -> None:
-    told = own_bytes("gvote,h2o", "10%B")
+    told = unused_byte_budgets("gvote,h2o", "10%B")
     assert told.startswith("GVote takes no budget: it holds as many bytes as it comes to, whatever ")
-    assert own_bytes("gvote,kvzap-threshold,snapkv", "10%B,64MiB").startswith("GVote and KVzap by threshold take no")
-    assert own_bytes("h2o,snapkv,full", "10%B") == "" and own_bytes("gvote", "0.2,128") == ""
+    assert unused_byte_budgets("gvote,kvzap-threshold,snapkv", "10%B,64MiB").startswith(
+        "GVote and KVzap by threshold take no"
+    )
+    assert unused_byte_budgets("h2o,snapkv,full", "10%B") == "" and unused_byte_budgets("gvote", "0.2,128") == ""
     assert [choice.budget for choice in parse_choices("gvote,h2o", "10%B")] == [1.0, "10%B"]

@@ -17,22 +17,21 @@ from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.evaluate.results.store import read_results
-from kvlab.evaluate.scoring.survival import Followed
+from kvlab.evaluate.scoring.survival import HiddenTokenTracker
 from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice
-from kvlab.tasks.hidden_question import hidden_positions
 from kvlab.tasks.registry import get_task
-from kvlab.tasks.tokens import prompt_ids
+from kvlab.tasks.tokens import hidden_positions, prompt_ids
 
 NEW = {"hidden_own", "hidden_merged"}
 METHODS = {"h2o": {}, "kvmerger": {"loosest": -1.0}, "keepkv": {"threshold": -1.0}, "zsmerge": {}, "full": {}}
 
 
 class Both:
-    """Lets the run's shadow, which knows where every token lives, watch beside `Followed`."""
+    """Lets the run's shadow, which knows where every token lives, watch beside `HiddenTokenTracker`."""
 
-    def __init__(self, followed: Followed, capacity: int) -> None:
+    def __init__(self, followed: HiddenTokenTracker, capacity: int) -> None:
         self.followed, self.capacity = followed, capacity
         self.shadows: dict[int, Shadow] = {}
 
@@ -49,7 +48,7 @@ def test_shares_are_those_of_the_shadow(tiny: LoadedModel, method: str) -> None:
     prompt = torch.randint(5, 300, (120,), generator=torch.Generator().manual_seed(3)).tolist()
     chosen = [3, 17, 40, 41, 42, 90, 119]
     cache = kvlab.make_cache(tiny, make_method(method, **METHODS[method]), 0.3)
-    both = Both(Followed([chosen], tiny.model.device), 140)
+    both = Both(HiddenTokenTracker([chosen], tiny.model.device), 140)
     cache.settings.observer = both
     generate_answers(tiny, [prompt], cache, len(prompt), 6, None)
     (found,) = both.followed.survival(cache)
@@ -76,7 +75,7 @@ def test_rows_of_a_batch_are_followed_apart(tiny: LoadedModel) -> None:
 
     def survival(rows: list[int]) -> list:
         cache = kvlab.make_cache(tiny, make_method("kvmerger", loosest=-1.0), 0.3)
-        followed = Followed([chosen[row] for row in rows], tiny.model.device)
+        followed = HiddenTokenTracker([chosen[row] for row in rows], tiny.model.device)
         cache.settings.observer = followed
         generate_answers(tiny, [prompts[row] for row in rows], cache, 80, 3, None)
         return followed.survival(cache)

@@ -16,10 +16,9 @@ from kvlab.analysis.comparison import memory as memories
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.lineage import merges as merged
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
-from kvlab.analysis.lineage.tables import slot_table, token_texts
-from kvlab.analysis.lineage.tree import lineage_tree
+from kvlab.analysis.lineage.tables import lineage_tree, slot_table, token_texts
 from kvlab.analysis.similarity import similarity as maps
-from kvlab.analysis.similarity.outlines import merge_sets, outlines
+from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
 from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline
 from kvlab.trace import Run, open_run
 from tests.figures.views import drawn_views

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.bench.rows import Row, to_frame
+from kvlab.bench.rows import Row, to_table
 from kvlab.figures import quality
 from kvlab.figures import speed as speeds
 from kvlab.results import speed_tables
@@ -53,7 +53,7 @@ def benchmark() -> pd.DataFrame:
         row("recording light / off", "h2o", 1.04, mode="overhead"),
         row("recording full / off", "h2o", 1.8, mode="overhead"),
     ]
-    return to_frame(rows).assign(name="made up")
+    return to_table(rows).to_pandas().assign(name="made up")
 
 
 def drawn(theme: str):
@@ -136,7 +136,7 @@ def against(*full: tuple[str, float, bool], repeats: int = 5, spread: float = 0.
         Row("decode", "decode rate", "mini", "h2o", 1, 512, "tokens/s", budget=0.2, budget_unit="fraction",
             median=220.0, ratio_to_full=220.0 / best, **known)
     )  # fmt: skip
-    return speed_tables.measured(to_frame(rows).assign(name="made up"), "decode rate")
+    return speed_tables.measured(to_table(rows).to_pandas().assign(name="made up"), "decode rate")
 
 
 def test_the_reference_of_a_ratio_is_named_and_that_of_comparisons_stands_beside_it():

@@ -11,8 +11,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.attention import autopsy, bound, fingerprints, health, regret
 from kvlab.analysis.comparison import board, cost, difference, facts, restore
 from kvlab.analysis.lineage import decision, fold, influence
-from kvlab.analysis.lineage.tables import token_texts
-from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
+from kvlab.analysis.lineage.tables import lineage_tree, merged_slots, token_texts
 from kvlab.figures import autopsy as autopsies
 from kvlab.figures import board as boards
 from kvlab.figures import bound as bounds
@@ -83,7 +82,7 @@ def _of_regret(run: Run) -> Iterator[Drawn]:
     picture, table = regret.regret_map(run.steps), regret.regret_over_steps(run.steps, run.tokens)
     yield "regret map", lambda theme: regrets.regret_map(picture, 9, theme), regrets.read_regret_map(picture), picture
     yield "regret", lambda theme: regrets.regret_over_steps(table, theme), regrets.read_regret_over_steps(table), table
-    budgets = regret.budget_beside_regret(run.steps)
+    budgets = regret.budget_and_regret(run.steps)
     reading = regrets.read_budget_against_regret(budgets, 0.3)
     yield "scatter", lambda theme: regrets.budget_against_regret(budgets, theme), reading, budgets
 
@@ -113,7 +112,7 @@ def _of_needle(run: Run) -> Iterator[Drawn]:
 
 def _of_board(runs: list[Run]) -> Iterator[Drawn]:
     answer = "".join(board.reference_texts(runs)[4:7]).strip()
-    asked = board.ask(runs, board.Wanted(answer, ((200, 260),), False))
+    asked = board.check_answer(runs, board.ExpectedAnswer(answer, ((200, 260),), False))
     frame, readers = board.board(runs, asked, board.verdicts(runs, asked)), board.readers(runs, asked)
     yield "board", lambda theme: boards.board(frame, theme), boards.read_board(frame), frame
     heads_of = facts.head_shares(facts.fact_fates(runs[2], asked.positions, asked.step))
@@ -147,7 +146,7 @@ def _of_killed(run: Run) -> Iterator[Drawn]:
         fact=(3,), reference=("x", "y"), reader=(0, 1), slots=9, text_before="", kl_before=(1.0, 2.0), tokens=(3, 9),
         attention_full=(0.5, 0.2), attention_before=(0.0, 0.3), found=(found,),
     )  # fmt: skip
-    kl, looks = restore.kl_along(known, found), restore.looks(known, found, run)
+    kl, looks = restore.kl_by_series(known, found), restore.attention_by_series(known, found, run)
     yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.read_kl_before_after(kl), kl
     reading = killeds.read_look_before_after(looks)
     yield "killed looks", lambda theme: killeds.look_before_after(looks, (0, 1), theme), reading, looks

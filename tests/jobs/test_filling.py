@@ -7,20 +7,21 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.atlas.fill import commands_of
+from kvlab.atlas.fill import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
-from kvlab.forms.command_to_request import estimate, order
-from kvlab.forms.fill_atlas import FOLDER, Small, filling
+from kvlab.forms.fill_atlas import FOLDER, FillSize, fill_jobs
+from kvlab.forms.measurement_job import estimate, job_of
 from kvlab.requests.compare import CompareRequest
-from kvlab.tasks.excerpts import CHARACTERS, excerpts
+from kvlab.requests.measurement import Benchmark
+from kvlab.tasks.shipped_samples import CHARACTERS, excerpts
 
-SMALL = Small(prompts=3, samples=2, lengths=(320,))
+SMALL = FillSize(prompts=3, samples=2, lengths=(320,))
 
 
 def test_everything_the_atlas_asks_for_becomes_work(tmp_path: Path):
-    work = [ordered.work for ordered in filling(commands_of(tmp_path), SMALL)]
+    work = fill_jobs(measurements_of(tmp_path), SMALL)
     compared = [one for one in work if isinstance(one, CompareRequest)]
     assert len(compared) == 3
     assert len({one.prompt for one in compared}) == 3
@@ -34,22 +35,22 @@ def test_everything_the_atlas_asks_for_becomes_work(tmp_path: Path):
 
 
 def test_every_benchmark_of_the_atlas_says_how_long_it_takes(tmp_path: Path):
-    found = [ordered for ordered in filling(commands_of(tmp_path), SMALL) if isinstance(ordered.work, BenchJob)]
+    found = [job for job in fill_jobs(measurements_of(tmp_path), SMALL) if isinstance(job, BenchJob)]
     assert len(found) == 4
-    for ordered in found:
-        told = estimate(ordered, pd.DataFrame(), tmp_path)
-        assert told is not None and 0 < told[0] < told[1], ordered.work.title
-    whole = order("kvlab bench --preset zsmerge-fig3 --out runs/bench")
+    for job in found:
+        told = estimate(job, pd.DataFrame(), tmp_path)
+        assert told is not None and 0 < told[0] < told[1], job.title
+    whole = job_of(Benchmark("zsmerge-fig3", Path("runs/bench")))
     assert estimate(whole, pd.DataFrame(), tmp_path) is None
 
 
 def test_one_exhibit_is_filled_alone(tmp_path: Path):
-    (first, *rest) = filling(commands_of(tmp_path, ["keepkv/fig-3"]), SMALL)
+    (first, *rest) = fill_jobs(measurements_of(tmp_path, ["keepkv/fig-3"]), SMALL)
     assert len(rest) == 2
-    assert isinstance(first.work, CompareRequest)
-    assert {choice.method for choice in first.work.choices} == {"cam", "d2o", "kvmerger", "keepkv", "h2o"}
+    assert isinstance(first, CompareRequest)
+    assert {choice.method for choice in first.choices} == {"cam", "d2o", "kvmerger", "keepkv", "h2o"}
     with pytest.raises(UserError, match="paper and number"):
-        commands_of(tmp_path, ["keepkv"])
+        measurements_of(tmp_path, ["keepkv"])
 
 
 def test_excerpts_differ_and_are_the_same_every_time():

@@ -15,7 +15,7 @@ from kvlab.catalogue.methods import MethodEntry
 from kvlab.cli import commands
 from kvlab.cli.options.plan_check import notes_of
 from kvlab.common.errors import UserError
-from kvlab.engine.out_of_memory import holds_of
+from kvlab.engine.out_of_memory import footprint_of
 from kvlab.forms import compare_form, plan_preview
 from kvlab.methods import make_method
 from kvlab.methods.catalogue import list_methods
@@ -47,7 +47,7 @@ def test_the_form_plans_the_store_that_is_chosen(
     form = plan_preview.plan_of(900, "mini", [entries[name]], budget, typed, options, tmp_path)
     choice = MethodChoice(method=name, budget=compare_form.parse_budgets(budget)[0], hyper_parameters={"store": held})
     request = CompareRequest(prompt="-", choices=(choice,), device="cpu", level="light")
-    own = make_plan(request, 900, find_model("mini"), holds_of, HERE, tmp_path, timed=False)
+    own = make_plan(request, 900, find_model("mini"), footprint_of, HERE, tmp_path, timed=False)
     assert form is not None and [phase.parts for phase in form.phases] == [phase.parts for phase in own.phases]
     if (name, budget, held) == ("snapkv", "0.9", "turbo3"):
         native = plan_preview.plan_of(900, "mini", [entries[name]], budget, {}, options, tmp_path)
@@ -89,7 +89,7 @@ def test_what_methods_hold_as_they_are_set_is_asked_once_for_all(asked: list[str
     choices = chosen(SETTINGS)
     for _ in range(2):
         holds = footprint.holds_in(choices)
-        assert [holds(choice) for choice in choices] == [holds_of(choice) for choice in choices]
+        assert [holds(choice) for choice in choices] == [footprint_of(choice) for choice in choices]
     assert len(asked) == 1
 
 
@@ -97,7 +97,7 @@ def test_of_defaults_and_published_settings_nobody_is_asked(entries: dict[str, M
     published = [(name, {"preset": preset}) for name, entry in entries.items() for preset in entry.presets]
     choices = chosen([*published, *((name, {"preset": "default", "store": "int8"}) for name in entries)])
     holds = footprint.holds_in(choices)
-    assert [holds(choice) for choice in choices] == [holds_of(choice) for choice in choices]
+    assert [holds(choice) for choice in choices] == [footprint_of(choice) for choice in choices]
     assert not asked
 
 
@@ -120,7 +120,7 @@ def test_an_answer_to_something_else_is_one_sentence_and_not_kept(
         patch.setattr(methods, "run_command", lambda *_, **__: answer)
         with pytest.raises(UserError, match=said):
             footprint.holds_in([choice])
-    assert footprint.holds_in([choice])(choice) == holds_of(choice)
+    assert footprint.holds_in([choice])(choice) == footprint_of(choice)
 
 
 def test_the_form_plans_the_settings_that_are_chosen(

@@ -99,5 +99,5 @@ def test_the_command_line_goes_on_with_what_was_interrupted(tmp_path: Path):
     assert [run.status for run in list_runs(tmp_path, comparison_id="mine")] == ["complete"] * 3
     with pytest.raises(UserError, match="There is no unfinished comparison or batch 'mine'"):
         CliRunner().invoke(commands, ["compare", "--resume", "mine", "--out", str(tmp_path)], catch_exceptions=False)
-    with pytest.raises(UserError, match="made of another request"):
+    with pytest.raises(UserError, match="belongs to a different request"):
         compare(ASKED.model_copy(update={"prompt": "Else."}), tmp_path, comparison_id="mine", resume=True)

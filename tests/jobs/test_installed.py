@@ -14,7 +14,7 @@ SOURCES = ("kvlab", "app", "pages", "assets", "pyproject.toml", "README.md", "LI
 OPEN = """
 from pathlib import Path
 from streamlit.testing.v1 import AppTest
-from kvlab import assets
+from kvlab.common import assets
 from kvlab.tasks.shipped_samples import shipped_samples
 root = assets.project_root()
 assert root.parent.parent == Path({installed!r}), root

@@ -17,8 +17,7 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, 
 from kvlab.fitting.request import FitJob, FitRequest
 from kvlab.forms import plan_preview
 from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.jobs.prompt_lengths import longest_prompt
-from kvlab.jobs.size_check import Several, too_big
+from kvlab.jobs.size_check import Several, longest_prompt, too_big
 from kvlab.model_info.names import context_length
 from kvlab.planning import Machine, find_model
 from kvlab.planning.footprint import Holds

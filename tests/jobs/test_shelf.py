@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from kvlab.catalogue.models import models_here
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
-from kvlab.model_info import names
 from kvlab.server import offered_models
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
@@ -49,7 +49,7 @@ def test_one_that_is_put_there_later_is_offered_too(
     monkeypatch.setenv(offered_models.FOLDERS, offered_models.given([folder / "alone", folder]))
     assert offered_models.shelf() == [str(folder / "alone"), str(folder / "owner" / "name")]
     shutil.copytree(folder / "alone", folder / "new")
-    assert str(folder / "new") in names.models_here(tmp_path)
+    assert str(folder / "new") in models_here(tmp_path)
     assert offered_models.short_name(str(folder / "owner" / "name")) == "owner/name"
     assert offered_models.short_name("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
     shutil.rmtree(folder)

@@ -61,10 +61,10 @@ def test_without_a_template_nothing_is_asked_of_a_second_process(monkeypatch: py
 
 def test_what_is_refused_is_said_before_anything_is_queued(folder: Path, tmp_path: Path) -> None:
     for how in (Manner("mini", system="Be brief."), Manner("mini", thinking=True)):
-        with pytest.raises(UserError, match="Nothing would read the system prompt"):
+        with pytest.raises(UserError, match="The system prompt or thinking switch would have no effect"):
             token_count.count_tokens("a", how)
     strict = tiny_folder(tmp_path / "strict", chat_template="{{ raise_exception('not today') }}")
-    with pytest.raises(UserError, match=r"refuses this prompt \(not today\)"):
+    with pytest.raises(UserError, match=r"rejects this prompt \(not today\)"):
         compare_form.make_request("a", str(strict), (MethodChoice(method="full"),))
 
 

@@ -17,7 +17,7 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import fit_form
 from kvlab.jobs.access_check import check_settings
-from kvlab.jobs.rerun_pinned import counterfactual
+from kvlab.jobs.rerun_restored import counterfactual
 from kvlab.jobs.work import Work
 from kvlab.library import archive, shelf
 from kvlab.library.prompts import bring_back, load_prompt, remove_prompts, save_prompt, saved_prompts

@@ -13,19 +13,18 @@ from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.catalogue.models import models_here, what_to_name
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import hide_paths
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
 from kvlab.fitted.feature_maps import MAPS
 from kvlab.fitted.profiles import PROFILES
 from kvlab.fitted.score_heads import SCORE_HEADS
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import eval_form, prompt_files
-from kvlab.forms.command_to_request import Ordered
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
 from kvlab.model_info.names import check_model, context_length
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
-from kvlab.server.redaction import hide_paths
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import Role
 from kvlab.trace.labels import load_labels
@@ -89,7 +88,7 @@ def test_what_the_atlas_queues_is_each_person_s_own(
     work = eval_job() if kind == "evaluation" else BenchJob(name="it", preset="small")
     for person in ("ben", "carl", "ben", "anna", "carl"):
         act_as(person, Role.RUN)
-        submit([Ordered(work, (), "")])
+        submit([work])
     names = [jobs.request_of(server, job.job_id).name for job in reversed(jobs.list_jobs(server))]  # type: ignore[union-attr]
     assert names == ["it", "it-2", "it", "it-3", "it-2"]
     owners = {name: load_labels(server, name, kind).owner for name in names}

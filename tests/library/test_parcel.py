@@ -119,7 +119,7 @@ def test_cut_off_and_foreign_files_are_one_sentence(parcel: Path, tmp_path: Path
 
 
 def test_more_than_may_be_taken_in_is_not_begun(parcel: Path, tmp_path: Path):
-    with pytest.raises(UserError, match="MiB may be used"):
+    with pytest.raises(UserError, match="may be used here"):
         unpack(tmp_path / "there", parcel, most_bytes=100)
 
 

@@ -20,7 +20,7 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.conversation import Turn
 from kvlab.trace import open_run
-from kvlab.trace.rerun_request import request_again
+from kvlab.trace.record import request_again
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = "Where is the rabbit?"
@@ -100,8 +100,8 @@ def test_mini_keeps_its_bos_and_is_plain() -> None:
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
-        ({"chat": "no", "system": "Be brief."}, "Nothing would read the system prompt"),
-        ({"chat": "no", "thinking": True}, "Nothing would read .* chat is off"),
+        ({"chat": "no", "system": "Be brief."}, "The system prompt or thinking switch would have no effect"),
+        ({"chat": "no", "thinking": True}, "would have no effect: chat is off"),
     ],
 )
 def test_what_nothing_would_read_is_refused(asked: dict[str, Any], sentence: str, folder: Path, tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_a_switch_or_a_role_the_template_does_not_have_is_refused(tmp_path: Path
     with pytest.raises(UserError, match="no switch for thinking"):
         shown(tiny_folder(tmp_path / "a", chat_template=no_switch), tmp_path, thinking=True)
     strict = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}" + no_switch
-    with pytest.raises(UserError, match=r"refuses this prompt \(no system role here\)"):
+    with pytest.raises(UserError, match=r"rejects this prompt \(no system role here\)"):
         shown(tiny_folder(tmp_path / "b", chat_template=strict), tmp_path, system="Be brief.")
-    with pytest.raises(UserError, match="refuses this prompt"):
+    with pytest.raises(UserError, match="rejects this prompt"):
         shown(tiny_folder(tmp_path / "c", chat_template="{% for %}"), tmp_path)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvlab.common.errors import UserError
-from kvlab.engine.progress import before_steps
+from kvlab.engine.progress import download_reporter
 from kvlab.models import downloads
 from kvlab.models.downloads import download, fetch, is_here
 from kvlab.models.sources import Source
@@ -97,14 +97,14 @@ def test_a_stopped_download_says_what_is_kept_and_the_next_goes_on(hub: SmallHub
         if len(complete(tmp_path)) == 3 and "of 43.0 MB" in progress.stage:
             stop.set()
 
-    with pytest.raises(UserError, match=r"stopped at .* of 43.0 MB: files .* complete stay .* goes on from them"):
-        fetch(source, before_steps(report, stop.is_set))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"stopped at .* of 43.0 MB: complete files are kept, .* continues from them"):
+        fetch(source, download_reporter(report, stop.is_set))  # type: ignore[arg-type]
     assert complete(tmp_path) == {"config.json", "model-1-of-2.safetensors", "model.safetensors.index.json"}
     assert not list(tmp_path.rglob("*.incomplete")) and not is_here(source)
     assert said[0] == "downloading somebody/model" and any("of 43.0 MB" in word for word in said)
     assert threads == {threading.get_ident()}, "a queue's connection belongs to the thread that asked"
     hub.slow, before = set(), len(hub.sent)
-    fetch(source, before_steps(report))  # type: ignore[arg-type]
+    fetch(source, download_reporter(report))  # type: ignore[arg-type]
     assert is_here(source) and hub.sent[before:] == ["model-2-of-2.safetensors"]
 
 

@@ -55,12 +55,12 @@ LATENT = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_h
 @pytest.mark.parametrize(
     ("kind", "options", "sentence"),
     [
-        ("deepseek_v3", LATENT, "one latent state a token"),
-        ("minicpm3", LATENT, "one latent state a token"),
-        ("minimax", {}, "nothing proves yet"),
+        ("deepseek_v3", LATENT, "one latent state per token"),
+        ("minicpm3", LATENT, "one latent state per token"),
+        ("minimax", {}, "no test shows yet"),
         ("mamba2", {}, "not supported"),
-        ("diffllama", {}, "nothing proves yet"),
-        ("gpt2", {}, "nothing proves yet"),
+        ("diffllama", {}, "no test shows yet"),
+        ("gpt2", {}, "no test shows yet"),
     ],
 )
 def test_what_keeps_no_keys_and_values_a_head_is_refused(kind: str, options: dict, sentence: str) -> None:

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from kvlab.attention.queries import project_queries
 from kvlab.cache import make_cache
-from kvlab.cache.replay.steps import cannot_repeat
+from kvlab.cache.replay.steps import replay_obstacle
 from kvlab.common.errors import UserError
 from kvlab.engine import compare
 from kvlab.models.hybrids import compressed_only
@@ -53,7 +53,7 @@ def test_states_are_what_plain_transformers_has_and_slots_are_fewer(family: str)
         if state is not None
     )
     assert ours.memory().sliding_bytes == others > 0
-    assert "state" in cannot_repeat(ours)
+    assert "state" in replay_obstacle(ours)
 
 
 @pytest.mark.parametrize("family", ANEW)
@@ -98,8 +98,8 @@ def test_a_comparison_says_what_was_compressed(tmp_path: Path) -> None:
         prompt="Where is it? " * 3, model=str(folder), choices=choices, max_new_tokens=3, device="cpu"
     )
     full, *others = [open_run(path).record for path in compare(request, tmp_path / "runs")]
-    sentence = "1 of 3 layers keep a recurrent state, which does not grow with the text and is left as it is: "
+    sentence = "1 of 3 layers keep a recurrent state, which does not grow with the text and is unchanged: "
     assert not full.remarks and full.sliding_layers == (1,)
     for record in others:
-        assert record.remarks[-1] == sentence + "compressed is the attention of 2 layers (0, 2)."
+        assert record.remarks[-1] == sentence + "kvlab compresses the attention of 2 layers (0, 2)."
     assert not compressed_only(["full_attention", "sliding_attention"], [0])

@@ -22,8 +22,8 @@ from training.mini import checkpoint as saved
 from training.mini import recipe as recipes
 from training.mini.curve import curve_figure, read_curve
 from training.mini.growth import grow_depth, grow_width
-from training.mini.mixture import ROW_MAKERS, draw_batch
 from training.mini.presets import CPU_PHASES, GPU_PHASES, PRESETS, Phase
+from training.mini.random_rows import ROW_MAKERS, draw_batch
 from training.mini.recipe import Recipe, run_recipe
 from training.mini.rows import TEXT
 from training.mini.shape import Shape, build_model
@@ -194,13 +194,13 @@ def test_a_finished_model_is_trained_on(
     wide = replace(phases[-1], shape=replace(phases[-1].shape, hidden_size=512))
     with pytest.raises(UserError, match="final shape"):
         recipes.refining_phases((wide,), first)
-    with pytest.raises(UserError, match="no model folder"):
+    with pytest.raises(UserError, match="not a model folder"):
         run_recipe(Recipe("cpu", tmp_path / "third", corpus, 1, 1e6, True, compiled=False, start=tmp_path))
     last = phases[-1].name
     assert [(phase.name, phase.share) for phase in recipes.refining_phases(phases, first, [last])] == [(last, 1.0)]
-    with pytest.raises(UserError, match="No refining phase circuit: choose among"):
+    with pytest.raises(UserError, match="no refining phase circuit: use"):
         recipes.refining_phases(phases, first, ["circuit"])
-    with pytest.raises(UserError, match="give --start too"):
+    with pytest.raises(UserError, match="use it with --start"):
         run_recipe(Recipe("cpu", tmp_path / "fourth", corpus, 1, 1e6, True, compiled=False, phases=(last,)))
 
 
@@ -261,7 +261,7 @@ def test_bad_input_is_told_in_one_sentence(corpus: Path, tmp_path: Path, monkeyp
         training_books(tmp_path / "only")
     with pytest.raises(UserError, match="--resume"):
         train_mini(corpus=corpus, resume="perhaps")
-    with pytest.raises(UserError, match="no model folder"):
+    with pytest.raises(UserError, match="not a model folder"):
         train_mini(report_only=tmp_path)
     with pytest.raises(UserError, match="--corpus"):
         train_mini(out=tmp_path)

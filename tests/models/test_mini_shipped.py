@@ -15,7 +15,7 @@ from kvlab.common.assets import asset_path
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import ADJECTIVES, NAMES
 from training.mini import measures, task_rows
-from training.mini.export import export_model
+from training.mini.checkpoint import export_model
 from training.mini.presets import CPU_PHASES
 from training.mini.text import Text, validation_text
 

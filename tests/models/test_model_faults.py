@@ -136,7 +136,7 @@ def test_a_wrapped_model_is_compressed_as_the_model_inside(tiny: LoadedModel, me
 def test_adapters_that_a_cache_cannot_serve_are_said_with_the_way_out(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ):
-    with pytest.raises(UserError, match="an adapter of weights, such as LoRA"):
+    with pytest.raises(UserError, match="an adapter of weights such as LoRA"):
         kvlab.make_cache(Wrapped(tiny.model, prompt_learning=True), "h2o")
     monkeypatch.setattr(tiny.model, "peft_config", {}, raising=False)
     with pytest.raises(UserError, match=r"merge the adapter .*fit the method to it"):

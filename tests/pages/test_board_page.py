@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.analysis.comparison.labels import distinct
+from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.trace import open_run
 from kvlab.trace.labels import load_labels, save_answer
 from kvlab.trace.record import FILE
@@ -134,14 +134,14 @@ def test_no_ranking_without_its_omissions(runs: list[Path], open_page: Open, ans
         page = add_answer(page, own_words(runs[0]))
     text = told(page)
     ranking = text[text.index("to the full cache first") :]
-    for name in distinct([open_run(path).record for path in runs]):
+    for name in distinct_names([open_run(path).record for path in runs]):
         assert f"**{name}**" in ranking
     assert "Not ranked: " in ranking
 
 
 def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path], open_page: Open):
     page = add_answer(open_page("compare"), own_words(runs[0]), open_run(runs[0]).record.prompt[30:60].strip())
-    names = distinct([open_run(path).record for path in runs])
+    names = distinct_names([open_run(path).record for path in runs])
     labels = {path.name: name for path, name in zip(runs[1:], names[1:], strict=True)}
     for name, label in labels.items():
         page = page.selectbox(key="board-cell").set_value(name).run()
@@ -168,7 +168,7 @@ def test_a_cell_that_is_right_later_than_the_full_cache_says_from_which_token(ru
 def test_what_leads_on_from_a_cell_is_about_the_cell_that_is_named(runs: list[Path], runs_root: Path, open_page: Open):
     page = add_answer(open_page("compare"), own_words(runs[0]), open_run(runs[0]).record.prompt[30:60].strip())
     table = page.dataframe[0].value.set_index("method")["answer"]
-    names = distinct([open_run(path).record for path in runs])
+    names = distinct_names([open_run(path).record for path in runs])
     for path, label in zip(runs[1:], names[1:], strict=True):
         page = page.selectbox(key="board-cell").set_value(path.name).run()
         offered = [str(button.key) for button in page.button if "Who killed it?" in button.label]

@@ -62,7 +62,7 @@ def test_pages_of_one_head_open_at_the_same_head_and_say_why(shared_runs: Path, 
     run = open_run(shared_runs / RUN)
     means = run.steps.groupby(["layer", "head"])["output_error"].mean()
     assert shown == means.idxmax()
-    assert "errs most" in page.selectbox(key="pick_layer").help
+    assert "largest output error" in page.selectbox(key="pick_layer").help
 
 
 @pytest.mark.parametrize("name", ["regret", "merges", "autopsy", "difference", "heads"])

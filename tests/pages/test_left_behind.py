@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.session.cleanup import SHOWN
+from app.session.fragments import SHOWN
 from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"prompt_tokens": 12, "steps": 4, "layers": 1}

@@ -16,10 +16,10 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.catalogue import methods
+from kvlab.catalogue.models import models_here
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.forms import plan_preview
-from kvlab.model_info import names
 from kvlab.planning import Machine
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 from kvlab.requests.recording import Recording
@@ -118,7 +118,7 @@ def test_models_on_this_disk_are_offered(
         (cache / name / "snapshots" / ("a" * 40)).mkdir(parents=True)
     (cache / "models--some--cached" / "snapshots" / ("a" * 40) / "config.json").write_text("{}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    offered = names.models_here(runs_root)
+    offered = models_here(runs_root)
     assert set(offered) == {str(there), "mini", "some/cached"}
     page = open_page("new_run")
     page = page.selectbox(key="model_here").select(str(there)).run()
@@ -339,7 +339,9 @@ def test_a_chat_model_is_counted_and_shown_in_its_template(form: AppTest, tmp_pa
     assert counted(page) == 1 + 6
     page = page.text_input(key="model").input("mini").run()
     page = page.selectbox(key="chat").select("auto").run()
-    assert any(message.startswith("Nothing would read the system prompt") for message in messages(page))
+    assert any(
+        message.startswith("The system prompt or thinking switch would have no effect") for message in messages(page)
+    )
 
 
 def counted(page: AppTest) -> int:

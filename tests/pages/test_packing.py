@@ -1,4 +1,4 @@
-"""The binary payload of components is read back unchanged by an independent reader."""
+"""What components are given as bytes is read back as it was, by a reader of its own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import struct
 
 import numpy as np
 
-from app.components.binary_payload import ALIGNED, pack
-from app.components.text_payload import SentTexts
+from app.components.payload import ALIGNED, SentTexts, packed
 
 
 def _read(data: bytes) -> dict:
@@ -38,7 +37,7 @@ def test_numbers_and_texts_come_back_as_they_were():
         "mass": np.array([0.5, 0.25, 1e-6], np.float32),
         "empty": np.zeros(0, np.int16),
     }
-    found = _read(pack(given))
+    found = _read(packed(given))
     assert found.keys() == given.keys()
     assert all(found[name] == given[name] for name in ("texts", "step", "none"))
     for name in ("codes", "leave", "birth", "true", "parent", "mass", "empty"):

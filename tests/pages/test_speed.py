@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,8 +15,9 @@ from kvlab.bench.request import BenchJob
 from kvlab.bench.rows import SCHEMA
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
-from kvlab.forms import command_to_request
+from kvlab.forms.measurement_job import job_of
 from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, RecordedComparison
 from tests.figures.test_quality import benchmark
 from tests.pages.test_board_page import told
 
@@ -60,28 +62,26 @@ def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, st
 
 
 def test_the_atlas_queues_what_a_card_needs(runs_root: Path):
-    """Each of the three kinds of command becomes the work that it is."""
-    methods = "h2o,keepkv:preset=paper:sinks=7"
-    compared = command_to_request.order(
-        f"kvlab compare --sample needle_in_a_story --methods {methods} --budgets 0.2 --level full --out x"
-    ).work
+    """Each of the three kinds of measurement becomes the job that it is."""
+    methods = ("h2o", "keepkv:preset=paper:sinks=7")
+    compared = job_of(RecordedComparison("needle_in_a_story", methods, (0.2,), Path("x")))
     assert isinstance(compared, CompareRequest) and compared.level == "full" and compared.answer
     assert compared.choices[1] == MethodChoice(
         method="keepkv", budget=0.2, hyper_parameters={"preset": "paper", "sinks": 7}
     )
-    evaluated = command_to_request.order(
-        f"kvlab eval --tasks needle,key_value --methods {methods} --budgets 0.1,64 --samples 3 --lengths 512 "
-        "--depths 0.5 --out x/eval/tab-1"
-    ).work
+    tasks, out = ("needle", "key_value"), Path("x/eval/tab-1")
+    evaluation = Evaluation(tasks, methods, (0.1, 64), 3, out, lengths=(512,), depths=(0.5,))
+    evaluated = job_of(evaluation)
     assert isinstance(evaluated, EvalJob) and evaluated.name == "tab-1"
     asked = evaluated.request
     assert (asked.samples, asked.lengths, asked.depths, len(asked.choices)) == (3, (512,), (0.5,), 4)
-    benched = command_to_request.order("kvlab bench --preset keepkv-table1 --scale 16 --shorten 16 --out x/bench").work
+    benched = job_of(Benchmark("keepkv-table1", Path("x/bench"), scale=16, shorten=16))
     assert isinstance(benched, BenchJob) and benched.changes == {"scale": 16, "shorten": 16}
-    from_a_file = "kvlab eval --data ruler=x --tasks '' --methods h2o --budgets 0.2 --samples 1"
-    for wrong in ("kvlab doctor", "rm -r x", from_a_file):
-        with pytest.raises(UserError):
-            command_to_request.order(wrong)
+    from_a_file = replace(evaluation, data=("ruler=x",), tasks=())
+    of_a_model = replace(evaluation, model="some/model")
+    for wrong in (ExhibitFill("keepkv/fig-3", Path("x")), from_a_file, of_a_model):
+        with pytest.raises(UserError, match="terminal"):
+            job_of(wrong)
 
 
 def test_a_card_without_data_has_a_button_with_its_estimate(runs_root: Path, open_page: Open):

@@ -146,7 +146,7 @@ def test_where_nobody_chose_the_place_tells_something_and_says_why(synthetic_run
     page = opened(one_run_page, run="older-keepkv-25pc-0")
     layer, head, step = telling(synthetic_runs, "older-keepkv-25pc-0")
     assert text(page) == f"older-keepkv-25pc-0 {layer} {head} {step}"
-    assert "the output of this head errs most" in page.selectbox(key="pick_layer").help
+    assert "this head has the largest output error" in page.selectbox(key="pick_layer").help
     assert "furthest from the full cache" in page.selectbox(key="pick_step").help
     page = opened(one_run_page, run="older-keepkv-25pc-0", layer="0", head="0", step="1")
     assert text(page) == "older-keepkv-25pc-0 0 0 1"
@@ -180,10 +180,10 @@ def test_a_page_about_merging_opens_the_run_that_merges_and_the_autopsy_a_wrong_
     assert merged["h2o"] == 0 < merged["keepkv"]
     page = opened(merging_page)
     assert text(page) == "newer-keepkv-25pc-0"
-    assert f"it merges most: {merged['keepkv']:,} slots" in page.selectbox(key="pick_run").help
+    assert f"most merges: {merged['keepkv']:,} slots" in page.selectbox(key="pick_run").help
     save_answer(synthetic_runs, "newer", open_run(synthetic_runs / "newer-full-100pc-0").record.prompt, "zebra")
     page = opened(wrong_page)
-    assert "got the answer wrong" in page.selectbox(key="pick_run").help
+    assert "wrong answer" in page.selectbox(key="pick_run").help
 
 
 def test_two_runs_open_with_unlike_methods_at_equal_bytes(synthetic_runs: Path):

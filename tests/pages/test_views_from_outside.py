@@ -12,8 +12,7 @@ from streamlit.testing.v1 import AppTest
 from app.base.text import plain
 from kvlab.common.errors import UserError
 from kvlab.figures.base.views import VIEWS, View, register_view
-from kvlab.plugins.origin import Origin, registering
-from kvlab.plugins.shelf import undo
+from kvlab.plugins.shelf import Origin, registering, undo
 from tests.synthetic.runs import write_synthetic_run
 
 STRANGER = Origin("stranger", place="stranger.py")

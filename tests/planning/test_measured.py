@@ -17,7 +17,7 @@ from kvlab.cache import make_cache
 from kvlab.common import limits
 from kvlab.engine import compare
 from kvlab.engine.forward import decode_one, prefill
-from kvlab.engine.out_of_memory import holds_of
+from kvlab.engine.out_of_memory import footprint_of
 from kvlab.engine.recording.host_blocks import ROOM
 from kvlab.engine.recording.recorder import Recorder
 from kvlab.engine.recording.shadow import TOKENS_AT_ONCE
@@ -83,14 +83,14 @@ def work_for(loaded: LoadedModel, tokens: int, level: RecordLevel = "light", new
 
 
 def held_by(method: str) -> Holds:
-    return holds_of(MethodChoice(method=method, hyper_parameters=ON_ANY_MODEL.get(method, {})))
+    return footprint_of(MethodChoice(method=method, hyper_parameters=ON_ANY_MODEL.get(method, {})))
 
 
 def test_shared_numbers_are_the_cache_s_own() -> None:
     assert SHORT_TEXT == slot_columns.SHORT_TEXT
     assert LENGTHS_FROM == slot_columns.LENGTHS_FROM
     assert limits.ROW_BLOCK == ROW_BLOCK
-    assert make_method("full").holds() == FULL.model_dump()
+    assert make_method("full").footprint() == FULL.model_dump()
     assert has_tiles() == torch.cpu._is_amx_tile_supported()
 
 
@@ -128,7 +128,7 @@ def test_stores_take_what_was_planned(method: str, store: str, budget: float | s
     tokens, made = 600, make_method(method, store=store)
     cache = make_cache(loaded.model, made, budget)
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens), generator=torch.Generator().manual_seed(1)))
-    work, holds = work_for(loaded, tokens), Holds.model_validate(made.holds())
+    work, holds = work_for(loaded, tokens), Holds.model_validate(made.footprint())
     kept = min(work._kept(holds, budget), tokens)
     planned = work.model.full_layers * work.kept_bytes(holds, kept)
     told = cache.memory()
@@ -144,7 +144,7 @@ def test_store_auto_is_planned_as_what_the_budget_makes_of_it(budget: float | st
     cache = make_cache(loaded.model, make_method("snapkv", store="auto"), budget)
     assert cache.settings.store == STORES[meant]
     auto, named = (
-        holds_of(MethodChoice(method="snapkv", budget=budget, hyper_parameters={"store": store}))
+        footprint_of(MethodChoice(method="snapkv", budget=budget, hyper_parameters={"store": store}))
         for store in ("auto", meant)
     )
     assert auto == named and (auto.packed is None) == (meant == "native")

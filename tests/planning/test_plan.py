@@ -16,10 +16,9 @@ from kvlab.cache import make_cache
 from kvlab.cli.plan import parse_memory
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import model_shape
-from kvlab.engine.out_of_memory import holds_of
+from kvlab.engine.out_of_memory import footprint_of
 from kvlab.model_info.architectures import SHAPES
-from kvlab.model_info.layers import kinds_of_layers
-from kvlab.model_info.size import model_from
+from kvlab.model_info.size import kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import Machine, find_model, make_plan, seconds
 from kvlab.planning.footprint import Again, Holds
@@ -212,7 +211,7 @@ def test_self_study_is_planned_as_the_method_says_it() -> None:
     work = Work(find_model("shape:llama3-8b"), 30_000, 8, 2, 1, "light")
 
     def planned(**own: int) -> float:
-        holds = holds_of(MethodChoice(method="attention-matching", budget=0.1, hyper_parameters=own))
+        holds = footprint_of(MethodChoice(method="attention-matching", budget=0.1, hyper_parameters=own))
         return seconds._total(work, [holds], 20.0, 1.0, 1.0)
 
     assert planned(study=100) >= planned() + 2 * 3 * 100

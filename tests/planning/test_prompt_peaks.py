@@ -37,7 +37,7 @@ def share(model: Any, method: str, tokens: int, **options: Any) -> float:
     with torch.inference_mode():
         run(ids[:, :100])  # some tables are made once
         took, _ = peak_bytes(lambda: run(ids))
-    held = Holds.model_validate(make_method(method, **options).holds(BUDGET))
+    held = Holds.model_validate(make_method(method, **options).footprint(BUDGET))
     phases = memory._of_method(work_for(loaded, tokens), method, held, BUDGET, ())
     planned = (sum(part.bytes for part in phase.parts if part.name not in NOT_TENSORS) for phase in phases[:-1])
     return max(planned) / took

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kvlab.engine.out_of_memory import holds_of
+from kvlab.engine.out_of_memory import footprint_of
 from kvlab.model_info.chat_template import Manner
 from kvlab.model_info.token_count import count_tokens
 from kvlab.planning import Machine, find_model, make_plan, memory
@@ -41,7 +41,7 @@ def test_a_process_of_its_own_takes_what_was_planned(tmp_path: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     taken = 1024 * int(re.findall(r"VmHWM:\s+(\d+) kB", said)[-1])
     tokens = count_tokens(prompt, Manner("mini"))[0]
-    plan = make_plan(request, tokens, find_model("mini"), holds_of, PLENTY, tmp_path, timed=False)
+    plan = make_plan(request, tokens, find_model("mini"), footprint_of, PLENTY, tmp_path, timed=False)
     assert plan.total == pytest.approx(taken, rel=0.1)
 
 

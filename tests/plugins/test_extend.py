@@ -32,20 +32,20 @@ register_selector register_settler register_task register_view registered score_
 # The modules that documentation named before `kvlab.extend`: files written against them keep working.
 DOCUMENTED = {
     "kvlab.methods": ["Method"],
-    "kvlab.methods.core.method": ["Method", "register"],
-    "kvlab.methods.core.pipeline": ["Pipeline"],
-    "kvlab.methods.composition.register": ["register_scorer"],
-    "kvlab.methods.core.view": ["Seen", "Slots"],
+    "kvlab.methods.base": ["Method", "register"],
+    "kvlab.methods.pipeline": ["Pipeline"],
+    "kvlab.methods.parts": ["register_scorer"],
+    "kvlab.methods.view": ["Seen", "Slots"],
     "kvlab.methods.allocators.uniform": ["Uniform"],
     "kvlab.methods.scorers.accumulated": ["AccumulatedAttention"],
     "kvlab.methods.scorers.attention.accumulated": ["AccumulatedAttention"],
-    "kvlab.methods.selectors.top_k": ["LowestScore"],
+    "kvlab.methods.selectors.lowest_score": ["LowestScore"],
     "kvlab.methods.settlers.evict": ["Evict"],
     "kvlab.methods.settlers.eviction.evict": ["Evict"],
-    "kvlab.evaluate.scoring.metrics": ["register_metric"],
-    "kvlab.figures.base.palette": ["HUES", "pick"],
-    "kvlab.figures.base.template": ["finish"],
-    "kvlab.figures.base.views": ["View", "register_view"],
+    "kvlab.evaluate.metrics": ["register_metric"],
+    "kvlab.figures.palette": ["HUES", "pick"],
+    "kvlab.figures.template": ["finish"],
+    "kvlab.figures.views": ["View", "register_view"],
     "kvlab.tasks.loaders": ["register_loader"],
     "kvlab.tasks.loaders.plain_text": ["load_plain_text"],
     "kvlab.stores": ["STORES", "Store"],
@@ -105,6 +105,12 @@ def test_a_module_that_moved_is_the_same_module_under_both_names(old: str) -> No
     with pytest.warns(DeprecationWarning, match=r"import its names from kvlab\.extend"):
         found = import_module(old)
     assert found is import_module(MOVED[old]) and found.__spec__ is not None and found.__spec__.name == MOVED[old]
+
+
+def test_a_moved_package_loads_no_module_twice() -> None:
+    code = "from kvlab.methods.scorers.contents.lag import Lag; from kvlab import extend; print(Lag is extend.Lag)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "True"
 
 
 @pytest.mark.parametrize("module", DOCUMENTED)

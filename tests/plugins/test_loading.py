@@ -21,8 +21,8 @@ from kvlab.methods.composition.composed import compose
 from kvlab.methods.core.method import METHODS
 from kvlab.plugins import load, requested
 from kvlab.plugins.load import load_plugins, stamps
-from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.registry import Registry
+from kvlab.plugins.shelf import Origin, registering
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
 
@@ -184,7 +184,7 @@ def test_parts_join_compositions(plugin: Callable[..., Path]) -> None:
     [
         ("class Part: pass", "make it a frozen dataclass"),
         ("@dataclass(frozen=True)\nclass Part:\n    power: float", "needs a default"),
-        ("@dataclass(frozen=True)\nclass Part:\n    power: float = 1.0", "it has no update"),
+        ("@dataclass(frozen=True)\nclass Part:\n    power: float = 1.0", "it lacks update"),
     ],
 )
 def test_a_part_that_does_not_follow_the_protocol_is_refused(

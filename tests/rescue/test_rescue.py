@@ -10,10 +10,10 @@ from kvlab.common.errors import UserError
 from kvlab.engine import compare
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
-from kvlab.restore import search
+from kvlab.restore import rescue
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
-from kvlab.trace.rerun_request import choice_of, model_fields
+from kvlab.trace.record import choice_of, model_fields
 from kvlab.trace.restore_results import Rescue, load_rescue, rescue_path, save_rescue
 
 SAMPLE = next(sample for sample in shipped_samples() if sample.name == "needle_in_a_story")
@@ -45,7 +45,7 @@ def made(mini, tmp_path_factory):
 
 
 def found_of(root: Path, path: Path, mini, **options) -> Rescue:
-    file = search(RescueRequest(run_id=path.name, **options), root, loaded=mini)
+    file = rescue(RescueRequest(run_id=path.name, **options), root, loaded=mini)
     return Rescue.model_validate_json(file.read_bytes())
 
 
@@ -107,7 +107,7 @@ def test_a_stop_keeps_what_was_found(made, mini):
     seen = []
     asked = RescueRequest(run_id=paths[0].name)
     stop = lambda: any("reading heads" in stage for stage in seen)  # noqa: E731
-    path = search(asked, root, loaded=mini, progress=lambda told: seen.append(told.stage), cancelled=stop)
+    path = rescue(asked, root, loaded=mini, progress=lambda told: seen.append(told.stage), cancelled=stop)
     found = Rescue.model_validate_json(path.read_bytes())
     assert [one.search for one in found.found] == ["tokens"] and found.ending.startswith("Stopped")
     assert "rerun 1 of at most 40" in seen[1] and any("s left" in stage for stage in seen)
@@ -127,7 +127,7 @@ def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, 
     full, h2o = (open_run(path) for path in sorted(compare(request, tmp_path), key=lambda path: "h2o" in path.name))
     texts = [run.tokens[run.tokens["phase"] == "free"]["id"].tolist() for run in (full, h2o)]
     assert texts[0] != texts[1], "a budget that changes the text"
-    found = Rescue.model_validate_json(search(RescueRequest(run_id=h2o.record.run_id), tmp_path).read_bytes())
+    found = Rescue.model_validate_json(rescue(RescueRequest(run_id=h2o.record.run_id), tmp_path).read_bytes())
     assert not found.expected and found.found[-1].restores
     assert found.found[-1].text.startswith(found.answer)
 
@@ -136,7 +136,7 @@ def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, 
 def test_what_cannot_be_looked_into_is_one_sentence(made, mini, which: int, said: str):
     root, paths = made
     with pytest.raises(UserError, match=said):
-        search(RescueRequest(run_id=paths[which].name), root, loaded=mini)
+        rescue(RescueRequest(run_id=paths[which].name), root, loaded=mini)
 
 
 def test_a_damaged_file_is_one_sentence(made, mini):

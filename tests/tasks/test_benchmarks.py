@@ -9,11 +9,10 @@ import pytest
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import FileChoice, split_file
 from kvlab.evaluate.scoring import boxed, metrics
-from kvlab.tasks.hidden_question import hidden_positions
 from kvlab.tasks.loaders import about, jsonl, load_file, options_of
 from kvlab.tasks.loaders.haystack import NEEDLE
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
-from kvlab.tasks.tokens import count_tokens, prompt_ids
+from kvlab.tasks.tokens import count_tokens, hidden_positions, prompt_ids
 from tests import benchmark_files as files
 
 
@@ -177,7 +176,7 @@ def test_options_stand_behind_the_path():
         ("gsm8k", "test.jsonl", {"shots_from": 3}, "give a name"),
         ("helm", "xsum_3shot.jsonl", {"temperature": "hot"}, "a number from 0 to 10"),
         ("helm", "xsum_3shot.jsonl", {"max_new_tokens": 0}, "whole number from 1"),
-        ("text", "essays.txt", {"metric": "f1"}, "force a text"),
+        ("text", "essays.txt", {"metric": "f1"}, "force a given text"),
     ],
 )
 def test_an_option_that_cannot_be_used_is_one_sentence(folder, small_tokenizer, form, name, options, said):

@@ -10,7 +10,7 @@ from kvlab.common.errors import UserError
 from kvlab.models.mini.phrasing import TRAINING_SEED_START
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.registry import TASKS, get_task
-from kvlab.tasks.seeds import sample_random
+from kvlab.tasks.sample import sample_random
 
 WITH_DEPTH = sorted(name for name, task in TASKS.items() if task.uses_depth)
 

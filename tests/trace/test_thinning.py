@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
-from kvlab.server.units import bytes_of, seconds_of
+from kvlab.server.quotas import bytes_of, seconds_of
 from kvlab.trace import open_run, thinning
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.files.verify import examine_run

@@ -1,7 +1,8 @@
-"""Checkpoints that a kill cannot spoil: a folder is written under a temporary name and then renamed."""
+"""Checkpoints that survive a kill: a folder is written under a temporary name and then renamed."""
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -11,14 +12,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim import Optimizer
-from transformers import LlamaForCausalLM
+from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from training.mini import checkpoint as saved
+from training.mini.presets import Phase
+from training.mini.shape import build_model
 
 _KEPT = 2
 
 
 @dataclass
 class Progress:
-    """Where a run stands: phase index, steps and seconds within it, and totals over the run."""
+    """State of a run: phase index, steps and seconds within it, and totals over the run."""
 
     phase: int = 0
     phase_name: str = ""
@@ -50,12 +55,12 @@ def _restore_optimizers(optimizers: list[Optimizer], tensors: dict[str, Tensor])
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the complete checkpoints of a run, oldest first."""
+    """The complete checkpoints of a run, oldest first."""
     return sorted(path for path in folder.glob("checkpoint-*") if (path / "progress.json").is_file())
 
 
 def save_checkpoint(folder: Path, model: LlamaForCausalLM, optimizers: list[Optimizer], progress: Progress) -> Path:
-    """Write a checkpoint and drop all but the newest two; returns its folder."""
+    """Write a checkpoint and delete all but the newest two; returns its folder."""
     number = int(checkpoints(folder)[-1].name.split("-")[1]) + 1 if checkpoints(folder) else 0
     target = folder / f"checkpoint-{number:06d}"
     partial = folder / f"partial-{number:06d}"
@@ -72,7 +77,7 @@ def save_checkpoint(folder: Path, model: LlamaForCausalLM, optimizers: list[Opti
 
 
 def read_progress(checkpoint: Path) -> Progress:
-    """Return where the run stood when the checkpoint was written."""
+    """The state of the run when the checkpoint was written."""
     return Progress(**json.loads((checkpoint / "progress.json").read_text()))
 
 
@@ -86,3 +91,26 @@ def load_weights(checkpoint: Path, model: LlamaForCausalLM) -> None:
 def load_optimizers(checkpoint: Path, optimizers: list[Optimizer]) -> None:
     """Copy a checkpoint's optimizer state into optimizers over the same parameters."""
     _restore_optimizers(optimizers, load_file(checkpoint / "optimizer.safetensors"))
+
+
+def export_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Path, length: int) -> None:
+    """Write the folder; `length` is the longest trained context and becomes max_position_embeddings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = copy.deepcopy(model).cpu().bfloat16()
+    model.config.max_position_embeddings = length
+    model.config.use_cache = True
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    model.save_pretrained(str(folder))
+    tokenizer.save_pretrained(str(folder))
+
+
+def newest_model(folder: Path, phases: tuple[Phase, ...], seed: int = 0) -> tuple[LlamaForCausalLM, saved.Progress]:
+    """The model of a run's newest checkpoint and its progress; raises IndexError if there is none."""
+    newest = saved.checkpoints(folder)[-1]
+    progress = saved.read_progress(newest)
+    phase = next(phase for phase in phases if phase.name == progress.phase_name)
+    model = build_model(phase.shape, seed)
+    saved.load_weights(newest, model)
+    return model.eval(), progress

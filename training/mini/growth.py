@@ -1,4 +1,4 @@
-"""Grow a trained model in depth and width without changing its function, so that what it learned small is kept large.
+"""Grow a trained model in depth and width without changing its function.
 
 Width follows Net2Net (Chen, Goodfellow, Shlens 2016): every channel, head and feed-forward unit is doubled, and each
 weight that reads a doubled channel is split unevenly between the two, so that their gradients differ from then on.
@@ -20,9 +20,9 @@ def _layer_name(layer: int, rest: str) -> str:
 
 
 def grow_depth(model: LlamaForCausalLM, shape: Shape, places: tuple[int, ...], seed: int) -> LlamaForCausalLM:
-    """Return a deeper model whose layer places[i] is the old layer i; all other layers add nothing yet.
+    """A deeper model whose layer places[i] is the old layer i; all other layers add nothing yet.
 
-    Their output projections are zero, so the function is unchanged; raises ValueError where widths differ.
+    Their output projections are zero, so the function is unchanged; raises ValueError if widths differ.
     """
     old = model.state_dict()
     if len(places) != model.config.num_hidden_layers or model.config.hidden_size != shape.hidden_size:
@@ -73,10 +73,10 @@ def _widen(name: str, weight: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def grow_width(model: LlamaForCausalLM, shape: Shape, seed: int, noise: float = 0.0) -> LlamaForCausalLM:
-    """Return a model twice as wide that computes the same function, up to `noise` (relative) on the embeddings.
+    """A model twice as wide with the same function, up to `noise` (relative) on the embeddings.
 
     Grouped queries keep their groups: heads are doubled next to themselves. Raises ValueError unless `shape` doubles
-    the width and the feed-forward width at equal depth.
+    hidden and feed-forward width at equal depth.
     """
     config = model.config
     doubled = (2 * config.hidden_size, 2 * config.intermediate_size, config.num_hidden_layers)

@@ -1,4 +1,4 @@
-"""What a mini model can do: recall, bits per byte, sinks and induction heads, all with a full cache."""
+"""Abilities of a mini model with a full cache: recall, bits per byte, sinks and induction heads."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from training.mini.text import Text
 
 @torch.inference_mode()
 def _logits(model: LlamaForCausalLM, tokens: Tensor, chosen: Tensor) -> Tensor:
-    """Return the logits (chosen, vocabulary) at some positions of (1, T) tokens; the last product is in float32."""
+    """Logits (chosen, vocabulary) at some positions of (1, T) tokens; the last product is in float32."""
     hidden = model.model(input_ids=tokens.to(model.device), use_cache=False).last_hidden_state[0]
     return functional.linear(hidden[chosen.to(model.device)].float(), model.lm_head.weight.float()).cpu()
 
 
 def recall(model: LlamaForCausalLM, make_row: Callable[[np.random.Generator], Row], samples: int, seed: int) -> float:
-    """Return the share of answers of which every token is the most probable one (what greedy decoding would say)."""
+    """Share of answers whose tokens are all the most probable ones (greedy decoding)."""
     rng = np.random.default_rng(seed)
     right: list[bool] = []
     for _ in range(samples):
@@ -39,17 +39,17 @@ def recall(model: LlamaForCausalLM, make_row: Callable[[np.random.Generator], Ro
 
 
 def token_losses(model: LlamaForCausalLM, window: Tokens, bos_token_id: int, scored: int) -> Tensor:
-    """Return the loss in nats of the last `scored` tokens of a window that is read after BOS."""
+    """Loss in nats of the last `scored` tokens of a window read after BOS."""
     tokens = torch.from_numpy(np.concatenate([[bos_token_id], window]))[None]
     last = torch.arange(len(window)) >= len(window) - scored
     return functional.cross_entropy(_logits(model, tokens[:, :-1], last), tokens[0, -scored:], reduction="none")
 
 
 def bits_per_byte(model: LlamaForCausalLM, text: Text, length: int, windows: int | None = None) -> float:
-    """Return bits per byte on a text's books, each token seen with at least three quarters of `length` before it.
+    """Bits per byte on a text's books, each token with at least three quarters of `length` before it.
 
-    Windows of `length` tokens advance by a quarter; a window's last quarter is scored. `windows` limits how many of
-    them are read (evenly spread); tokens that lie in a book's first three quarters of a window are not scored.
+    Windows of `length` tokens advance by a quarter; the last quarter is scored. `windows` limits how many are read
+    (evenly spread); tokens in a book's first three quarters of a window are not scored.
     """
     stride = length // 4
     ends = [
@@ -70,7 +70,7 @@ def bits_per_byte(model: LlamaForCausalLM, text: Text, length: int, windows: int
 def perplexity_by_context(
     model: LlamaForCausalLM, text: Text, contexts: tuple[int, ...], windows: int, scored: int = 128
 ) -> dict[int, float]:
-    """Return the perplexity of the same tokens, read after ever more of one book, never of the book before it."""
+    """Perplexity of the same tokens with increasing context from the same book."""
     longest = max(contexts)
     whole = zip(text.starts[:-1], text.starts[1:], strict=True)
     ends = np.concatenate([np.arange(start + longest, stop, scored) for start, stop in whole])
@@ -87,7 +87,7 @@ def perplexity_by_context(
 
 @torch.inference_mode()
 def _attentions(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
-    """Return attention probabilities (layers, heads, T, T), averaged over the batch; T is meant to be short."""
+    """Attention probabilities (layers, heads, T, T), averaged over the batch; T should be short."""
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
@@ -98,7 +98,7 @@ def _attentions(model: LlamaForCausalLM, tokens: Tensor) -> Tensor:
 
 
 def sink_scores(model: LlamaForCausalLM, text: Text, length: int = 256, windows: int = 8, seed: int = 0) -> Tensor:
-    """Return each head's average attention to the first token, (layers, heads), over real text after BOS."""
+    """Each head's average attention to the first token, (layers, heads), over real text after BOS."""
     rng = np.random.default_rng(seed)
     rows = np.stack([np.concatenate([[text.bos_token_id], text.span(rng, length - 1)]) for _ in range(windows)])
     attention = _attentions(model, torch.from_numpy(rows))
@@ -108,10 +108,10 @@ def sink_scores(model: LlamaForCausalLM, text: Text, length: int = 256, windows:
 def induction_scores(
     model: LlamaForCausalLM, bos_token_id: int, period: int = 64, rows: int = 8, seed: int = 0
 ) -> Tensor:
-    """Return each head's induction score, (layers, heads).
+    """Each head's induction score, (layers, heads).
 
-    The score is the average attention, in the second of two equal random spans, to the token that followed the present
-    token the first time (Olsson et al. 2022, prefix matching).
+    Average attention, in the second of two equal random spans, to the token that followed the current token the first
+    time (Olsson et al. 2022, prefix matching).
     """
     rng = np.random.default_rng(seed)
     spans = np.stack([2 + rng.choice(model.config.vocab_size - 2, period, replace=False) for _ in range(rows)])

@@ -1,4 +1,4 @@
-"""What is trained when, from `presets.toml`: shapes, lengths, mixtures and the accuracy that opens the next phase."""
+"""Training phases from `presets.toml`: shapes, lengths, mixtures and the accuracy that ends a phase."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from training.mini.shape import Shape
 class Phase:
     """One stretch of training at a fixed shape and length.
 
-    It ends when every task in `advance_on` has passed `accuracy` (after `least_steps`), after `steps`, or when its
-    `share` of the hours asked for is used up. `mixture` gives each kind of row its share of a batch.
+    It ends when every task in `advance_on` has reached `accuracy` (after `least_steps`), after `steps`, or when its
+    `share` of the requested hours is used up. `mixture` gives each kind of row its share of a batch.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Phase:
     needles: int = 2
     pairs: int = 8
     answer_weight: float = 1.0
-    final_rate: float = 1.0  # the learning rate falls linearly to this fraction of itself
-    places: tuple[int, ...] = field(default=())  # where the old layers go when depth grows
+    final_rate: float = 1.0  # the learning rate falls linearly to this fraction
+    places: tuple[int, ...] = field(default=())  # positions of the old layers when depth grows
     continues: bool = False  # keeps the optimizer's state of the phase before, without warm-up
-    refines: bool = False  # one of those that `--start` runs on a finished model
+    refines: bool = False  # run by `--start` on a finished model
 
 
 def _phase(name: str, given: dict[str, Any], shapes: Mapping[str, Shape]) -> Phase:
@@ -48,14 +48,14 @@ def _phase(name: str, given: dict[str, Any], shapes: Mapping[str, Shape]) -> Pha
 
 
 def _on_gpu(phase: Phase, shape: Shape) -> Phase:
-    """Return a phase with larger shapes and batches; its hours are another matter (--hours)."""
+    """A phase with larger shapes and batches, without changing its hours (--hours)."""
     factor = _GPU_BATCHES if "text" in phase.mixture else 1
     places = (0, 4) if phase.places else ()
     return replace(phase, shape=shape, batch=phase.batch * factor, places=places, steps=4 * phase.steps)
 
 
-_GPU_BATCHES = 8  # times the CPU's rows a step, once text is in the mixture
-_DATA = tomllib.loads(files("kvlab.models.mini").joinpath("presets.toml").read_text(encoding="utf-8"))
+_GPU_BATCHES = 8  # multiplies the CPU's rows per step once text is in the mixture
+_DATA = tomllib.loads(files("training.mini").joinpath("presets.toml").read_text(encoding="utf-8"))
 _SHAPES = {device: {name: Shape(**shape) for name, shape in named.items()} for device, named in _DATA["shapes"].items()}
 
 CPU_PHASES = tuple(_phase(name, given, _SHAPES["cpu"]) for name, given in _DATA["phases"].items())

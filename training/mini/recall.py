@@ -11,21 +11,21 @@ from kvlab.models.mini.phrasing import TAIL, Query
 from training.mini.rows import IGNORED, TEXT, Row, RowBuilder, Tokens
 from training.mini.text import Text
 
-Pieces = list[tuple[Tokens | list[int], int]]  # tokens and what they teach
+Pieces = list[tuple[Tokens | list[int], int]]  # tokens and their marks
 
 
 def seeded(rng: np.random.Generator) -> Random:
-    """Return Python's generator, which the phrasings take, seeded from numpy's."""
+    """Python's generator for the phrasings, seeded from numpy's."""
     return Random(int(rng.integers(1 << 62)))
 
 
 def query_length(text: Text, query: Query) -> int:
-    """Return how many tokens a query takes together with its answer."""
+    """Number of tokens of a query with its answer."""
     return len(text.encode(query.prompt + query.answer + TAIL))
 
 
 def fitting(text: Text, queries: Sequence[Query], room: int) -> list[Query]:
-    """Return the first queries that fit into `room` tokens."""
+    """The first queries that fit into `room` tokens."""
     chosen: list[Query] = []
     for query in queries:
         room -= query_length(text, query)
@@ -36,7 +36,7 @@ def fitting(text: Text, queries: Sequence[Query], room: int) -> list[Query]:
 
 
 def hidden(rng: np.random.Generator, text: Text, statements: Sequence[str], length: int) -> Pieces:
-    """Return `length` tokens of real text with the statements at random depths, in the order given."""
+    """`length` tokens of real text with the statements at random depths, in the given order."""
     stated = [text.encode(" " + statement) for statement in statements]
     span = text.span(rng, max(0, length - sum(map(len, stated))))
     places = np.array([0, *text.sentence_ends(span), len(span)])
@@ -49,7 +49,7 @@ def hidden(rng: np.random.Generator, text: Text, statements: Sequence[str], leng
 
 
 def around(rng: np.random.Generator, text: Text, block: str, length: int) -> Pieces:
-    """Return a block of lines with real text around it, `length` tokens in all; half the blocks come first."""
+    """A block of lines with real text around it, `length` tokens in total; half the blocks come first."""
     tokens = text.encode(block)
     room = max(0, length - len(tokens) - 1)
     before = 0 if rng.random() < 0.5 else int(rng.integers(room + 1))
@@ -58,7 +58,7 @@ def around(rng: np.random.Generator, text: Text, block: str, length: int) -> Pie
 
 
 def asked(task: str, text: Text, context: Pieces, queries: Sequence[Query], length: int) -> Row:
-    """Return the row of a context followed by its queries and answers, filled with `length` targets."""
+    """The row of a context followed by its queries and answers, filled to `length` targets."""
     row = RowBuilder(task, text.bos_token_id)
     for tokens, mark in context:
         row.add(tokens, mark)
@@ -69,5 +69,5 @@ def asked(task: str, text: Text, context: Pieces, queries: Sequence[Query], leng
 
 
 def room_for_context(text: Text, queries: Sequence[Query], length: int) -> int:
-    """Return how many tokens the context may take so that the row has `length` targets."""
+    """Tokens the context may take so that the row has `length` targets."""
     return length - sum(query_length(text, query) for query in queries)

@@ -10,10 +10,8 @@ from pathlib import Path
 import torch
 
 from kvlab.common.errors import UserError
-from training.mini.checkpoint import checkpoints, read_progress
-from training.mini.curve import curve_figure, read_curve
-from training.mini.export import export_model
-from training.mini.milestones import Milestones
+from training.mini.checkpoint import checkpoints, export_model, read_progress
+from training.mini.curve import Milestones, curve_figure, read_curve
 from training.mini.presets import PRESETS, Phase
 from training.mini.text import prepare_text, validation_text
 from training.mini.train import Run, train
@@ -24,7 +22,7 @@ _SETTINGS_FILE = "settings.json"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `kvlab train-mini` was asked for."""
+    """Options of `kvlab train-mini`."""
 
     preset: str
     out: Path
@@ -33,39 +31,39 @@ class Recipe:
     hours: float
     resume: bool
     compiled: bool = True
-    start: Path | None = None  # a finished model that the last phases go on with
+    start: Path | None = None  # a finished model to refine in the last phases
     phases: tuple[str, ...] = ()  # of those, only these
-    every: int = 1  # of the training books in the order of their names, the first and each so many-th after it
+    every: int = 1  # of the training books, sorted by name: the first and every n-th after it
 
 
 def device_of(preset: str) -> str:
-    """Return the device a preset trains on; raises UserError for an unknown preset or where there is no GPU."""
+    """The device of a preset; raises UserError for an unknown preset or without a GPU."""
     if preset not in PRESETS:
-        raise UserError(f"Unknown preset {preset!r}: choose one of {', '.join(PRESETS)}.")
+        raise UserError(f"Unknown preset {preset!r}: use one of {', '.join(PRESETS)}.")
     if preset == "gpu" and not torch.cuda.is_available():
-        raise UserError("The gpu preset needs a CUDA device and none was found: use --preset cpu.")
+        raise UserError("The gpu preset needs a CUDA device, and there is none: use --preset cpu.")
     return "cuda" if preset == "gpu" else "cpu"
 
 
 def _check_folder(recipe: Recipe) -> None:
-    """Refuse to mix two different runs in one folder."""
+    """Refuse to mix two runs in one folder."""
     asked = {"preset": recipe.preset, "seed": recipe.seed, "hours": recipe.hours, "every": recipe.every}
     settings = recipe.out / _SETTINGS_FILE
     if checkpoints(recipe.out):
         if not recipe.resume:
-            raise UserError(f"{recipe.out} already holds a training run: give --resume auto or another --out.")
+            raise UserError(f"{recipe.out} already contains a training run: use --resume auto or another --out.")
         before = asked | (json.loads(settings.read_text()) if settings.is_file() else {})
         if any(before[name] != asked[name] for name in ("preset", "seed", "every")):
             raise UserError(
-                f"{recipe.out} holds a run with --preset {before['preset']} --seed {before['seed']} "
-                f"--every {before['every']}: resume it with the same, or give another --out."
+                f"{recipe.out} contains a run with --preset {before['preset']} --seed {before['seed']} "
+                f"--every {before['every']}: resume it with the same options, or use another --out."
             )
     recipe.out.mkdir(parents=True, exist_ok=True)
     settings.write_text(json.dumps(asked))
 
 
 def run_recipe(recipe: Recipe) -> Path:
-    """Train (or go on training) and return the folder of the finished model."""
+    """Train (or resume training) and return the folder of the finished model."""
     device = device_of(recipe.preset)
     if recipe.hours <= 0:
         raise UserError(f"--hours must be above 0, not {recipe.hours}.")
@@ -76,7 +74,7 @@ def run_recipe(recipe: Recipe) -> Path:
     if recipe.start is not None:
         phases = refining_phases(phases, recipe.start, recipe.phases)
     elif recipe.phases:
-        raise UserError("--phases chooses among the refining phases: give --start too.")
+        raise UserError("--phases selects refining phases: use it with --start.")
     text = prepare_text(recipe.corpus, recipe.out / "cache", recipe.start, recipe.every)
     milestones = Milestones(validation_text(recipe.corpus, text.tokenizer), recipe.out / "curve.csv")
     run = Run(
@@ -100,19 +98,19 @@ def run_recipe(recipe: Recipe) -> Path:
 def refining_phases(phases: Sequence[Phase], start: Path, only: Sequence[str] = ()) -> tuple[Phase, ...]:
     """The refining phases (or those named in `only`), which share all the hours.
 
-    Raises UserError if the model in `start` does not fit or a name is no refining phase.
+    Raises UserError if the model in `start` does not fit or a name is not a refining phase.
     """
     last = phases[-1]
     if not (start / "config.json").is_file():
-        raise UserError(f"{start} is no model folder: it has no config.json.")
+        raise UserError(f"{start} is not a model folder: it has no config.json.")
     config = json.loads((start / "config.json").read_text())
     given = config.get("hidden_size"), config.get("num_hidden_layers")
     if given != (last.shape.hidden_size, last.shape.num_hidden_layers):
-        raise UserError(f"The model in {start} does not have this preset's final shape: train on with its own preset.")
+        raise UserError(f"The model in {start} does not have this preset's final shape: use its own preset.")
     refining = [phase for phase in phases if phase.refines]
     if unknown := set(only) - {phase.name for phase in refining}:
         names = ", ".join(phase.name for phase in refining)
-        raise UserError(f"No refining phase {', '.join(sorted(unknown))}: choose among {names}.")
+        raise UserError(f"There is no refining phase {', '.join(sorted(unknown))}: use {names}.")
     refining = [phase for phase in refining if not only or phase.name in only]
     whole = sum(phase.share for phase in refining)
     return tuple(replace(phase, share=phase.share / whole) for phase in refining)
@@ -125,7 +123,7 @@ def draw_curve(out: Path) -> Path:
 
 
 def progress_line(out: Path) -> str:
-    """Return one sentence on what a run folder has seen."""
+    """One sentence on what a run folder has seen."""
     progress = read_progress(checkpoints(out)[-1])
     return (
         f"{progress.tokens / 1e6:.1f} M tokens ({progress.text_tokens / 1e6:.1f} M of real text) in "

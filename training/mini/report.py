@@ -22,7 +22,7 @@ CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True)
 class Line:
-    """One measure: its name, what was reached, and what issue 2 asks for (empty where it is only reported)."""
+    """One measure: its name, the result, and the requirement of issue 2 (empty if only reported)."""
 
     measure: str
     value: str
@@ -36,7 +36,7 @@ def _row_maker(text: Text, length: int, make: Callable[..., Row], **exactly: obj
 
 
 def recall_lines(model: LlamaForCausalLM, text: Text, samples: int) -> Iterator[Line]:
-    """Yield the share of answers predicted in full, `samples` prompts each."""
+    """Share of answers predicted in full, `samples` prompts each."""
     longest = model.config.max_position_embeddings
     tests: list[tuple[str, int, Callable[..., Row], dict[str, int], str]] = [
         (f"one needle, {n} tokens", n, task_rows.needle_row, {"count": 1}, "98 %") for n in (1024, 2048, 4096)
@@ -59,7 +59,7 @@ def recall_lines(model: LlamaForCausalLM, text: Text, samples: int) -> Iterator[
 
 
 def text_lines(model: LlamaForCausalLM, text: Text, windows: int | None) -> Iterator[Line]:
-    """Yield bits per byte at the full trained context and perplexity as the context grows."""
+    """Bits per byte at the full trained context, and perplexity as the context grows."""
     longest = model.config.max_position_embeddings
     bits = measures.bits_per_byte(model, text, longest, windows)
     yield Line(f"bits per byte on validation books, context {longest}", f"{bits:.3f}", "1.75")
@@ -70,7 +70,7 @@ def text_lines(model: LlamaForCausalLM, text: Text, windows: int | None) -> Iter
 
 
 def head_lines(model: LlamaForCausalLM, text: Text) -> Iterator[Line]:
-    """Yield the heads that rest on the first token and the heads that do induction."""
+    """Heads that attend to the first token, and induction heads."""
     sinks = measures.sink_scores(model, text)
     yield Line(
         f"heads with over {SINK_SHARE:.0%} on the first token",
@@ -84,7 +84,7 @@ def head_lines(model: LlamaForCausalLM, text: Text) -> Iterator[Line]:
 
 
 def report(folder: Path, corpus: Path, samples: int = 200, windows: int | None = None) -> Iterator[Line]:
-    """Yield the lines of a model folder's table, measured in bfloat16; `windows` shortens the text measure."""
+    """Lines of a model folder's table, measured in bfloat16; `windows` shortens the text measure."""
     started = time.perf_counter()
     model = AutoModelForCausalLM.from_pretrained(str(folder), trust_remote_code=False)
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)

@@ -1,4 +1,4 @@
-"""One training row: BOS, tokens, and for every target what it teaches (text, an answer, or nothing)."""
+"""One training row: BOS, tokens, and a mark for every target (text, an answer, or ignored)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-IGNORED = 0  # targets nobody could predict (a stated value) or that teach nothing (the words of a question)
+IGNORED = 0  # targets that are unpredictable (a stated value) or teach nothing (the words of a question)
 TEXT = -1  # real text; answers are numbered 1, 2, ... within their row
 
 Tokens = NDArray[np.int64]
@@ -16,7 +16,7 @@ Tokens = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Row:
-    """`tokens` has length + 1 entries; `marks[i]` says what predicting tokens[i + 1] teaches."""
+    """`tokens` has length + 1 entries; `marks[i]` is the mark of predicting tokens[i + 1]."""
 
     task: str
     tokens: Tokens
@@ -25,7 +25,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of equal length stacked: tokens (B, T + 1), marks (B, T), one task name a row."""
+    """Rows of equal length stacked: tokens (B, T + 1), marks (B, T), one task name per row."""
 
     tasks: tuple[str, ...]
     tokens: Tokens
@@ -33,7 +33,7 @@ class Batch:
 
 
 class RowBuilder:
-    """Collects pieces of tokens with their marks and cuts or checks them to one length."""
+    """Collects pieces of tokens with their marks and cuts them to one length."""
 
     def __init__(self, task: str, bos_token_id: int) -> None:
         self.task = task
@@ -42,7 +42,7 @@ class RowBuilder:
         self._answers = 0
 
     def add(self, tokens: Sequence[int] | Tokens, mark: int = IGNORED) -> None:
-        """Append tokens that all teach the same."""
+        """Append tokens with the same mark."""
         self._tokens.extend(int(token) for token in tokens)
         self._marks.extend([mark] * len(tokens))
 
@@ -55,14 +55,14 @@ class RowBuilder:
         return len(self._marks)
 
     def finish(self, length: int) -> Row:
-        """Return the row cut to `length` targets; raises ValueError where there are fewer."""
+        """The row cut to `length` targets; raises ValueError if there are fewer."""
         if len(self) < length:
             raise ValueError(f"a {self.task} row has {len(self)} targets, {length} are needed")
         return Row(self.task, np.array(self._tokens[: length + 1]), np.array(self._marks[:length]))
 
 
 def stack(rows: Sequence[Row]) -> Batch:
-    """Return rows of equal length as one batch."""
+    """Rows of equal length as one batch."""
     return Batch(
         tuple(row.task for row in rows), np.stack([row.tokens for row in rows]), np.stack([row.marks for row in rows])
     )

@@ -14,7 +14,7 @@ MAX_POSITIONS = 4096
 
 @dataclass(frozen=True)
 class Shape:
-    """Width, depth and feed-forward width; heads are HEAD_DIM wide, two query heads share a key-value head."""
+    """Width, depth and feed-forward width; heads are HEAD_DIM wide, two query heads share a KV head."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -31,7 +31,7 @@ class Shape:
 
 
 def llama_config(shape: Shape, bos_token_id: int = 0, eos_token_id: int = 1) -> LlamaConfig:
-    """Return the transformers config of a shape; padding shares EOS."""
+    """The transformers config of a shape; padding shares EOS."""
     return LlamaConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
@@ -51,6 +51,6 @@ def llama_config(shape: Shape, bos_token_id: int = 0, eos_token_id: int = 1) -> 
 
 
 def build_model(shape: Shape, seed: int) -> LlamaForCausalLM:
-    """Return a freshly initialized float32 model."""
+    """A freshly initialized float32 model."""
     torch.manual_seed(seed)
     return LlamaForCausalLM(llama_config(shape))

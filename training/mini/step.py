@@ -20,14 +20,14 @@ def _text_mean(losses: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _answer_mean(losses: Tensor, chosen: Tensor) -> Tensor:
-    """Average within each row, then over rows: a long copy must not drown a short answer."""
+    """Average within each row, then over rows, so that a long copy does not outweigh a short answer."""
     count = chosen.sum(-1)
     each_row = (losses * chosen).sum(-1) / count.clamp(min=1.0)
     return each_row.sum() / (count > 0).float().sum().clamp(min=1.0)
 
 
 def loss_function(model: LlamaForCausalLM, device: str, compiled: bool) -> Callable[[Tensor, Tensor, float], Losses]:
-    """Return f(tokens, marks, answer_weight) -> total loss, text loss, answer loss in nats, and hits."""
+    """f(tokens, marks, answer_weight) -> total loss, text loss, answer loss in nats, and hits."""
 
     def losses(tokens: Tensor, marks: Tensor, answer_weight: float) -> Losses:
         targets = tokens[:, 1:]
@@ -44,7 +44,7 @@ def loss_function(model: LlamaForCausalLM, device: str, compiled: bool) -> Calla
 
 
 def make_optimizers(model: LlamaForCausalLM, name: str, learning_rate: float) -> list[Optimizer]:
-    """Return AdamW over all parameters, or Muon over the layers' matrices with AdamW over the rest."""
+    """AdamW over all parameters, or Muon over the layers' matrices with AdamW over the rest."""
     inner = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed_tokens" not in n]
     rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed_tokens" in n]
     betas = (0.9, 0.95)
@@ -58,12 +58,12 @@ def make_optimizers(model: LlamaForCausalLM, name: str, learning_rate: float) ->
 
 
 def to_tensors(batch: Batch, device: str) -> tuple[Tensor, Tensor]:
-    """Return tokens and marks of a batch as tensors."""
+    """Tokens and marks of a batch as tensors."""
     return torch.from_numpy(batch.tokens).to(device), torch.from_numpy(batch.marks).to(device)
 
 
 def answers_right(batch: Batch, hits: Tensor) -> dict[str, list[bool]]:
-    """Return for each task whether each of its answers was predicted in full."""
+    """For each task whether each of its answers was predicted in full."""
     results: dict[str, list[bool]] = {}
     for task, marks, hit in zip(batch.tasks, batch.marks, hits.cpu().numpy(), strict=True):
         for answer in range(1, int(marks.max()) + 1):

@@ -1,4 +1,4 @@
-"""Training rows of every task that mini is to know, in the words of phrasing.py."""
+"""Training rows of every task of mini, in the words of phrasing.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training.mini.recall import around, asked, fitting, hidden, room_for_contex
 from training.mini.rows import IGNORED, TEXT, Row, RowBuilder
 from training.mini.text import Text
 
-_MOST_ASKED = 0.6  # of a row may be questions
+_MOST_ASKED = 0.6  # largest share of questions in a row
 
 
 def _in_text(
@@ -37,7 +37,7 @@ Facts = list[tuple[NeedlePhrasing, str, str]]
 
 
 def _needles(random: Random, count: int) -> tuple[list[str], list[Query], Facts]:
-    """Return statements, a question for each, and what they say; half the time all share one phrasing."""
+    """Statements, a question for each, and their facts; half the time all share one phrasing."""
     names = phrasing.draw_names(random, count)
     values = phrasing.draw_values(random, count)
     one = random.choice(NEEDLE_PHRASINGS)
@@ -49,21 +49,21 @@ def _needles(random: Random, count: int) -> tuple[list[str], list[Query], Facts]
 
 
 def text_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return one unbroken span of a book."""
+    """One unbroken span of a book."""
     row = RowBuilder("text", text.bos_token_id)
     row.add(text.span(rng, phase.length), TEXT)
     return row.finish(phase.length)
 
 
 def needle_row(rng: np.random.Generator, text: Text, phase: Phase, count: int | None = None) -> Row:
-    """Return needles (up to the phase's number, or `count`) hidden in a book, all asked for in another order."""
+    """Needles (up to the phase's number, or `count`) hidden in a book, all asked for in another order."""
     random = seeded(rng)
     statements, queries, _ = _needles(random, count or random.randint(1, phase.needles))
     return _in_text("needle", rng, text, phase, statements, random.sample(queries, len(queries)))
 
 
 def _several(random: Random, facts: Facts) -> Query:
-    """Return one question for two to four of the facts, answered in the phrasing of the first."""
+    """One question for two to four of the facts, answered in the phrasing of the first."""
     one = random.choice(facts)[0]
     alike = [fact for fact in facts if fact[0] is one]
     chosen = random.sample(alike, min(len(alike), random.randint(2, 4)))
@@ -71,7 +71,7 @@ def _several(random: Random, facts: Facts) -> Query:
 
 
 def multi_query_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return needles of which two to four are asked for in one question, several times."""
+    """Needles of which two to four are asked for in one question, several times."""
     random = seeded(rng)
     statements, _, facts = _needles(random, random.randint(2, max(2, phase.needles)))
     queries = [_several(random, facts) for _ in range(4)]
@@ -79,7 +79,7 @@ def multi_query_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 
 
 def multi_value_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return names with two to four values each; all values of a name are asked for at once."""
+    """Names with two to four values each; all values of a name are asked for at once."""
     random = seeded(rng)
     names = phrasing.draw_names(random, random.randint(1, max(1, phase.needles // 2)))
     facts = [(name, value) for name in names for value in phrasing.draw_values(random, random.randint(2, 4))]
@@ -91,7 +91,7 @@ def multi_value_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 
 
 def key_value_row(rng: np.random.Generator, text: Text, phase: Phase, count: int | None = None) -> Row:
-    """Return a list of records (up to the phase's number, or `count`) and questions for some of its keys."""
+    """A list of records (up to the phase's number, or `count`) and questions for some of its keys."""
     random = seeded(rng)
     most = min(phase.pairs, phase.length // 12)
     count = count or random.randint(max(2, most // 4), most)
@@ -101,7 +101,7 @@ def key_value_row(rng: np.random.Generator, text: Text, phase: Phase, count: int
 
 
 def _chains(random: Random, lengths: list[int]) -> tuple[list[str], list[Query]]:
-    """Return the statements of several chains, run side by side each in its own order, and a question for each."""
+    """Statements of several interleaved chains, each in its own order, and a question for each."""
     names = iter(phrasing.draw_names(random, sum(lengths)))
     values = phrasing.draw_values(random, len(lengths))
     groups = [[next(names) for _ in range(length)] for length in lengths]
@@ -113,7 +113,7 @@ def _chains(random: Random, lengths: list[int]) -> tuple[list[str], list[Query]]
 
 
 def variables_row(rng: np.random.Generator, text: Text, phase: Phase, hops: int | None = None) -> Row:
-    """Return up to sixteen chains of assignments (one of `hops`) hidden in a book; each value's variables are asked."""
+    """Up to sixteen chains of assignments (one of `hops`) hidden in a book; each value's variables are asked for."""
     random = seeded(rng)
     small = phase.length < 256
     chains = 1 if small or hops else random.choice([n for n in (1, 2, 4, 8, 16) if 200 * n <= phase.length])
@@ -123,7 +123,7 @@ def variables_row(rng: np.random.Generator, text: Text, phase: Phase, hops: int 
 
 
 def _labels(random: Random, count: int, shots: int) -> tuple[str, list[Query]]:
-    """Return the examples of `count` classes and sixteen questions for more of their kind."""
+    """Examples of `count` classes and sixteen questions of the same kind."""
     words = phrasing.draw_names(random, 2 * count)
     classes = list(zip(words[:count], words[count:], strict=True))
     asked_for = [random.choice(classes) for _ in range(16)]
@@ -132,7 +132,7 @@ def _labels(random: Random, count: int, shots: int) -> tuple[str, list[Query]]:
 
 
 def labels_row(rng: np.random.Generator, text: Text, phase: Phase, full: bool = False) -> Row:
-    """Return up to four (`full`: four) examples of up to eight (eight) classes and questions for more of their kind."""
+    """Up to four (`full`: four) examples of up to eight (eight) classes and questions of the same kind."""
     random = seeded(rng)
     small = phase.length < 256
     count = 8 if full else random.randint(2, 3 if small else 8)
@@ -142,7 +142,7 @@ def labels_row(rng: np.random.Generator, text: Text, phase: Phase, full: bool = 
 
 
 def words_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return a list in which three words occur often, the first most, and the rest once or twice."""
+    """A list in which three words occur often, the first most often, and the rest once or twice."""
     random = seeded(rng)
     rare = random.randint(8, max(9, min(100, phase.length // 6)))
     words = phrasing.draw_names(random, 3 + rare)
@@ -155,7 +155,7 @@ def words_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 
 
 def copy_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return a passage of a book, more of another, and the request to copy the first."""
+    """A passage of a book, other text, and the request to copy the passage."""
     span = text.span(rng, int(rng.integers(16, max(17, min(64, phase.length // 4)))))
     passage = " ".join(text.decode(span).split())
     context = around(rng, text, phrasing.copy_context(passage) + "\n", 0)
@@ -165,7 +165,7 @@ def copy_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
 
 
 def _coins(random: Random, holders: int) -> tuple[list[str], list[Query]]:
-    """Return who has how many coins and questions for what two of them have together."""
+    """Numbers of coins per holder, and questions for the sums of two of them."""
     coins = {name: random.randrange(50) for name in phrasing.draw_names(random, holders)}
     statements = [phrasing.arithmetic_statement(name, count) for name, count in coins.items()]
     couples = [random.sample(sorted(coins), 2) for _ in range(4)]
@@ -173,14 +173,14 @@ def _coins(random: Random, holders: int) -> tuple[list[str], list[Query]]:
 
 
 def arithmetic_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return holders of coins and questions for what two of them have together."""
+    """Holders of coins and questions for the sums of two of them."""
     random = seeded(rng)
     statements, queries = _coins(random, random.randint(2, max(2, phase.needles)))
     return _in_text("arithmetic", rng, text, phase, statements, queries)
 
 
 def natural_repeat_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return a passage that comes a second time after other text; the second time is an answer."""
+    """A passage that is repeated after other text; the repetition is an answer."""
     span = text.span(rng, int(rng.integers(8, phase.length // 3)))
     between = int(rng.integers(phase.length - 2 * len(span) + 1))
     row = RowBuilder("natural_repeat", text.bos_token_id)
@@ -194,7 +194,7 @@ def natural_repeat_row(rng: np.random.Generator, text: Text, phase: Phase) -> Ro
 
 
 def mixed_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
-    """Return needles, chains, coins and one list in the same text, and questions of all kinds until the row is full."""
+    """Needles, chains, coins and one list in the same text, with questions of all kinds until the row is full."""
     random = seeded(rng)
     statements, queries, facts = _needles(random, random.randint(2, max(2, phase.needles // 2)))
     queries.append(_several(random, facts))

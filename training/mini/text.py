@@ -1,4 +1,4 @@
-"""The corpus as tokens: cached once as uint16, read back as a memory map, with the places where a sentence ends."""
+"""The corpus as tokens: cached once as uint16, memory-mapped, with the ends of sentences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOOKS_FILE = "books.json"
 
 @dataclass(frozen=True)
 class Text:
-    """All training books end to end; `starts` has one entry a book and a last one for the end."""
+    """All training books end to end; `starts` has one entry per book and a last one for the end."""
 
     tokenizer: PreTrainedTokenizerBase
     tokens: NDArray[np.uint16]
@@ -37,11 +37,11 @@ class Text:
         return int(self.tokenizer.bos_token_id)
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a piece of text, without BOS."""
+        """Tokens of a piece of text, without BOS."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, tokens: Sequence[int] | Tokens) -> str:
-        """Return the text of some tokens."""
+        """Text of some tokens."""
         return str(self.tokenizer.decode(list(tokens)))
 
     @cached_property
@@ -55,29 +55,29 @@ class Text:
         return np.array([piece.startswith("Ġ") and len(piece) > 1 for piece in pieces])
 
     def span(self, rng: np.random.Generator, length: int) -> Tokens:
-        """Return `length` consecutive tokens of one book (of the whole book where it is shorter, with what follows)."""
+        """`length` consecutive tokens of one book (if it is shorter, the whole book and what follows)."""
         start = int(rng.integers(len(self.tokens) - length))
         book_end = self.starts[np.searchsorted(self.starts, start, side="right")]
         start = max(0, min(start, int(book_end) - length))
         return self.tokens[start : start + length].astype(np.int64)
 
     def sentence_ends(self, span: Tokens) -> Tokens:
-        """Return the places in a span between two sentences of one paragraph, where a statement may be put in."""
+        """Places in a span between two sentences of one paragraph, where a statement may be inserted."""
         between = self._ends_sentence[span[:-1]] & self._starts_word[span[1:]]
         return np.flatnonzero(between) + 1
 
 
 def validation_text(corpus: Path, tokenizer: PreTrainedTokenizerBase) -> Text:
-    """Return the validation books as tokens."""
+    """The validation books as tokens."""
     books = [tokenizer.encode(read_book(path), add_special_tokens=False) for path in validation_books(corpus).values()]
     starts = np.array([0, *np.cumsum([len(book) for book in books])])
     return Text(tokenizer, np.concatenate([np.array(book, dtype=np.uint16) for book in books]), starts)
 
 
 def prepare_text(corpus: Path, cache: Path, tokenizer_folder: Path | None = None, every: int = 1) -> Text:
-    """Return the training text, every so many-th book of a corpus, tokenized once for a cache folder.
+    """The training text, every n-th book of a corpus, tokenized once for a cache folder.
 
-    The tokenizer is learned on the text, or is the one of a model folder whose training goes on.
+    The tokenizer is trained on the text, or is that of a model folder whose training continues.
     """
     if not (cache / _BOOKS_FILE).is_file():
         _build_cache(training_books(corpus, every), cache, tokenizer_folder)
@@ -94,4 +94,5 @@ def _build_cache(paths: Mapping[str, Path], cache: Path, tokenizer_folder: Path 
     tokens = [np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.uint16) for text in texts.values()]
     np.save(cache / _TOKENS_FILE, np.concatenate(tokens))
     books = [{"name": name, "tokens": len(ids)} for name, ids in zip(texts, tokens, strict=True)]
-    (cache / _BOOKS_FILE).write_text(json.dumps(books, indent=1))  # written last: its presence says the cache is whole
+    # written last: its presence means that the cache is complete
+    (cache / _BOOKS_FILE).write_text(json.dumps(books, indent=1))

@@ -1,4 +1,4 @@
-"""The tokenizer: 4,096 byte-level BPE tokens, every digit its own token, <bos> put first by itself."""
+"""The tokenizer: 4,096 byte-level BPE tokens, one token per digit, <bos> added automatically."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BOS = "<bos>"
 EOS = "<eos>"
 VOCABULARY_SIZE = 4096
 
-# Words with their leading space, single digits, punctuation runs, newlines one by one (paragraph breaks stay visible).
+# Words with their leading space, single digits, punctuation runs, single newlines (paragraph breaks stay visible).
 _PIECES = r"\n| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s"
 
 
-# The fixed words of the synthetic prompts, seen often enough for "Question", "Answer" or "VAR" to become tokens.
+# Fixed words of the synthetic prompts, repeated so that "Question", "Answer" or "VAR" become tokens.
 _FORMS = " ".join(
     [
         phrasing.word_list(["king"]),
@@ -34,7 +34,7 @@ _FORM_REPEATS = 2_000
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary_size: int = VOCABULARY_SIZE) -> PreTrainedTokenizerFast:
-    """Learn the merges on the given texts and return a fast tokenizer that starts every text with BOS."""
+    """Train the merges on the given texts and return a fast tokenizer that starts every text with BOS."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -67,5 +67,5 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Read a tokenizer that save_tokenizer wrote."""
+    """Read a tokenizer written by save_tokenizer."""
     return _for_transformers(Tokenizer.from_file(str(folder / "tokenizer.json")))

@@ -17,8 +17,8 @@ from training.mini import checkpoint as saved
 from training.mini.checkpoint import Progress
 from training.mini.curve import append_row
 from training.mini.growth import grow_depth, grow_width
-from training.mini.mixture import draw_batch
 from training.mini.presets import Phase
+from training.mini.random_rows import draw_batch
 from training.mini.rows import TEXT
 from training.mini.shape import build_model
 from training.mini.step import answers_right, loss_function, make_optimizers, to_tensors
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 
 _WARMUP_STEPS = 50
 _CLIP = 1.0
-_MEMORY = 0.97  # of the running averages that are logged and that decide when a phase is over
+_MEMORY = 0.97  # of the running averages that are logged and that end a phase
 _EMBEDDING_NOISE = 0.02
 _LOG_EVERY = 20
 
 
 @dataclass
 class Run:
-    """One training run: what to do, with which text, where to write."""
+    """One training run: phases, text, output folder."""
 
     phases: Sequence[Phase]
     text: Text
@@ -47,11 +47,11 @@ class Run:
     checkpoint_seconds: float = 180.0
     milestones: Callable[[LlamaForCausalLM, Phase, Progress], None] | None = None
     averages: dict[str, float] = field(default_factory=dict)
-    start: Path | None = None  # the model folder to begin from instead of random weights
+    start: Path | None = None  # the model folder to start from instead of random weights
 
 
 def train(run: Run, resume: bool) -> LlamaForCausalLM:
-    """Run all phases (from the newest checkpoint where `resume`) and return the trained model."""
+    """Run all phases (from the newest checkpoint if `resume`) and return the trained model."""
     progress, model, optimizers = _restore(run) if resume and saved.checkpoints(run.folder) else _begin(run)
     for index in range(progress.phase, len(run.phases)):
         if index != progress.phase:
@@ -106,7 +106,7 @@ def _next_phase(progress: Progress, index: int, phase: Phase) -> Progress:
 
 
 def _grown(model: LlamaForCausalLM, phase: Phase, seed: int) -> LlamaForCausalLM:
-    """Return the model at the phase's shape: deeper first, then wider."""
+    """The model at the phase's shape: deeper first, then wider."""
     model = model.cpu()
     if phase.places:
         config = model.config
@@ -123,7 +123,7 @@ def _rate(phase: Phase, step: int, fraction: float) -> float:
 
 
 def _fraction(run: Run, phase: Phase, progress: Progress) -> float:
-    """Return how much of the phase is over, by steps or by time, whichever is further."""
+    """Completed fraction of the phase, by steps or by time, whichever is larger."""
     return max(progress.step / phase.steps, progress.phase_seconds / (phase.share * run.hours * 3600))
 
 
@@ -139,7 +139,7 @@ def _average(run: Run, name: str, value: float) -> None:
 
 
 def _clock(device: str) -> Callable[[], float]:
-    """What hours are counted by: on a CPU the time its core gave this run, so that neighbours cut no phase short."""
+    """Clock for the hours: on a CPU the thread's processor time, so that other load does not shorten phases."""
     return time.thread_time if device == "cpu" else time.monotonic
 
 
@@ -174,12 +174,7 @@ def _train_phase(
 
 
 def _train_step(
-    run: Run,
-    phase: Phase,
-    model: LlamaForCausalLM,
-    optimizers: list[Optimizer],
-    progress: Progress,
-    losses: Callable,
+    run: Run, phase: Phase, model: LlamaForCausalLM, optimizers: list[Optimizer], progress: Progress, losses: Callable
 ) -> None:
     batch = draw_batch(run.text, phase, run.seed, progress.phase, progress.step)
     tokens, marks = to_tensors(batch, run.device)

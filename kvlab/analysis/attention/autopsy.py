@@ -1,4 +1,4 @@
-"""What became of a few chosen tokens (a needle) in every layer and head: kept, merged or dropped, and when."""
+"""Trace the fate of chosen tokens (a needle) in every layer and head: kept, merged or dropped, and when."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ EVENTS = ["step", "layer", "head", "source", "target", "value_weight"]
 
 
 def find_span(texts: list[str], words: str) -> list[tuple[int, int]]:
-    """(first, last) positions of every place where the joined token texts hold `words`, whatever their case.
+    """(first, last) token positions of every case-insensitive occurrence of `words` in the joined token texts.
 
     Raises:
-        UserError: the text has no such words.
+        UserError: the text does not contain these words.
     """
     starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
-    text, wanted = "".join(texts).casefold(), words.strip().casefold()
+    text, pattern = "".join(texts).casefold(), words.strip().casefold()
     if len(text) != starts[-1]:  # case folding may lengthen a text, and then positions would be wrong
-        text, wanted = "".join(texts).lower(), words.strip().lower()
-    if len(text) != starts[-1] or not wanted:
-        text, wanted = "".join(texts), words.strip()
-    found, at = [], text.find(wanted) if wanted else -1
+        text, pattern = "".join(texts).lower(), words.strip().lower()
+    if len(text) != starts[-1] or not pattern:
+        text, pattern = "".join(texts), words.strip()
+    spans, at = [], text.find(pattern) if pattern else -1
     while at >= 0:
         first = int(np.searchsorted(starts, at, side="right")) - 1
-        last = int(np.searchsorted(starts, at + len(wanted) - 1, side="right")) - 1
-        found.append((first, last))
-        at = text.find(wanted, at + len(wanted))
-    if not found:
-        raise UserError(f"The text has no “{words.strip()}”: write words as they stand in it.")
-    return found
+        last = int(np.searchsorted(starts, at + len(pattern) - 1, side="right")) - 1
+        spans.append((first, last))
+        at = text.find(pattern, at + len(pattern))
+    if not spans:
+        raise UserError(f"The text has no “{words.strip()}”: copy the words from it.")
+    return spans
 
 
 def autopsy(run: Run, span: tuple[int, int], step: int | None = None) -> pd.DataFrame:
-    """One row a layer, head and token of `span` (first and last position).
+    """Return one row per layer, head and token of `span` (first and last position, inclusive).
 
-    Columns: layer, head, token, fate (of `FATES`, see `Links.fates`, after `step`; the last one where that is None),
-    left (step its own slot ended, NA if it lives), into (the slot it first went into, -1), slot (the slot it lives in
-    after the last step, -1), lost (step at which the slot holding it was dropped, NA), shared (first step after which
-    its slot held another token too, or it went into another's; NA).
+    Columns: layer, head, token, fate (one of `FATES`, see `Links.fates`, after `step` or after the last step if None),
+    left (step its own slot ended, NA if still alive), into (slot it was first merged into, or -1), slot (slot that
+    holds it after the last step), lost (step at which the slot holding it was evicted, or NA), shared (first step after
+    which its slot also held another token or it was merged away, or NA).
 
     Raises:
-        UserError: the run did not record its events.
+        UserError: the run recorded no events.
     """
-    events = events_of(run)
-    links, layer, head, token = followed(run, events, np.arange(span[0], span[1] + 1))
+    events = read_events(run)
+    links, layer, head, token = token_links(run, events, np.arange(span[0], span[1] + 1))
     left, into = links.next(layer, head, token)
     slot, lost = links.end(layer, head, token)
-    at = links if step is None else followed(run, events[events["step"] <= step], np.arange(span[0], span[1] + 1))[0]
+    at = links if step is None else token_links(run, events[events["step"] <= step], np.arange(span[0], span[1] + 1))[0]
     table = pd.DataFrame(
         {"layer": layer, "head": head, "token": token, "fate": at.fates(layer, head, token), "into": into, "slot": slot}
     )
@@ -60,15 +60,17 @@ def autopsy(run: Run, span: tuple[int, int], step: int | None = None) -> pd.Data
     return table[["layer", "head", "token", "fate", "left", "into", "slot", "lost", "shared"]]
 
 
-def events_of(run: Run) -> pd.DataFrame:
-    """The columns `EVENTS` of everything that left a slot; raises UserError where the run did not record them."""
+def read_events(run: Run) -> pd.DataFrame:
+    """Read the columns `EVENTS`; raises UserError if the run recorded no events."""
     if run.record.level != "full":
         raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
     return run.select("events", columns=EVENTS, ordered=False)
 
 
-def followed(run: Run, events: pd.DataFrame, positions: np.ndarray) -> tuple[Links, np.ndarray, np.ndarray, np.ndarray]:
-    """The ways that `events` say, and layer, head and token of every one of `positions` in every compressed head."""
+def token_links(
+    run: Run, events: pd.DataFrame, positions: np.ndarray
+) -> tuple[Links, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the links in `events`, and layer, head and token of each of `positions` in every compressed head."""
     model = run.record.model
     links = Links(events, model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
     layers = [layer for layer in range(model.num_hidden_layers) if layer not in run.record.sliding_layers]
@@ -78,7 +80,7 @@ def followed(run: Run, events: pd.DataFrame, positions: np.ndarray) -> tuple[Lin
 
 
 class Links:
-    """The way of every slot that left, of all heads, looked up by (layer, head, position)."""
+    """Where each slot of every head went when it left, looked up by (layer, head, position)."""
 
     def __init__(self, events: pd.DataFrame, heads: int, tokens: int) -> None:
         self.heads, self.tokens = heads, tokens
@@ -88,7 +90,7 @@ class Links:
             .groupby(self._key(taken["layer"].to_numpy(), taken["head"].to_numpy(), taken["target"].to_numpy()))
             .min()
         )
-        # A slot spread over several targets is followed into the one that took the most of it.
+        # If a slot was merged into several targets, follow the one with the largest weight.
         events = events.sort_values("value_weight", kind="stable")
         keys = self._key(events["layer"].to_numpy(), events["head"].to_numpy(), events["source"].to_numpy())
         order = np.argsort(keys, kind="stable")
@@ -99,16 +101,16 @@ class Links:
         self.target = events["target"].to_numpy(np.int64)[order]
 
     def next(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Step at which each slot left (-1: it did not) and the slot it went into (-1: none)."""
+        """Step at which each slot left (-1: still alive) and the slot it was merged into (-1: none)."""
         if not len(self.keys):
             return np.full(len(layer), -1), np.full(len(layer), -1)
-        wanted = self._key(layer, head, position)
-        at = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
-        there = self.keys[at] == wanted
+        pattern = self._key(layer, head, position)
+        at = np.searchsorted(self.keys, pattern).clip(max=len(self.keys) - 1)
+        there = self.keys[at] == pattern
         return np.where(there, self.step[at], -1), np.where(there, self.target[at], -1)
 
     def end(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The slot each token ends in (-1: dropped), and the step at which it was dropped (-1: it was not)."""
+        """The slot each token ends in (-1: dropped) and the step at which it was dropped (-1: never)."""
         here, lost = position.copy(), np.full(len(position), -1)
         open_ = np.ones(len(position), bool)
         while open_.any():
@@ -122,7 +124,7 @@ class Links:
         return here, lost
 
     def shared(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """First step at which each slot took in another one or went into another one (-1: neither)."""
+        """First step at which each slot absorbed another or was merged into one (-1: never)."""
         never = np.iinfo(np.int64).max
         took = self.taken.reindex(self._key(layer, head, position), fill_value=never).to_numpy(np.int64)
         step, target = self.next(layer, head, position)
@@ -130,10 +132,10 @@ class Links:
         return np.where(first == never, -1, first)
 
     def fates(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """What became of each token, one of `FATES`.
+        """Fate of each token, one of `FATES`.
 
-        `kept` is a slot of its own that took in no other; `merged` a slot shared with others, whether it went into
-        theirs or they into its own; `dropped` neither.
+        `kept`: its own slot is alive and holds nothing else. `merged`: it is in a slot shared with other tokens.
+        `dropped`: neither.
         """
         held = self.end(layer, head, position)[0] >= 0
         return np.select([~held, self.shared(layer, head, position) >= 0], [FATES[2], FATES[1]], FATES[0])
@@ -143,7 +145,7 @@ class Links:
 
 
 def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> pd.DataFrame:
-    """The rows of one head as a person reads them: token, text, fate, when it left, into what, when that was lost."""
+    """Display table of one head: token, text, fate, when it left, its target, and when that was dropped."""
     own = table[(table["layer"] == layer) & (table["head"] == head)]
     named = own.assign(
         text=[texts[token] for token in own["token"]],
@@ -155,7 +157,8 @@ def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> 
 
 
 def survival(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a layer and head: share of the chosen tokens in each of `FATES`, and the first step one was dropped."""
+    """One row per layer and head: share of the chosen tokens in each of `FATES`, and the first step at which one was
+    dropped."""
     shares = table.groupby(["layer", "head"])["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
     shares = shares.reindex(columns=list(FATES), fill_value=0.0)
     return shares.assign(first_lost=table.groupby(["layer", "head"])["lost"].min()).reset_index()
@@ -171,13 +174,13 @@ def fates_over_steps(table: pd.DataFrame, last_step: int) -> pd.DataFrame:
 
 
 def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
-    """Attention on the chosen tokens of one head at every step: columns step, true (full cache), received.
+    """Attention on the chosen tokens of one head per step: columns step, true (full cache), received.
 
-    `received` is what the slots that hold one of them get; a merged slot's attention counts whole, as nothing says
-    which of its tokens it is for. `table` is that of `autopsy`. A slot that was itself merged on counts no more.
+    `received` sums the attention of all slots that hold a chosen token, including the whole attention of merged slots.
+    A slot that was itself merged away no longer counts. `table` comes from `autopsy`.
 
     Raises:
-        UserError: the run did not record attention rows.
+        UserError: the run recorded no attention rows.
     """
     true_mass, slot_mass = run.attention(layer, head, thinned=True)
     steps = run.select("steps", layer, head, ["step"])["step"].to_numpy()[:: run.attention_every]

@@ -1,11 +1,10 @@
-"""KeepKV's bound on the output perturbation (theorem 5), computed from what a run recorded of one head.
+"""KeepKV's bound on the output perturbation (theorem 5), computed from one head's recorded data.
 
-The theorem, of one query head: where every score is predicted to a relative error of at most epsilon < 1, and values
-differ by at most gamma, merging changes the output by less than 2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2. A run
-records the attention-weighted mean of that relative error (`score_error`), not the largest, and relative changes of the
-output; so the bound is drawn with the mean and divided by the length of the true output. It covers merging only: what
-was dropped is outside of it. So is what a merge costs query heads that share a slot, even with every score rightly
-predicted (docs/grouped-queries.md).
+For one query head: if every score is predicted to a relative error of at most epsilon < 1 and values differ by at most
+gamma, merging changes the output by less than 2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2. A run records the
+attention-weighted mean of that relative error (`score_error`), not its maximum, and relative changes of the output; so
+the bound uses the mean and is divided by the norm of the true output. It covers merging only, not eviction, and not
+query heads that share a slot, whose error remains even with exact scores (docs/grouped-queries.md).
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.query_heads import query_heads_a_slot
-from kvlab.analysis.similarity.float16 import as_float32, by_blocks, room_for, sums_by
+from kvlab.analysis.similarity.float16 import as_float32, block_buffer, token_blocks, weighted_sums
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
 
@@ -28,7 +26,7 @@ COLUMNS = ("step", "sag", "perturbation", "output_error", "regret", "merged", "e
 class HeadArrays(NamedTuple):
     """Unit values (tokens, head_dim), their norms (tokens,) and true masses (steps, tokens), float16 as recorded.
 
-    Slot masses (steps, tokens) are only there where a run predicts no scores.
+    Slot masses (steps, tokens) are read only if the method predicts no scores.
     """
 
     unit: np.ndarray
@@ -38,7 +36,7 @@ class HeadArrays(NamedTuple):
 
 
 def read_arrays(run: Run, layer: int, head: int, predicts: bool = False) -> HeadArrays | None:
-    """What the bound needs of one head, which `predicts` scores or not; None where the run did not record it."""
+    """Read the bound's inputs for one head; None if the run did not record them."""
     try:
         unit, norm = run.values(layer, head)
         true, slot = (run.true_mass(layer, head), None) if predicts else run.attention(layer, head)
@@ -48,15 +46,16 @@ def read_arrays(run: Run, layer: int, head: int, predicts: bool = False) -> Head
 
 
 def predicts_scores(steps: pd.DataFrame) -> bool:
-    """Whether a method has scores of its own for what will be asked, given rows of `steps`."""
+    """Whether the method predicts attention scores, judged by rows of `steps`."""
     return bool(steps["score_error"].notna().any())
 
 
 def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray, mean: np.ndarray) -> float:
-    """gamma: the largest distance of any of the `merged` tokens' values (positions) to any value, NaN without one.
+    """gamma: largest distance from the value of any token in `merged` (positions) to any value; NaN if `merged` is
+    empty.
 
-    Values are `unit` (tokens, head_dim) times `norm` (tokens,). Every pair is looked at up to `MOST_PAIRS`; beyond, the
-    two largest distances to their `mean` (head_dim,) are added, which is never less (triangle inequality).
+    Values are `unit` (tokens, head_dim) times `norm` (tokens,). Up to `MOST_PAIRS` pairs are compared exactly; beyond
+    that, the sum of the two largest distances to their `mean` (head_dim,) is an upper bound (triangle inequality).
     """
     if not len(merged):
         return float("nan")
@@ -75,20 +74,20 @@ def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray, mean: n
 def distance_to_mean(unit: np.ndarray, norm: np.ndarray, mean: np.ndarray) -> np.ndarray:
     """(tokens,) distance of each value, `unit` times `norm`, to the `mean` (head_dim,) of all.
 
-    Squared term by term: at 128k tokens the values themselves would be another copy of 64 MB.
+    The square is expanded to avoid a copy of the values (64 MB at 128k tokens).
     """
-    squares, room = np.empty(len(unit), np.float32), room_for(unit.shape[1])
-    for block in by_blocks(len(unit)):
+    squares, room = np.empty(len(unit), np.float32), block_buffer(unit.shape[1])
+    for block in token_blocks(len(unit)):
         some, length = as_float32(unit[block], room), as_float32(norm[block])
         squares[block] = np.einsum("td,td->t", some, some) * length**2 - 2 * length * (some @ mean) + mean @ mean
     return np.sqrt(squares.clip(0))
 
 
 def persistence_error(slot_mass: np.ndarray) -> np.ndarray:
-    """(steps,) relative error of expecting each slot to get again what it got at the step before; NaN for the first.
+    """(steps,) relative error of predicting each slot's attention by that of the previous step; NaN for the first step.
 
-    The simplest predictor, which every method that merges by present attention makes use of: the absolute errors
-    over the slots alive before, divided by what they really got; NaN where they got nothing.
+    This is the simplest predictor, implicit in every method that merges by present attention: absolute errors over the
+    slots alive before, divided by the attention they received; NaN if they received none.
     """
     slot_mass = as_float32(slot_mass)
     before, now = slot_mass[:-1], slot_mass[1:]
@@ -99,7 +98,7 @@ def persistence_error(slot_mass: np.ndarray) -> np.ndarray:
 
 
 def keepkv_bound(epsilon: np.ndarray, gamma: float | np.ndarray) -> np.ndarray:
-    """2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2 (KeepKV, theorem 5); NaN where epsilon is 1 or more."""
+    """2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2 (KeepKV, theorem 5); NaN if epsilon >= 1."""
     known = np.where(epsilon < 1, epsilon, np.nan)
     return 2 * known * (1 + known) * gamma / (1 - known) ** 2
 
@@ -107,12 +106,12 @@ def keepkv_bound(epsilon: np.ndarray, gamma: float | np.ndarray) -> np.ndarray:
 def bound_over_steps(
     steps: pd.DataFrame, events: pd.DataFrame, arrays: HeadArrays | None, query_heads: int = 1
 ) -> pd.DataFrame:
-    """One row a step of one head, columns `COLUMNS`: what happened to its attention, and the bound, relative to |o|.
+    """One row per step of one head, columns `COLUMNS`: its attention changes, and the bound relative to |o|.
 
-    `epsilon` is the method's own where it predicts (`score_error`), else that of `persistence_error`. `flag` is
-    "above" where the output changed by more than the bound although nothing was ever dropped, "above, tokens dropped"
-    where it did and something was, which the theorem does not cover, "above, heads share slots" where `query_heads` to
-    a KV head are more than the one it covers; empty where it did not or no bound exists.
+    `epsilon` is the method's own (`score_error`) if it predicts, else from `persistence_error`. `flag` is empty if the
+    output changed by less than the bound or no bound exists; otherwise "above", or "above, tokens dropped" after any
+    eviction (which the theorem does not cover), or "above, heads share slots" if `query_heads` per KV head exceed the
+    one the theorem covers.
     """
     steps = steps.sort_values("step")
     changed = events.groupby("step")["perturbation"].max().reindex(steps["step"])
@@ -122,7 +121,7 @@ def bound_over_steps(
     epsilon, gamma, length = steps["score_error"].to_numpy(np.float64), float("nan"), np.full(count, np.nan)
     if arrays is not None:
         rows, tokens = min(count, len(arrays.true_mass)), len(arrays.unit)
-        sums = sums_by(arrays.true_mass[:rows], arrays.unit, arrays.norm)
+        sums = weighted_sums(arrays.true_mass[:rows], arrays.unit, arrays.norm)
         length[:rows] = np.linalg.norm(sums[:-1], axis=1)
         gamma = value_spread(arrays.unit, arrays.norm, _merged(events, tokens), sums[-1] / tokens)
         if arrays.slot_mass is not None and np.isnan(epsilon).all():
@@ -134,7 +133,7 @@ def bound_over_steps(
 
 
 def _merged(events: pd.DataFrame, tokens: int) -> np.ndarray:
-    """Positions that are source or target of any of these events that merges, increasing."""
+    """Sorted positions that are source or target of a merge."""
     source, target = events["source"].to_numpy(), events["target"].to_numpy()
     there, merges = np.zeros(tokens, bool), target >= 0
     there[source[merges]] = there[target[merges]] = True
@@ -149,13 +148,13 @@ def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
             steps, events = run.select("steps", layer, head), run.select("events", layer, head)
             if len(steps):
                 arrays = read_arrays(run, layer, head, predicts_scores(steps))
-                table = bound_over_steps(steps, events, arrays, query_heads_a_slot(run))
+                table = bound_over_steps(steps, events, arrays, query_heads_per_slot(run))
                 parts.append(table.assign(layer=layer, head=head))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*COLUMNS, "layer", "head"])
 
 
 def typical_perturbation(run: Run) -> float | None:
-    """By how much a decision that merged changed the output of its head, relative; the median, None without any."""
+    """Median relative output change of a head caused by one merging decision; None if there is none."""
     events = run.select("events", columns=["step", "layer", "head", "target", "perturbation"])
     merged = events[(events["target"] >= 0) & events["perturbation"].notna()]
     found = merged.groupby(["step", "layer", "head"])["perturbation"].max()
@@ -163,7 +162,7 @@ def typical_perturbation(run: Run) -> float | None:
 
 
 def over_heads(table: pd.DataFrame) -> pd.DataFrame:
-    """The median over heads at every step, the share of heads that have a bound, and of those that are above it."""
+    """Median over heads per step, the share of heads with a bound (`bounded`) and of heads above it (`above`)."""
     names = ["sag", "perturbation", "output_error", "regret", "epsilon", "gamma", "bound"]
     groups = table.groupby("step")
     above = groups["flag"].agg(lambda flags: float((flags != "").mean()))
@@ -173,7 +172,7 @@ def over_heads(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def heads_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a layer and head: how often a bound exists, how often it is broken, and median epsilon and gamma."""
+    """One row per layer and head: how often a bound exists and is exceeded, and median epsilon and gamma."""
     groups = table.groupby(["layer", "head"])
     return pd.DataFrame(
         {
@@ -192,3 +191,8 @@ def _flags(table: pd.DataFrame, bound: np.ndarray, query_heads: int) -> np.ndarr
     dropped = (table["regret"].fillna(0).cummax() > 0).to_numpy()
     kept = "above" if query_heads == 1 else "above, heads share slots"
     return np.where(broken, np.where(dropped, "above, tokens dropped", kept), "")
+
+
+def query_heads_per_slot(run: Run) -> int:
+    """Query heads per KV head; above 1, no merged slot can be exact for all of them (docs/grouped-queries.md)."""
+    return run.record.model.num_attention_heads // run.record.model.num_key_value_heads

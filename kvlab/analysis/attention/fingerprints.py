@@ -1,4 +1,4 @@
-"""What kind of head each one is, from four things a run recorded of it, and which heads are alike."""
+"""Classify heads by four recorded features and cluster similar ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROUNDS = 50
 
 
 def fingerprints(run: Run, layers: list[int]) -> pd.DataFrame:
-    """One row a layer and KV head: shares of the true attention, key similarity and regret, means over the steps.
+    """One row per layer and KV head: attention shares, key similarity and regret, averaged over steps.
 
     Columns: layer, head; `sink`, true mass of the first `SINKS` tokens; `local`, of the last `NEAR` tokens read;
-    `alike`, mean cosine of keys at most 8 apart; `regret`; `output_error`. Heads without arrays are left out.
+    `alike`, mean cosine of keys at most 8 apart; `regret`; `output_error`. Heads without recorded arrays are left out.
     """
     means = run.select("steps", columns=["layer", "head", "regret", "output_error"]).groupby(["layer", "head"]).mean()
     rows = []
@@ -52,7 +52,7 @@ def _attention_shares(true_mass: np.ndarray, prompt_tokens: int, every: int) -> 
 
 
 def standardised(table: pd.DataFrame) -> np.ndarray:
-    """(heads, features) with mean 0 and deviation 1; a feature that does not vary, or was not recorded, is 0."""
+    """(heads, features) with mean 0 and standard deviation 1; constant or unrecorded features are 0."""
     values = table[list(FEATURES)].to_numpy(np.float64)
     centred = values - np.nanmean(values, axis=0) if len(values) else values
     deviation = np.nanstd(values, axis=0) if len(values) else np.ones(len(FEATURES))
@@ -60,8 +60,10 @@ def standardised(table: pd.DataFrame) -> np.ndarray:
 
 
 def plane(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(places, directions, shares): heads on the two main axes (heads, 2), each feature's part in them (features, 2),
-    and the share of the variance each axis shows. Signs are such that a direction's largest part is positive."""
+    """Principal component analysis: (scores (heads, 2), loadings (features, 2), explained variance shares (2,)).
+
+    The sign of each axis is chosen so that its largest loading is positive.
+    """
     values = standardised(table)
     _, lengths, directions = np.linalg.svd(values, full_matrices=False)
     directions = np.vstack([directions, np.zeros((2, len(FEATURES)))])[:2]
@@ -73,10 +75,8 @@ def plane(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def cluster(table: pd.DataFrame, count: int) -> np.ndarray:
-    """(heads,) the group of each head, 0 to `count` - 1 with the largest group first; k-means, the same every time.
-
-    Starts from the head furthest from the mean, then each time from the one furthest from all starts so far.
-    """
+    """(heads,) group of each head, the largest group first, by deterministic k-means with farthest-point
+    initialisation."""
     values = standardised(table)
     count = min(count, len(np.unique(values, axis=0)))
     if count < 2:
@@ -102,7 +102,7 @@ def _far_starts(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def describe(table: pd.DataFrame, group: np.ndarray) -> pd.DataFrame:
-    """One row a group: how many heads, the mean of each feature, and in words what sets the group apart."""
+    """One row per group: number of heads, mean of each feature, and a short description of what distinguishes it."""
     standard = pd.DataFrame(standardised(table), columns=list(FEATURES)).groupby(group).mean()
     means = table[[*FEATURES, "output_error"]].groupby(group).mean()
     sizes = table.groupby(group).size().rename("heads")
@@ -113,7 +113,7 @@ def describe(table: pd.DataFrame, group: np.ndarray) -> pd.DataFrame:
     )
 
 
-WORDS = {
+DESCRIPTIONS = {
     "sink": ("more on the first tokens", "less on the first tokens"),
     "local": ("more local", "looks further"),
     "alike": ("keys more alike", "keys less alike"),
@@ -123,4 +123,4 @@ WORDS = {
 
 def _name(row: pd.Series) -> str:
     strong = row[row.abs() >= 0.5].abs().sort_values(ascending=False).index[:2]
-    return ", ".join(WORDS[feature][0 if row[feature] > 0 else 1] for feature in strong) or "average"
+    return ", ".join(DESCRIPTIONS[feature][0 if row[feature] > 0 else 1] for feature in strong) or "average"

@@ -1,19 +1,19 @@
-"""Where the attention of dropped tokens would have gone: by layer and step, token by token, and beside the budgets."""
+"""Regret, the attention lost to eviction: by layer and step, by token, and against the budgets."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.blocks import block_edges, block_means
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.analysis.lineage.fold import Lineage
+from kvlab.analysis.similarity.float16 import block_edges, block_means
 
 MAX_STEPS = 384
 
 
 def regret_map(steps: pd.DataFrame) -> pd.DataFrame:
-    """Mean regret over heads: one row a layer, one column a step (at most `MAX_STEPS`, neighbours averaged)."""
+    """Mean regret over heads, one row per layer and one column per step (at most `MAX_STEPS`, neighbours averaged)."""
     table = steps.groupby(["layer", "step"])["regret"].mean().unstack("step")
     edges = block_edges(0, table.shape[1], MAX_STEPS)
     values = block_means(table.to_numpy(np.float32).T, edges).T
@@ -21,9 +21,9 @@ def regret_map(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def regret_over_steps(steps: pd.DataFrame, tokens: pd.DataFrame) -> pd.DataFrame:
-    """One row a step: mean and largest regret, where the largest is, the token the step predicts, and its KL.
+    """One row per step: mean and largest regret, the head with the largest, the token the step predicts, and its KL.
 
-    Step k reads the k-th token of the continuation and predicts the one after; its row names that one. The last step
+    Step k reads the k-th token of the continuation and predicts the next; its row names the token read. The last step
     predicts nothing that was recorded.
     """
     known = steps[steps["regret"].notna()]
@@ -35,11 +35,6 @@ def regret_over_steps(steps: pd.DataFrame, tokens: pd.DataFrame) -> pd.DataFrame
     return table.assign(text=forced["text"].fillna("").to_numpy(), kl=forced["kl"].to_numpy())
 
 
-def worst_step(table: pd.DataFrame) -> int:
-    """The step of the largest mean regret, from `regret_over_steps`."""
-    return int(table.loc[table["mean"].fillna(0).idxmax(), "step"])
-
-
 def worst_head(steps: pd.DataFrame, step: int) -> tuple[int, int, float]:
     """(layer, head, regret) of the head with the largest regret at `step`."""
     here = steps[steps["step"] == step]
@@ -48,8 +43,10 @@ def worst_head(steps: pd.DataFrame, step: int) -> tuple[int, int, float]:
 
 
 def dropped_tokens(lineage: Lineage, true_mass: np.ndarray, texts: list[str], step: int) -> pd.DataFrame:
-    """The tokens already dropped after `step`, the one the full cache would attend to most first: position, text, mass,
-    when. `true_mass` is (tokens,) at the step."""
+    """Tokens dropped by `step`, those with the most true attention first: position, text, mass, drop step.
+
+    `true_mass` is (tokens,) at the step.
+    """
     mass = true_mass[: lineage.tokens].astype(np.float32)
     gone = np.flatnonzero(lineage.death <= step)
     shown = gone[np.argsort(-mass[gone], kind="stable")]
@@ -63,8 +60,8 @@ def dropped_tokens(lineage: Lineage, true_mass: np.ndarray, texts: list[str], st
     )
 
 
-def budget_beside_regret(steps: pd.DataFrame) -> pd.DataFrame:
-    """One row a layer and head: slots at the last step and their share of the tokens, beside means over all steps.
+def budget_and_regret(steps: pd.DataFrame) -> pd.DataFrame:
+    """One row per layer and head: slots at the last step, their share of the tokens, and means over all steps.
 
     Columns: layer, head, live_slots, budget_slots, share, regret, output_error.
     """
@@ -74,7 +71,7 @@ def budget_beside_regret(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def rank_correlation(first: pd.Series, second: pd.Series) -> float:
-    """Spearman's: the correlation of the ranks; NaN where one of them does not vary."""
+    """Spearman's rank correlation; NaN if one series is constant."""
     ranks = pd.concat([first, second], axis=1).dropna().rank()
     if len(ranks) < 3 or (ranks.nunique() < 2).any():
         return float("nan")

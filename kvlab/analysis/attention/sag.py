@@ -1,4 +1,4 @@
-"""What compression did to attention: true against compressed mass, sag, regret, output error, guard activations."""
+"""Effect of compression on attention: true and compressed mass, sag, regret, output error, guard activations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEASURES = MASSES + ERRORS + COUNTS
 
 
 def over_steps(steps: pd.DataFrame, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
-    """One row a step: masses and errors averaged over the chosen layers and KV heads, counts added up."""
+    """One row per step: masses and errors averaged over the chosen layers and KV heads, counts summed."""
     chosen = steps
     for name, index in (("layer", layer), ("head", head)):
         if index is not None:
@@ -21,19 +21,19 @@ def over_steps(steps: pd.DataFrame, layer: int | None = None, head: int | None =
 
 
 def by_head(steps: pd.DataFrame) -> pd.DataFrame:
-    """One row a layer and KV head: masses and errors averaged over the steps, counts added up, largest votes."""
+    """One row per layer and KV head: masses and errors averaged over steps, counts summed, largest votes."""
     groups = steps.groupby(["layer", "head"])
     table = groups[[*MASSES, *ERRORS]].mean().join(groups[list(COUNTS)].sum())
     return table.join(groups["max_votes"].max()).reset_index()
 
 
 def has_shadow(steps: pd.DataFrame) -> bool:
-    """Whether the run measured itself against the full cache (level `full` does)."""
+    """Whether the run was measured against the full cache (recording level `full`)."""
     return bool(steps[["kept_mass", "sag", "output_error"]].notna().any(axis=None)) if len(steps) else False
 
 
 def totals(steps: pd.DataFrame) -> dict[str, float]:
-    """The run in a few numbers: mean output error, mean and largest sag, mean regret, and its counts added up."""
+    """Totals of the run: mean output error, mean and largest sag, mean regret, and summed counts."""
     return {
         "output_error": float(steps["output_error"].mean()),
         "sag": float(steps["sag"].mean()),

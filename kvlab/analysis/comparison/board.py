@@ -1,4 +1,4 @@
-"""The board: every method at every budget, whether it still got the answer, and what became of the fact behind it."""
+"""The board: whether each method at each budget still gets the answer, and the fate of the fact behind it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from kvlab.analysis.comparison.compare import at_same_bytes, headline, rivals_at_same_bytes
 from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
-from kvlab.analysis.comparison.labels import differing, parts
+from kvlab.analysis.comparison.labels import differing_parts, parse_label
 from kvlab.analysis.comparison.verdict import KINDS, Verdict, answer_tokens, judge
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
@@ -21,40 +21,41 @@ OWN_BUDGET = "its own budget"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a comparison is asked for; `facts` are assumed to be where the prompt holds the answer if none was given."""
+class ExpectedAnswer:
+    """The expected answer and its facts; `assumed` if the facts were only located by finding the answer in the
+    prompt."""
 
     answer: str
     facts: tuple[tuple[int, int], ...]
     assumed: bool
-    others: tuple[str, ...] = ()  # right as well
+    others: tuple[str, ...] = ()  # also correct
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """All that is right."""
+        """All correct answers."""
         return (self.answer, *self.others)
 
     @property
     def words(self) -> str:
-        """All that is right, as a sentence names it."""
+        """All correct answers, joined by "or"."""
         return " or ".join(self.answers)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A comparison held against its answer.
+class AnswerCheck:
+    """A comparison checked against its expected answer.
 
     Attributes:
-        wanted: the answer and its facts.
+        expected: the answer and its facts.
         reference: the verdict on the full cache's own continuation.
-        answer: (first, last) token of the continuation that spell the answer; None where it does not hold it.
-        step: the step after which the fates are taken: what the query of the answer's last token could still look at.
-            The end of the prompt where the full cache does not answer.
-        positions: the prompt tokens of the facts.
-        problem: why the fact's tokens are not known, or "".
+        answer: (first, last) token of the continuation that spell the answer; None if it is missing.
+        step: step after which fates are evaluated: the last step the query of the answer's last token could attend to,
+            or the end of the prompt if the full cache does not answer.
+        positions: prompt tokens of the facts.
+        problem: why the fact's tokens are unknown, or "".
     """
 
-    wanted: Wanted
+    expected: ExpectedAnswer
     reference: Verdict
     answer: tuple[int, int] | None
     step: int
@@ -63,13 +64,13 @@ class Asked:
 
     @property
     def moment(self) -> str:
-        """The step after which the fates are taken, in words."""
+        """Description of `step`."""
         when = "at the end of the prompt" if self.answer is None else "when the answer was written"
         return f"{when} (after step {self.step})"
 
 
-def wanted(runs: Sequence[Run], labels: Labels) -> Wanted | None:
-    """The answer and facts said later, else those recorded; None where there is no answer."""
+def expected_answer(runs: Sequence[Run], labels: Labels) -> ExpectedAnswer | None:
+    """The answer and facts from the user's labels, else those recorded; None if there is no answer."""
     record = runs[0].record
     answer = labels.answer or record.answer
     if answer is None:
@@ -77,31 +78,31 @@ def wanted(runs: Sequence[Run], labels: Labels) -> Wanted | None:
     others = record.other_answers if answer == record.answer else ()
     facts = labels.facts or record.facts
     if facts:
-        return Wanted(answer, facts, False, others)
+        return ExpectedAnswer(answer, facts, False, others)
     found = next(filter(None, (find_answer(record.prompt, one) for one in (answer, *others))), None)
-    return Wanted(answer, (found,) if found else (), True, others)
+    return ExpectedAnswer(answer, (found,) if found else (), True, others)
 
 
-def ask(runs: Sequence[Run], wanted: Wanted) -> Asked:
-    """The comparison held against what is wanted; all its runs were forced along the full cache's text."""
+def check_answer(runs: Sequence[Run], expected: ExpectedAnswer) -> AnswerCheck:
+    """Check a comparison against the expected answer; all runs follow the full cache's text."""
     texts = reference_texts(runs)
-    spelled = filter(None, (answer_tokens(texts, one) for one in wanted.answers))
+    spelled = filter(None, (answer_tokens(texts, one) for one in expected.answers))
     answer, positions, problem = next(spelled, None), np.zeros(0, np.int64), ""
     try:
-        positions = fact_positions(runs[0].tokens, runs[0].record.prompt, wanted.facts)
+        positions = fact_positions(runs[0].tokens, runs[0].record.prompt, expected.facts)
     except UserError as error:
         problem = str(error)
     step = max(answer[1] - 1, 0) if answer else 0
-    return Asked(wanted, judge_any(texts, wanted.answers, texts), answer, step, positions, problem)
+    return AnswerCheck(expected, judge_any(texts, expected.answers, texts), answer, step, positions, problem)
 
 
 def judge_any(texts: Sequence[str], answers: Sequence[str], reference: Sequence[str] = ()) -> Verdict:
-    """The best verdict over several answers that are right, the first of equals."""
+    """The best verdict over several correct answers, the first on ties."""
     return min((judge(texts, one, reference) for one in answers), key=lambda verdict: KINDS.index(verdict.kind))
 
 
 def reference_texts(runs: Sequence[Run]) -> list[str]:
-    """The texts of the full cache's continuation, token by token; empty where no run recorded it."""
+    """Token texts of the full cache's continuation; empty if no run recorded it."""
     full = [run for run in runs if run.record.method == "full"]
     for phase, among in (("forced", runs), ("free", full)):
         for run in among:
@@ -111,20 +112,20 @@ def reference_texts(runs: Sequence[Run]) -> list[str]:
 
 
 def phase_texts(run: Run, phase: str) -> list[str]:
-    """The text that each token of `forced` or `free` added, in order; "" for special and end tokens."""
+    """The text added by each token of phase `forced` or `free`, in order; "" for special and end tokens."""
     tokens = run.tokens[run.tokens["phase"] == phase].sort_values("position")
     return tokens["text"].fillna("").mask(tokens["special"], "").tolist()
 
 
-def verdicts(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
-    """`headline` with a row a run, and the columns
+def verdicts(runs: Sequence[Run], asked: AnswerCheck) -> pd.DataFrame:
+    """`headline` with verdict columns, one row per run.
 
-    row and column (its place on the board), verdict, at, wrote, wrong, expected (as `Verdict`), late
-    (right, but further on than in the full cache's), and kl_answer (mean KL over the answer's tokens, nats; none where
-    the full cache lacks it).
+    Columns: row and column (position on the board), verdict, at, wrote, wrong, expected (as in `Verdict`), late (right,
+    but later than in the full cache's text) and kl_answer (mean KL over the answer's tokens in nats; None if the full
+    cache's text lacks it).
     """
     texts = reference_texts(runs)
-    judged = [judge_any(phase_texts(run, "free"), asked.wanted.answers, texts) for run in runs]
+    judged = [judge_any(phase_texts(run, "free"), asked.expected.answers, texts) for run in runs]
     rows, columns = zip(*places(runs), strict=True)
     return headline(runs).assign(
         row=rows,
@@ -140,7 +141,7 @@ def verdicts(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
 
 
 def kl_on_answer(run: Run, answer: tuple[int, int] | None) -> float | None:
-    """Mean KL from the full cache over the tokens of its continuation that spell the answer, nats a token."""
+    """Mean KL from the full cache over the tokens that spell the answer, nats per token."""
     if answer is None:
         return None
     tokens = run.tokens
@@ -150,21 +151,20 @@ def kl_on_answer(run: Run, answer: tuple[int, int] | None) -> float | None:
 
 
 def places(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The row (method with its settings) and column (budget) of every run, the same place never twice."""
-    columns = [parts(run.record).budget or OWN_BUDGET for run in runs]
+    """Row (method with settings) and column (budget) of every run; each position is unique."""
+    columns = [parse_label(run.record).budget or OWN_BUDGET for run in runs]
     found: list[tuple[str, str]] = []
-    for row, column in zip(differing([run.record for run in runs], budget=False), columns, strict=True):
+    for row, column in zip(differing_parts([run.record for run in runs], budget=False), columns, strict=True):
         count = sum(there == column and (name == row or name.startswith(f"{row} #")) for name, there in found)
         found.append((f"{row} #{count + 1}" if count else row, column))
     return found
 
 
-def board(runs: Sequence[Run], asked: Asked, table: pd.DataFrame) -> pd.DataFrame:
-    """What the board shows: the columns of `table` (`verdicts`), and a row a compressed run and token of the fact.
+def board(runs: Sequence[Run], asked: AnswerCheck, table: pd.DataFrame) -> pd.DataFrame:
+    """The board's table: columns of `table` (`verdicts`), one row per compressed run and token of the fact.
 
-    The token's are position, text, moment (`Asked.moment`), and the shares of heads in which it is `kept`, `merged`,
-    `dropped` (all empty for a run without events, which has one row). Budgets come in rising order, methods as they
-    were made.
+    Token columns: position, text, moment (`Asked.moment`), and the shares of heads in which it is `kept`, `merged`,
+    `dropped` (empty for a run without events, which has one row). Budgets ascend, methods keep their order.
     """
     parts = []
     for run, (_, line) in zip(runs, table.iterrows(), strict=True):
@@ -177,8 +177,8 @@ def board(runs: Sequence[Run], asked: Asked, table: pd.DataFrame) -> pd.DataFram
     return pd.concat(parts, ignore_index=True)
 
 
-def fact_strip(run: Run, asked: Asked) -> pd.DataFrame:
-    """Position, text and shares of each token of the fact in this run; one empty row where nothing is known of them."""
+def fact_strip(run: Run, asked: AnswerCheck) -> pd.DataFrame:
+    """Position, text and fate shares of each token of the fact; one empty row if unknown."""
     nothing = pd.DataFrame({"position": pd.array([None], "Int64"), "text": [""], **{fate: [np.nan] for fate in FATES}})
     if run.record.level != "full" or not len(asked.positions) or run.record.status == "running":
         return nothing
@@ -188,8 +188,8 @@ def fact_strip(run: Run, asked: Asked) -> pd.DataFrame:
     return shares.assign(position=shares["position"].astype("Int64"), text=texts)[["position", "text", *FATES]]
 
 
-def readers(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
-    """`reading_heads` of the full cache's run; empty where it was not recorded or does not answer."""
+def readers(runs: Sequence[Run], asked: AnswerCheck) -> pd.DataFrame:
+    """`reading_heads` of the full cache's run; empty if it was not recorded or does not answer."""
     full = next((run for run in runs if run.record.method == "full" and run.record.level == "full"), None)
     if full is None or asked.answer is None or not len(asked.positions):
         return pd.DataFrame(columns=["layer", "head", "mass"])
@@ -197,10 +197,10 @@ def readers(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
 
 
 def ranked(table: pd.DataFrame) -> tuple[list[tuple[str, list[pd.DataFrame]]], list[tuple[str, str]]]:
-    """The ranking, and (label, reason) of every run that it leaves out.
+    """The ranking, and (label, reason) of every run left out.
 
-    With verdicts (`verdicts`): each kind of answer, the best first, with its runs in groups of about the same bytes,
-    the closest to the full cache first. Without (`headline`): one entry named "" with the groups of rivals.
+    With verdicts (`verdicts`): each kind of answer, best first, with its runs grouped by about equal bytes, closest to
+    the full cache first. Without (`headline`): one entry named "" with the groups of rivals.
     """
     ranking: list[tuple[str, list[pd.DataFrame]]]
     if "verdict" in table:
@@ -229,13 +229,13 @@ def _why_left_out(line: pd.Series) -> str:
     return "no other run has about as many bytes"
 
 
-def telling_cell(cells: pd.DataFrame) -> str:
-    """The run to look into first: one that nearly got the answer, else one that did not, else the first."""
+def most_interesting_run(cells: pd.DataFrame) -> str:
+    """The run to look at first: one that nearly got the answer, else a wrong one, else the first."""
     order = ["nearly", "wrong"]
     found = [cells.loc[cells["verdict"] == kind, "run_id"] for kind in order]
     return str(next((ids.iloc[0] for ids in found if len(ids)), cells["run_id"].iloc[0]))
 
 
-def right_ones(table: pd.DataFrame) -> pd.DataFrame:
-    """The compressed runs that got the answer, the fewest bytes first."""
+def correct_runs(table: pd.DataFrame) -> pd.DataFrame:
+    """The compressed runs that got the answer, fewest bytes first."""
     return table[(table["method"] != "full") & (table["verdict"] == "right")].sort_values("live_bytes")

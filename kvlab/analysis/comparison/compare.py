@@ -1,4 +1,4 @@
-"""Several runs over one prompt: which stays closest to the full cache, for how many bytes, at what speed."""
+"""Compare runs over one prompt: closeness to the full cache, bytes and speed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.labels import distinct, parts
+from kvlab.analysis.comparison.labels import distinct_names, parse_label
 from kvlab.analysis.comparison.memory import full_bytes_per_token, over_steps
 from kvlab.analysis.comparison.speed import Speed, speed_of
 from kvlab.requests.budget import BYTE_SHARE, BYTES, Budget
@@ -16,7 +16,7 @@ from kvlab.trace.schema import RunRecord
 
 
 class RunLike(Protocol):
-    """What a comparison reads of a run."""
+    """The part of a run that comparisons read."""
 
     @property
     def record(self) -> RunRecord: ...
@@ -29,18 +29,17 @@ class RunLike(Protocol):
 
 
 def unique_labels(runs: Sequence[RunLike]) -> list[str]:
-    """A name for each run, of what differs between them and nothing else (`kvlab.analysis.comparison.labels`)."""
-    return distinct([run.record for run in runs])
+    """A unique name per run, made of what differs between runs (`kvlab.analysis.comparison.labels`)."""
+    return distinct_names([run.record for run in runs])
 
 
 def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
-    """One row a run: bytes after the last step with their share of the full cache's, speed, and closeness to it.
+    """One row per run: bytes after the last step and their share of the full cache's, speed, and closeness to it.
 
-    Nothing is rounded. `over_budget` is how far the live bytes lie above the budget's, and `speed_ratio_doubt` why the
-    ratio of the rates means little, where it does. The full cache's bytes and speed are those of the run of method
-    `full` where there is one; without it, bytes are computed from the model's shape and the speed ratio is empty. KL
-    in nats per token over the forced continuation: all is of one prompt (column prompts), and closeness a mean over
-    `mean_tokens` tokens of it.
+    Nothing is rounded. `over_budget` is the share by which live bytes exceed the budget's; `speed_ratio_doubt` says why
+    the speed ratio is unreliable, if it is. Bytes and speed of the full cache come from the run of method `full`;
+    without one, bytes are computed from the model's shape and the speed ratio is empty. KL in nats per token of the
+    forced continuation, a mean over `mean_tokens` tokens; `prompts` is 1.
     """
     full = next((run for run in runs if run.record.method == "full"), None)
     speeds = [speed_of(run.record) for run in runs]
@@ -83,7 +82,7 @@ def _row(
 
 
 def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | None]:
-    """Bytes after the last step, and as shares of the full cache's: `there`, over its steps, or else computed."""
+    """Bytes after the last step and their shares of the full cache's bytes (`there`, per step, or computed)."""
     names = ("live_bytes", "allocated_bytes")
     if run.memory.empty:
         return dict.fromkeys((*names, "live_ratio", "allocated_ratio"))
@@ -99,13 +98,13 @@ def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | Non
 
 
 def over_budget(run: RunLike) -> float | None:
-    """How far the live bytes after the last step lie above the budget's, as a share of them; 0.14 is 14 % above.
+    """Share by which live bytes after the last step exceed the budget's; 0.14 is 14 % above.
 
-    The budget's are the keys and values of that many tokens, without metadata, in every layer that is compressed. None
-    for a method that takes no budget, and where no bytes were recorded.
+    The budget covers keys and values of that many tokens, without metadata, in every compressed layer. None for a
+    method without a budget or a run without recorded bytes.
     """
     record, memory = run.record, run.memory
-    if memory.empty or not parts(record).budget:
+    if memory.empty or not parse_label(record).budget:
         return None
     last = memory[(memory["step"] == memory["step"].max()) & ~memory["layer"].isin(record.sliding_layers)]
     promised = _budget_bytes(record, len(last))
@@ -122,15 +121,15 @@ def _budget_bytes(record: RunRecord, layers: int) -> float:
 
 
 def beyond_budget(runs: Sequence[RunLike]) -> pd.DataFrame:
-    """One row a run that ends with more slots than it was allotted: label, slots and budget, means over heads.
+    """One row per run that ends with more slots than allotted: label, slots and budget, means over heads.
 
-    So it is with methods that compress the prompt once: generated tokens come on top of the budget.
+    Methods that compress only the prompt exceed the budget by the generated tokens.
     """
     rows = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         last = run.steps[run.steps["step"] == run.steps["step"].max()]
         slots, budget = last["live_slots"].mean(), last["budget_slots"].mean()
-        if len(last) and slots > budget + run.record.compress_every - 1:  # tokens that wait for a decision do not count
+        if len(last) and slots > budget + run.record.compress_every - 1:  # tokens awaiting a decision do not count
             rows.append({"label": label, "slots": float(slots), "budget": float(budget)})
     return pd.DataFrame(rows, columns=["label", "slots", "budget"])
 
@@ -141,9 +140,9 @@ def _mean(values: pd.Series) -> float | None:
 
 
 def first_divergence(tokens: pd.DataFrame) -> int | None:
-    """Where the run's own continuation first differs from the full cache's, counted from 1; None if never.
+    """First token (from 1) of the run's own continuation that differs from the full cache's; None if none does.
 
-    A continuation that merely stops earlier differs at its end.
+    A continuation that stops earlier differs at its end.
     """
     own, full = (tokens.loc[tokens["phase"] == phase, "id"].to_numpy() for phase in ("free", "forced"))
     if not len(own) or not len(full):
@@ -156,12 +155,13 @@ def first_divergence(tokens: pd.DataFrame) -> int | None:
 
 
 def has_kl(along: pd.DataFrame) -> bool:
-    """Whether rows of `along_text` hold any distance from the full cache."""
+    """Whether rows of `along_text` hold any KL from the full cache."""
     return not along.empty and bool(along.loc[along["method"] != "full", "kl"].notna().any())
 
 
 def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
-    """One row a run and token of the forced continuation: KL, agreement (also as a rolling mean), NLL of both, nats."""
+    """One row per run and token of the forced continuation: KL, agreement (also as a rolling mean), NLL of both, in
+    nats."""
     tables = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")
@@ -185,12 +185,12 @@ def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
 
 
 def has_memory(runs: Sequence[RunLike]) -> bool:
-    """Whether any run recorded what its cache holds."""
+    """Whether any run recorded memory."""
     return any(not run.memory.empty for run in runs)
 
 
 def memory_over_steps(runs: Sequence[RunLike]) -> pd.DataFrame:
-    """Live, allocated, peak and full bytes of every run over the steps, with columns label and method."""
+    """Live, allocated, peak and full bytes of every run per step, with columns label and method."""
     tables = [
         over_steps(run.memory, run.record).assign(label=label, method=run.record.method)
         for run, label in zip(runs, unique_labels(runs), strict=True)
@@ -210,18 +210,18 @@ def slots_by_layer(runs: Sequence[RunLike]) -> pd.DataFrame:
 
 
 def rivals_at_same_bytes(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """The compressed runs in groups of about the same live bytes, each with the closest to the full cache first.
+    """Groups of at least two compressed runs with about the same live bytes, closest to the full cache first.
 
-    Methods are only comparable at the same bytes: a run without rivals there is in none.
+    Methods are only comparable at the same bytes.
     """
     known = table[(table["method"] != "full") & table["mean_kl"].notna()]
     return [part for part in at_same_bytes(known) if len(part) > 1]
 
 
 def at_same_bytes(table: pd.DataFrame, tolerance: float = 0.12) -> list[pd.DataFrame]:
-    """The runs with known bytes in groups, in the order of their bytes, each with the closest to the full cache first.
+    """Runs with known bytes grouped by ascending bytes, each group with the closest to the full cache first.
 
-    A group reaches `tolerance` above its smallest run.
+    A group spans up to `tolerance` above its smallest run.
     """
     known = table[table["live_bytes"].notna()]
     known = known.astype({"live_bytes": float, "mean_kl": float}).sort_values("live_bytes")

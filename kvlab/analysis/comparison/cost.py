@@ -1,4 +1,4 @@
-"""What recording costs in speed, and what of the bytes is live, empty, or needed only for a moment."""
+"""Cost of recording in speed, and how bytes divide into live, slack and transient."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kvlab.trace.schema import RunRecord
 
 
 def memory_stack(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
-    """`memory.over_steps` with its stack: live, slack (allocated beyond live), transient (peak beyond allocated).
+    """`memory.over_steps` as a stack: live, slack (allocated but not live), transient (peak beyond allocated).
 
-    `block` is what one block of slots a head takes, and `room` the part of the slack that is within it, layer by layer:
-    a table is given that much to grow. `padding` is the rest.
+    `block` is the size of one block of slots per head; `room` is the slack within it, layer by layer, reserved for
+    growth; `padding` is the rest.
     """
     table = over_steps(memory, record)
     parts = pd.DataFrame({"step": memory["step"], **_slack(memory)}).groupby("step").sum().reset_index(drop=True)
@@ -29,7 +29,7 @@ def memory_stack(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
 
 
 def _slack(memory: pd.DataFrame) -> dict[str, pd.Series]:
-    """Of each row (a step and layer) in bytes, as `memory_stack`; without counts of slots all slack is padding."""
+    """The slack columns per row (step and layer) in bytes; without slot counts all slack is padding."""
     slack = (memory["allocated_bytes"] - memory["live_bytes"]).clip(lower=0)
     slots = memory["live_slots"] if "live_slots" in memory else pd.Series(0.0, memory.index)
     block = (BLOCK * memory["live_bytes"] / slots.where(slots > 0)).fillna(0)
@@ -40,7 +40,7 @@ def _slack(memory: pd.DataFrame) -> dict[str, pd.Series]:
 def layer_bytes(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFrame:
     """Bytes of every layer after `step`: columns layer, live, full (computed) and those of the slack.
 
-    And of a layer whose slots are packed codes, scales and native, which is all else that is allocated; else NaN.
+    For a layer with quantised slots also codes, scales and native (everything else allocated); else NaN.
     """
     here = memory[memory["step"] == step]
     table = {
@@ -56,11 +56,11 @@ def layer_bytes(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFr
 
 
 def instrument_cost(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a run, nothing rounded: its label, level, and decode rates with recording off and on.
+    """One row per run, not rounded: label, level, and decode rates without and with recording.
 
-    `off` is the median of the bare readings, between `off_low` and `off_high`; `recorded` that of the recorded pass,
-    which is read once; `overhead` how many times longer a recorded step takes, and `doubt` why that means little, ""
-    where it can be told. NaN where a pass was not timed.
+    `off` is the median of the unrecorded readings, between `off_low` and `off_high`; `recorded` is the single recorded
+    reading; `overhead` is how many times longer a recorded step takes, and `doubt` why that is unreliable, or "". NaN
+    if a pass was not timed.
     """
     rows = []
     for run, label in zip(runs, unique_labels(runs), strict=True):

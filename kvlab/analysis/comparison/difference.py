@@ -1,14 +1,15 @@
-"""Two runs over the same text: which tokens each of them still has, head by head, and where the outputs part."""
+"""Difference of two runs over the same text: which tokens each still holds per head, and where their outputs
+diverge."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.blocks import block_edges
 from kvlab.analysis.comparison.compare import first_divergence
+from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
 
@@ -16,23 +17,20 @@ BOTH, ONLY_A, ONLY_B, NEITHER, UNREAD = range(5)
 NAMES = ("in both", "only in A", "only in B", "in neither", "not yet read")
 
 
-Gone: TypeAlias = np.ndarray  # see `gone_at`
-
-
 class Kept(NamedTuple):
-    """(layers, heads, tokens) bool: whether the token still has a slot named by it; and how many tokens were read."""
+    """(layers, heads, tokens) bool, whether the slot named by the token is alive; and how many tokens were read."""
 
     alive: np.ndarray
     seen: int
 
 
-def gone_at(run: Run) -> Gone:
-    """(layers, heads, tokens) int: the step at which the token's own slot went, the type's largest where it stayed.
+def departure_steps(run: Run) -> np.ndarray:
+    """(layers, heads, tokens) int: step at which each token's own slot ended; the dtype's maximum if it stayed.
 
-    Tokens behind the last that went are left out.
+    Tokens after the last departure are omitted.
 
     Raises:
-        UserError: the run did not record its events.
+        UserError: the run recorded no events.
     """
     if run.record.level != "full":
         raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
@@ -46,15 +44,15 @@ def gone_at(run: Run) -> Gone:
     return gone
 
 
-def kept_at(run: Run, step: int, gone: Gone | None = None) -> Kept:
-    """Which tokens have a slot of their own name after `step`, for all layers and heads at once.
+def kept_at(run: Run, step: int, gone: np.ndarray | None = None) -> Kept:
+    """Which tokens still have their own slot after `step`, in all layers and heads.
 
-    `gone` is what `gone_at` found of the run, for a caller that asks for many steps.
+    `gone` is the result of `departure_steps`, for callers that need many steps.
 
     Raises:
-        UserError: the run did not record its events.
+        UserError: the run recorded no events.
     """
-    gone = gone_at(run) if gone is None else gone
+    gone = departure_steps(run) if gone is None else gone
     seen = run.record.prompt_tokens + step
     alive = np.ones((*gone.shape[:2], seen), bool)
     alive[..., : gone.shape[2]] = gone[..., :seen] > step
@@ -62,21 +60,19 @@ def kept_at(run: Run, step: int, gone: Gone | None = None) -> Kept:
 
 
 def tokens_read(run: Run) -> int:
-    """How many tokens the run had read after its last step."""
+    """Number of tokens read by the last step."""
     return int(run.select("steps", columns=["tokens_seen"])["tokens_seen"].max())
 
 
 def recorded_layers(*runs: Run) -> list[int]:
-    """Layers of which every one of these runs recorded something."""
+    """Layers recorded by all of these runs."""
     skipped = {layer for run in runs for layer in run.record.sliding_layers}
     return [layer for layer in range(runs[0].record.model.num_hidden_layers) if layer not in skipped]
 
 
 def jaccard(a: Kept, b: Kept, layers: list[int]) -> pd.DataFrame:
-    """One row a layer and head: tokens in both, only in A, only in B, and the Jaccard index of the two sets.
-
-    Two empty sets are the same set: their index is 1.
-    """
+    """One row per layer and head: tokens in both, only in A, only in B, and the Jaccard index (1 for two empty
+    sets)."""
     seen = min(a.seen, b.seen)
     first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
     both, only_a, only_b = _counts(first, second, 2)
@@ -115,13 +111,14 @@ def along_positions(a: Kept, b: Kept, layers: list[int], blocks: int = 96) -> pd
 
 
 def _counts(first: np.ndarray, second: np.ndarray, axis: int | tuple[int, int]) -> tuple[np.ndarray, ...]:
-    """How many are in both, only in the first and only in the second, over these axes."""
+    """Counts in both, only in the first and only in the second, over these axes."""
     both, all_a, all_b = ((first & second).sum(axis), first.sum(axis), second.sum(axis))
     return both, all_a - both, all_b - both
 
 
 def kl_of_both(a: Run, b: Run) -> pd.DataFrame:
-    """One row a token of the forced continuation: token (from 1), text, KL of A and of B from the full cache, nats."""
+    """One row per token of the forced continuation: token (from 1), text, KL of A and of B from the full cache,
+    nats."""
     parts = []
     for run in (a, b):
         forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")
@@ -130,8 +127,8 @@ def kl_of_both(a: Run, b: Run) -> pd.DataFrame:
     return table.assign(token=np.arange(1, len(table) + 1))[["token", "text", "a", "b"]]
 
 
-def where_they_part(a: Run, b: Run) -> dict[str, int | None]:
-    """First token (from 1) of the own continuations that differs: `a` and `b` from the full cache, `each_other`."""
+def divergences(a: Run, b: Run) -> dict[str, int | None]:
+    """First differing token (from 1) of the own continuations: `a` and `b` from the full cache, and `each_other`."""
     own = [run.tokens.loc[run.tokens["phase"] == "free", "id"].to_numpy() for run in (a, b)]
     common = min(map(len, own))
     different = np.flatnonzero(own[0][:common] != own[1][:common])

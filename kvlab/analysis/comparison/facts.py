@@ -1,4 +1,4 @@
-"""The tokens of a prompt's facts: which they are, what became of them in every head, and which head reads them."""
+"""Locate the tokens of a prompt's facts, their fate in every head, and the heads that read them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.autopsy import FATES, events_of, followed
+from kvlab.analysis.attention.autopsy import FATES, read_events, token_links
 from kvlab.common.errors import UserError
 from kvlab.requests.conversation import said_in
 from kvlab.trace.reader import Run
@@ -17,7 +17,7 @@ from kvlab.trace.reader import Run
 def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int, int]]) -> np.ndarray:
     """Increasing positions of the prompt tokens that hold a character of a fact; `tokens` is the run's table.
 
-    A token that shares its character with the one before it has no text of its own; it goes with that one.
+    A token that shares a character with the one before it has no text of its own and is counted with that one.
 
     Raises:
         UserError: the recorded tokens do not spell the prompt.
@@ -43,58 +43,59 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
 
 
 def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
-    """(start, stop, by): the prompt's characters from start to stop stand in what was read, `by` further on."""
+    """(start, stop, by): the prompt's characters from start to stop are `by` characters further on in the tokens'
+    text."""
     read = "".join(texts)
-    # What stands before the prompt are special tokens such as BOS; a chat template stands around it and may strip it.
+    # Special tokens such as BOS come before the prompt; a chat template surrounds it and may strip it.
     if read.endswith(prompt):
         return [(0, len(prompt), len(read) - len(prompt))]
     stripped = len(prompt) - len(prompt.lstrip())
     if (place := read.find(prompt.strip())) >= 0:
         return [(0, len(prompt), place - stripped)]
     found, end, begins = [], 0, _begins(texts)
-    for start, stop in said_in(prompt):  # the turns of a conversation, each where the template puts it
+    for start, stop in said_in(prompt):  # the turns of a conversation
         place = read.find(prompt[start:stop], end)
-        while place >= 0 and place not in begins:  # a short turn may stand inside of the template's own words
+        while place >= 0 and place not in begins:  # a short turn may occur within template text
             place = read.find(prompt[start:stop], place + 1)
         if place < 0:
-            raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are not known.")
+            raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are unknown.")
         end = place + stop - start
         found.append((start, stop, place - start))
     return found
 
 
 def _begins(texts: Sequence[str]) -> set[int]:
-    """The places where a token's text begins, white space before it left out."""
+    """Character offsets where a token's text begins, leading white space skipped."""
     ends = [0, *accumulate(len(text) for text in texts)]
     return {end + len(text) - len(text.lstrip()) for end, text in zip(ends, texts, strict=False)}
 
 
 def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:
-    """One row a layer, head and token of `positions`: its fate after `step`, as `Links.fates` defines it.
+    """One row per layer, head and token of `positions`: its fate after `step` (`Links.fates`).
 
     Raises:
-        UserError: the run did not record its events.
+        UserError: the run recorded no events.
     """
-    events = events_of(run)
-    links, layer, head, token = followed(run, events[events["step"] <= step], np.asarray(positions))
+    events = read_events(run)
+    links, layer, head, token = token_links(run, events[events["step"] <= step], np.asarray(positions))
     return pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": links.fates(layer, head, token)})
 
 
 def token_shares(fates: pd.DataFrame) -> pd.DataFrame:
-    """One row a token of `fact_fates`: share of the heads of all layers in each of `FATES`."""
+    """One row per token of `fact_fates`: share of all heads in each of `FATES`."""
     return _shares(fates, ["token"])
 
 
 def head_shares(fates: pd.DataFrame) -> pd.DataFrame:
-    """One row a layer and head of `fact_fates`: share of the fact's tokens in each of `FATES`."""
+    """One row per layer and head of `fact_fates`: share of the fact's tokens in each of `FATES`."""
     return _shares(fates, ["layer", "head"])
 
 
 def reading_heads(run: Run, positions: np.ndarray, rows: tuple[int, int]) -> pd.DataFrame:
-    """One row a layer and head: `mass`, the attention that the answer's queries pay the fact, most first.
+    """One row per layer and head: `mass`, the attention of the answer's queries on the fact, most first.
 
-    `rows` are the first and last token of the answer, counted in the continuation: row r of the recorded attention is
-    the query that predicts token r. The mean over them, of the sum over `positions`. Empty where nothing was recorded.
+    `rows` are the first and last token of the answer in the continuation (attention row r is the query that predicts
+    token r). Mean over rows of the sum over `positions`. Empty if nothing was recorded.
     """
     found = []
     for layer in range(run.record.model.num_hidden_layers):

@@ -1,4 +1,4 @@
-"""Names of runs that stand beside each other: what differs between them, and nothing else."""
+"""Names of compared runs, made only of what differs between them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Protocol
 
 from kvlab.requests.budget import Amount, Budget
 
-SETTING = re.compile(r", (?=[A-Za-z_]\w*=)")  # between settings; a list's own commas are followed by a value
+SETTING = re.compile(r", (?=[A-Za-z_]\w*=)")  # separates settings; commas within a list are followed by a value
 PLAIN = "default"
 
 
-class Named(Protocol):
-    """What a name is made of: a run's record, its row in the catalogue, or a choice of a method."""
+class HasLabel(Protocol):
+    """A run's record, its catalogue row or a method choice."""
 
     @property
     def method(self) -> str: ...
@@ -25,15 +25,15 @@ class Named(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """A label taken apart.
+class LabelParts:
+    """A label parsed into its parts.
 
     Attributes:
         method: its name.
-        budget: `20 %` or `128 slots`; "" where the method takes none.
-        preset: the named settings it started from, `default` where the label names none.
-        settings: what was changed beside, as (name, value) in the label's order.
-        rest: what else the label says, such as `keeping tokens 3-4`.
+        budget: `20 %` or `128 slots`; "" if the method has none.
+        preset: the preset, `default` if the label names none.
+        settings: changed settings as (name, value) in the label's order.
+        rest: the rest of the label, such as `keeping tokens 3-4`.
     """
 
     method: str
@@ -44,42 +44,41 @@ class Parts:
 
     @property
     def changed(self) -> str:
-        """Everything that departs from the method's defaults, in words; "" where nothing does."""
+        """Everything that differs from the method's defaults; "" if nothing does."""
         preset = [self.preset] if self.preset != PLAIN else []
         rest = [self.rest] if self.rest else []
         return ", ".join([*preset, *(f"{name}={value}" for name, value in self.settings), *rest])
 
 
-def parts(run: Named) -> Parts:
-    """The parts of a run's label; a label in other words than kvlab's own is all `rest`."""
+def parse_label(run: HasLabel) -> LabelParts:
+    """Parse a run's label; a custom label is all `rest`."""
     if run.label == "full cache":
-        return Parts(run.method, "")
+        return LabelParts(run.method, "")
     amount = Budget(run.budget).words
     heads = {f"{run.method} {amount}": "" if run.method == "full" else amount, run.method: ""}
     head = next((head for head in heads if _begins(run.label, head)), None)
     if head is None:
-        return Parts(run.method, "", rest=run.label)
+        return LabelParts(run.method, "", rest=run.label)
     inside, rest = _closed(run.label.removeprefix(head).strip())
     pieces = SETTING.split(f", {inside}") if inside else []
     preset = next((piece.removeprefix(", ") for piece in pieces[:1] if piece), PLAIN)
     pairs = [piece.partition("=") for piece in pieces[1:]]
     settings = tuple((name, value) for name, _, value in pairs)
-    return Parts(run.method, heads[head], preset, settings, rest.removeprefix(",").strip())
+    return LabelParts(run.method, heads[head], preset, settings, rest.removeprefix(",").strip())
 
 
-def distinct(runs: Sequence[Named]) -> list[str]:
-    """A name for each run: distinct, and made of what differs between `runs` only.
+def distinct_names(runs: Sequence[HasLabel]) -> list[str]:
+    """A unique name for each run, made only of what differs between `runs`.
 
-    The method and the budget where they differ; preset and settings where runs of one method differ in them; what was
-    kept by force. What all share is not named, but for what names a run that is alone. Runs that differ in none of it
-    are numbered.
+    Method and budget where they differ, preset and settings where runs of one method differ, and force-kept tokens.
+    Parts shared by all are left out (unless there is only one run). Runs that differ in none of it are numbered.
     """
-    return numbered(differing(runs))
+    return numbered(differing_parts(runs))
 
 
-def differing(runs: Sequence[Named], *, budget: bool = True) -> list[str]:
-    """As `distinct`, without numbers; `budget=False` leaves the budget out, for a table whose columns are budgets."""
-    known = [parts(run) for run in runs]
+def differing_parts(runs: Sequence[HasLabel], *, budget: bool = True) -> list[str]:
+    """As `distinct_names`, without numbers; `budget=False` omits the budget, for tables with a column per budget."""
+    known = [parse_label(run) for run in runs]
     alone = len(known) == 1
     methods = len({one.method for one in known}) > 1 or alone
     budgets = budget and (len({one.budget for one in known if one.budget}) > 1 or alone)
@@ -93,7 +92,7 @@ def differing(runs: Sequence[Named], *, budget: bool = True) -> list[str]:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """The names, with a number behind each that stands more than once."""
+    """Append a number to names that occur more than once."""
     seen: dict[str, int] = {}
     found = []
     for name in names:
@@ -106,8 +105,8 @@ def _begins(label: str, head: str) -> bool:
     return label == head or label.startswith((f"{head} ", f"{head},"))
 
 
-def _settings(one: Parts, siblings: Sequence[Parts]) -> list[str]:
-    """What tells `one` from the others of its method, beside the budget."""
+def _settings(one: LabelParts, siblings: Sequence[LabelParts]) -> list[str]:
+    """The parts that distinguish `one` from the others of its method, besides the budget."""
     words = [one.preset] if len({other.preset for other in siblings}) > 1 else []
     own = dict(one.settings)
     for name in dict.fromkeys(name for other in siblings for name, _ in other.settings):
@@ -120,12 +119,12 @@ def _settings(one: Parts, siblings: Sequence[Parts]) -> list[str]:
 
 
 def _closed(text: str) -> tuple[str, str]:
-    """What stands in the parentheses that open the text, and what follows them."""
+    """The content of the text's leading parentheses, and what follows them."""
     if not text.startswith("("):
         return "", text
     depth = 0
-    for place, sign in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(sign, 0)
+    for place, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
         if not depth:
             return text[1:place], text[place + 1 :]
     return text[1:], ""

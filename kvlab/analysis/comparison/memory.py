@@ -1,4 +1,4 @@
-"""Bytes and slots: what a run holds, beside what the uncompressed cache would hold."""
+"""Bytes and slots of a run compared with the uncompressed cache."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
 
 def full_bytes_per_token(record: RunRecord) -> int:
-    """Bytes the uncompressed cache takes for one token in one layer: a key and a value for every KV head."""
+    """Bytes of one token in one layer of the uncompressed cache: a key and a value per KV head."""
     model = record.model
     return 2 * model.num_key_value_heads * model.head_dim * DTYPE_BYTES.get(model.dtype.removeprefix("torch."), 2)
 
 
 def over_steps(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
-    """One row a step, bytes of all layers together: live, allocated, peak, and full (the uncompressed cache, computed).
+    """One row per step, bytes summed over layers: live, allocated, peak, and full (uncompressed cache, computed).
 
-    Only one layer at a time is uncompressed in the prefill, so `peak` is the largest of one layer's peak with what the
+    Only one layer at a time is uncompressed during prefill, so `peak` is the largest of one layer's peak plus what the
     other layers have allocated.
     """
     layers = memory.assign(
@@ -41,7 +41,7 @@ def over_steps(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
 
 
 def budgets_by_layer(steps: pd.DataFrame, step: int | None = None) -> pd.DataFrame:
-    """Slots of every layer and KV head after `step` (the last by default): live, allotted, tokens seen, kept share."""
+    """Slots of every layer and KV head after `step` (default: the last): live, allotted, tokens seen, kept share."""
     step = int(steps["step"].max()) if step is None else step
     here = steps[steps["step"] == step][["layer", "head", "live_slots", "budget_slots", "tokens_seen", "regret"]]
     return here.assign(share=here["live_slots"] / here["tokens_seen"]).reset_index(drop=True)

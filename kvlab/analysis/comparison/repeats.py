@@ -1,4 +1,4 @@
-"""A batch: over many prompts, how often each method at each budget still answers, and how close it stays."""
+"""Batch statistics: over many prompts, how often each method at each budget answers, and how close it stays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.board import Wanted, ask, fact_strip, places, verdicts, wanted
+from kvlab.analysis.comparison.board import ExpectedAnswer, check_answer, expected_answer, fact_strip, places, verdicts
 from kvlab.analysis.comparison.compare import at_same_bytes, headline
 from kvlab.analysis.comparison.facts import FATES
 from kvlab.analysis.comparison.verdict import KINDS
@@ -20,19 +20,19 @@ from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
 
 MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "live_ratio", "over_budget")
-LEVEL = 0.05  # of the sign test, shared among the rivals of one group: as likely as a 95 % interval to mislead
+LEVEL = 0.05  # of the sign test, divided among the rivals of one group (Bonferroni)
 CELL = ["row", "column"]
-NOT_ASKED = "not asked"  # the verdict on a run of a prompt without an answer
+NOT_ASKED = "not asked"  # verdict for a prompt without an answer
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a batch came to.
+    """Results of a batch.
 
     Attributes:
-        prompts: one row a run of every repeat that was begun, the full cache's too: `judged`.
-        cells: one row a method and budget: see `cells`.
-        count: how many repeats were asked for.
+        prompts: one row per run of every started repeat, including the full cache: `repeat_table`.
+        cells: one row per method and budget: see `cells`.
+        count: number of repeats requested.
     """
 
     prompts: pd.DataFrame
@@ -41,29 +41,29 @@ class Batch:
 
     @property
     def references(self) -> pd.DataFrame:
-        """One row a repeat: number, and the verdict on the full cache's own continuation."""
+        """One row per repeat: number, and the verdict on the full cache's own continuation."""
         return self.prompts.drop_duplicates("number")[["number", "reference"]]
 
     @property
     def is_asked(self) -> bool:
-        """Whether any of its prompts has an answer."""
+        """Whether any prompt has an answer."""
         return bool(self.prompts["reference"].ne(NOT_ASKED).any())
 
 
-def judged(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFrame:
-    """One row a run of one repeat: `board.verdicts`, and what names the repeat.
+def repeat_table(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFrame:
+    """One row per run of one repeat: `board.verdicts` plus columns that identify the repeat.
 
-    The columns number, of, name, depth, wording (from 1), draw (none where no needle was planted), answer,
-    comparison_id, reference, the verdict on the full cache, and kept, merged and dropped: the share of the fact's
-    tokens in all heads, none where it was not recorded. Verdicts on a prompt without an answer are `NOT_ASKED`.
+    Columns number, of, name, depth, wording (from 1), draw (None without a planted needle), answer, comparison_id,
+    reference (verdict on the full cache), and kept, merged, dropped: shares of the fact's tokens over all heads, None
+    if not recorded. Verdicts on prompts without an answer are `NOT_ASKED`.
 
     Raises:
         UserError: the runs are no repeat of a batch.
     """
     record = runs[0].record
     if record.repeat is None:
-        raise UserError(f"The comparison {record.comparison_id} is no repeat of a batch.")
-    planting, asked_for = record.repeat.planting, wanted(runs, labels or Labels())
+        raise UserError(f"The comparison {record.comparison_id} is not part of a batch.")
+    planting, asked_for = record.repeat.planting, expected_answer(runs, labels or Labels())
     table = _not_asked(runs) if asked_for is None else _asked(runs, asked_for)
     return table.assign(
         number=record.repeat.number,
@@ -76,8 +76,8 @@ def judged(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFrame:
     )
 
 
-def _asked(runs: Sequence[Run], asked_for: Wanted) -> pd.DataFrame:
-    asked = ask(runs, asked_for)
+def _asked(runs: Sequence[Run], asked_for: ExpectedAnswer) -> pd.DataFrame:
+    asked = check_answer(runs, asked_for)
     fates = pd.DataFrame([fact_strip(run, asked)[list(FATES)].mean() for run in runs])
     own = {fate: fates[fate].to_numpy() for fate in FATES}
     return verdicts(runs, asked).assign(answer=asked_for.answer, reference=asked.reference.kind, **own)
@@ -92,8 +92,8 @@ def _not_asked(runs: Sequence[Run]) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def batch_of(tables: Sequence[pd.DataFrame]) -> Batch:
-    """The batch whose repeats are `tables` (`judged`); raises ValueError where there is none."""
+def build_batch(tables: Sequence[pd.DataFrame]) -> Batch:
+    """The batch of these repeats (`repeat_table`); raises ValueError if there are none."""
     if not tables:
         raise ValueError("a batch has at least one repeat")
     prompts = pd.concat(tables, ignore_index=True)
@@ -101,11 +101,11 @@ def batch_of(tables: Sequence[pd.DataFrame]) -> Batch:
 
 
 def cells(prompts: pd.DataFrame) -> pd.DataFrame:
-    """One row a compressed method and budget, over the repeats whose text is there.
+    """One row per compressed method and budget, over the finished repeats.
 
     Columns: label, row, column, ended (prompts), n (of these with an answer), the counts right, nearly, wrong, share
-    (right of n) with `_low` and `_high` (Wilson, 95 %), and with the same the means over prompts of `MEASURES` (None
-    where nothing was measured). kept, merged and dropped are means over the `traced` prompts whose fact was followed.
+    (right of n) with `_low` and `_high` (Wilson, 95 %), and means over prompts of `MEASURES` with the same bounds (None
+    if not measured). kept, merged and dropped are means over the `traced` prompts whose fact was traced.
     """
     compressed = prompts[prompts["method"] != "full"]
     return pd.DataFrame([_cell(group) for _, group in compressed.groupby(CELL, sort=False)])
@@ -132,9 +132,9 @@ def _bounds(name: str, found: Interval | None) -> dict[str, object]:
 
 
 def ranked(table: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str, str]]]:
-    """The cells in groups of about the same live bytes; (label, reason) of each left out.
+    """Cells grouped by about equal live bytes, and (label, reason) of each left out.
 
-    Most often right goes first; where nothing was asked, the closest to the full cache.
+    Most often right first; without answers, closest to the full cache first.
     """
     asked = table["n"].gt(0).any()
     known = table[(table["n"] > 0 if asked else table["ended"] > 0) & table["live_bytes"].notna()]
@@ -154,12 +154,11 @@ def _why_left_out(row: Any) -> str:
     return "its bytes were not recorded" if pd.isna(row.live_bytes) else "no prompt with an answer has ended"
 
 
-def told_apart(batch: Batch, group: pd.DataFrame) -> pd.DataFrame:
-    """The first of a group of `ranked` against each other, over the prompts that both have.
+def compare_with_best(batch: Batch, group: pd.DataFrame) -> pd.DataFrame:
+    """Compare the first cell of a group of `ranked` with each other cell over their common prompts.
 
-    Columns: label, n, first (prompts that only the first gets right, or on which it is closer where nothing was asked),
-    other (the same of the other), p (sign test, exact, two-sided) and apart: whether p is below `LEVEL` over the number
-    of rivals.
+    Columns: label, n, first (prompts that only the first gets right, or where it is closer if there are no answers),
+    other (the reverse), p (exact two-sided sign test) and apart: p below `LEVEL` divided by the number of rivals.
     """
     verdict, distance = batch.prompts["verdict"], pd.to_numeric(batch.prompts["mean_kl"]).astype(float)
     right = verdict.eq("right").astype(float).where(verdict.isin(KINDS[:3]))
@@ -177,7 +176,7 @@ def told_apart(batch: Batch, group: pd.DataFrame) -> pd.DataFrame:
 
 
 def sign_test(ahead: int, behind: int) -> float:
-    """How likely a split at least as uneven is where either is as likely (exact, two-sided; McNemar)."""
+    """Exact two-sided sign test (McNemar)."""
     count, least = ahead + behind, min(ahead, behind)
     return min(1.0, 2 * sum(comb(count, k) for k in range(least + 1)) / 2**count) if count else 1.0
 

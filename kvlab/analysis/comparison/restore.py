@@ -1,4 +1,4 @@
-"""What a rescue found, as a sentence and as frames. Torch-free."""
+"""Results of a restore search as sentences and frames. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from kvlab.requests.restore import head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import Found, Rescue
 
-LEAST_MASS = 2e-3  # of a token's attention in any series, for it to be shown
+LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
 SEARCHES = {
-    "tokens": "the fact's tokens, kept in every head",
-    "more tokens": "tokens the answer looked at, kept in every head",
-    "reading heads": "these tokens, in as few heads as do",
-    "heads": "the full cache of some heads",
-    "evict": "merges undone: what is merged is evicted instead",
-    "apart": "merges undone: what the prompt's decision merges keeps its own slots",
+    "tokens": "keep the fact's tokens in every head",
+    "more tokens": "keep the tokens the answer attended to in every head",
+    "reading heads": "keep these tokens in as few heads as possible",
+    "heads": "use the full cache in some heads",
+    "evict": "undo merges: evict instead of merging",
+    "apart": "undo merges: tokens merged by the prompt's decision keep their own slots",
 }
 
 
 def restoring(rescue: Rescue) -> list[Found]:
-    """What restores the answer, the fewest slots first."""
+    """The changes that restore the answer, fewest slots first."""
     return sorted((found for found in rescue.found if found.restores), key=lambda found: (found.slots, found.search))
 
 
 def cheapest(rescue: Rescue) -> Found | None:
-    """The return that costs the fewest slots; None where nothing restores the answer."""
+    """The change that restores the answer with the fewest slots; None if nothing does."""
     return next(iter(restoring(rescue)), None)
 
 
-def found_table(rescue: Rescue) -> pd.DataFrame:
-    """One row a search: search (of `SEARCHES`), what, outcome (a sentence), restores, slots, tried, mean_kl, text."""
+def search_table(rescue: Rescue) -> pd.DataFrame:
+    """One row per search: search (key of `SEARCHES`), what, outcome (a sentence), restores, slots, tried, mean_kl,
+    text."""
     rows = [
         {
             "search": found.search,
@@ -52,34 +53,36 @@ def found_table(rescue: Rescue) -> pd.DataFrame:
 
 
 def outcome(found: Found) -> str:
-    """What was found, in words."""
+    """One search's result as a sentence."""
     if not found.restores:
         return "not even all of it restores the answer" if found.complete else "no set tried restores the answer"
     unsure = "" if found.complete else " (its reruns ended before the smallest was sure)"
-    return f"{found.returned.words.removeprefix('+ ')} {'restore' if many(found) else 'restores'} the answer{unsure}"
+    return (
+        f"{found.returned.words.removeprefix('+ ')} {'restore' if is_plural(found) else 'restores'} the answer{unsure}"
+    )
 
 
-def many(found: Found) -> bool:
-    """Whether what is given back is spoken of in the plural."""
+def is_plural(found: Found) -> bool:
+    """Whether the restored tokens take a plural verb."""
     back = found.returned
     return len(back.tokens) > 1 or (back.kind == "apart")
 
 
 def sentence(rescue: Rescue, run: Run) -> str:
-    """Why the run fails, and the cheapest that restores its answer."""
+    """Why the run fails, and the cheapest change that restores its answer."""
     best = cheapest(rescue)
     if best is None:
         return f"{rescue.label} fails, and nothing that was tried in {rescue.reruns} reruns restores “{rescue.answer}”."
-    return f"{rescue.label} fails {_why(rescue, best, run)} the answer, costing {slot_words(best.slots)}."
+    return f"{rescue.label} fails {_why(rescue, best, run)} the answer, costing {slot_count_text(best.slots)}."
 
 
-def slot_words(slots: int) -> str:
+def slot_count_text(slots: int) -> str:
     """`1 slot`, `96 slots`."""
     return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
 
 
 def _why(rescue: Rescue, best: Found, run: Run) -> str:
-    """The reason, and what is done about it."""
+    """The reason, and the change that fixes it."""
     back = best.returned
     if back.kind == "tokens":
         count, where = len(back.tokens), "every head"
@@ -95,7 +98,7 @@ def _why(rescue: Rescue, best: Found, run: Run) -> str:
 
 
 def culprit(rescue: Rescue, best: Found, run: Run) -> str:
-    """Which head did what to which of the tokens, and when."""
+    """Which head dropped or merged which of the tokens, and when."""
     tokens, heads = best.returned.tokens, best.returned.heads
     reader = rescue.reader
     layer, head = reader if heads is None or reader in heads else heads[0]  # type: ignore[misc]
@@ -132,8 +135,8 @@ def quoted(run: Run, tokens: tuple[int, ...]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def kl_along(rescue: Rescue, found: Found | None) -> pd.DataFrame:
-    """Columns series (`as it ran`, and what was given back), token (of the full cache's continuation), text, kl."""
+def kl_by_series(rescue: Rescue, found: Found | None) -> pd.DataFrame:
+    """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
     series = {"as it ran": rescue.kl_before} | ({} if found is None else {found.returned.words: found.kl})
     parts = [
         pd.DataFrame({"series": name, "token": range(len(kl)), "text": list(rescue.reference[: len(kl)]), "kl": kl})
@@ -142,10 +145,10 @@ def kl_along(rescue: Rescue, found: Found | None) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def looks(rescue: Rescue, found: Found | None, run: Run) -> pd.DataFrame:
+def attention_by_series(rescue: Rescue, found: Found | None, run: Run) -> pd.DataFrame:
     """Columns series, token, text, mass: the reading head's attention from the answer's queries.
 
-    Of the tokens that the full cache looks at most, and of the fact's; those that get next to nothing are left out.
+    Covers the tokens the full cache attends to most and the fact's tokens, except those with negligible attention.
     """
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
     series = {"full cache": rescue.attention_full, "as it ran": rescue.attention_before}
@@ -162,10 +165,10 @@ def looks(rescue: Rescue, found: Found | None, run: Run) -> pd.DataFrame:
     return table[table.groupby("token")["mass"].transform("max") >= LEAST_MASS].reset_index(drop=True)
 
 
-def seconds_ahead(run: Run, most_reruns: int) -> float | None:
-    """About how long a search takes at most, from what the run itself took; None where it was not timed.
+def estimate_seconds(run: Run, most_reruns: int) -> float | None:
+    """Upper estimate of a search's duration from the run's own timings; None if it was not timed.
 
-    Four texts and two readings of the prompt beside the reruns; loading the model is not in it.
+    Counts four texts and two readings of the prompt besides the reruns, but not loading the model.
     """
     record = run.record
     if record.seconds_prefill is None or not record.decode_tokens_per_second:

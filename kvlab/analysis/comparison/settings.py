@@ -1,4 +1,4 @@
-"""The settings in which runs differ, and nothing else: what to look at first when two results are not the same."""
+"""Settings in which runs differ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kvlab.analysis.comparison.labels import distinct
+from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.requests.budget import Budget
 from kvlab.trace.schema import RunRecord
 
@@ -16,10 +16,9 @@ ABSENT = "–"
 
 
 def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
-    """A row a setting that is not the same in all runs, a column a run; empty for fewer than two runs.
+    """One row per setting that differs between runs, one column per run; empty for fewer than two runs.
 
-    A hyper-parameter that one method has and another lacks is no difference of settings: it is shown where runs of one
-    method differ in it. The full cache takes no part.
+    A hyper-parameter is compared only among runs of the same method. The full cache is ignored.
     """
     runs = [record for record in records if record.method != FULL]
     known = [_shared(record) for record in runs]
@@ -27,7 +26,7 @@ def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
     for method in dict.fromkeys(record.method for record in runs):
         rows |= _of_method(method, runs)
     changed = {name: values for name, values in rows.items() if len(set(values) - {ABSENT}) > 1}
-    table = pd.DataFrame(list(changed.values()), columns=distinct(runs), index=list(changed))
+    table = pd.DataFrame(list(changed.values()), columns=distinct_names(runs), index=list(changed))
     return table.rename_axis("setting")
 
 
@@ -42,13 +41,13 @@ def _of_method(method: str, runs: Sequence[RunRecord]) -> dict[str, list[str]]:
 
 
 def _shared(record: RunRecord) -> dict[str, str]:
-    """The settings that every run has."""
+    """The settings every run has."""
     return {
         "method": record.method,
         "budget": Budget(record.budget).words,
         "preset": record.preset,
         "tokens kept by force": _words(list(record.force_keep)),
-        "given back": _words(record.returned.model_dump() if record.returned else None),
+        "restored": _words(record.returned.model_dump() if record.returned else None),
         "decides every": f"{record.compress_every} steps",
         "new tokens": str(record.max_new_tokens),
         "seed": str(record.seed),

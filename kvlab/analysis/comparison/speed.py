@@ -1,4 +1,4 @@
-"""How fast a run decoded, from its readings, and what can be said of it in words."""
+"""Decoding speed of a run from its readings, and its description."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from kvlab.common.formatting import in_range, range_words, telling_digits
 from kvlab.trace.schema import RunRecord
 
-SCATTERED = 0.3  # of the median: where readings lie further apart, something else kept the machine busy
-REFERENCE = "full: kvlab"  # the full cache of every comparison, as a benchmark names it
+SCATTERED = 0.3  # of the median: a wider spread means that the machine was busy
+REFERENCE = "full: kvlab"  # the reference implementation in benchmarks
 NOTHING = "–"
 
 
@@ -23,40 +23,40 @@ class Speed:
 
     @property
     def rate(self) -> float | None:
-        """Tokens a second, the median of the readings, unrounded."""
+        """Tokens per second, the median of the readings, not rounded."""
         return statistics.median(self.readings) if self.readings else None
 
     @property
     def scattered(self) -> bool:
-        """Whether the readings lie so far apart that the machine was busy with something else."""
+        """Whether the readings vary so much that the machine must have been busy."""
         return _scatter(self.readings) > SCATTERED
 
     @property
     def doubt(self) -> str:
-        """Why the rate says little, in words; "" where it can be told."""
+        """Why the rate is unreliable; "" if it is not."""
         return _doubt(self.readings)
 
     @property
     def launched(self) -> Speed:
-        """The same run by its eager readings, whose steps are launched one by one as those of a recorded pass are."""
+        """The same run by its eager readings, comparable with a recorded pass."""
         return Speed("eager", self.eager, self.eager)
 
     def ratio_to(self, full: Speed | None) -> float | None:
-        """How many times as fast as `full`, by readings of the same way; None where there are none."""
+        """Speed as a multiple of `full`, by readings of the same way; None if there are none."""
         mine, its = self._beside(full)
         return statistics.median(mine) / statistics.median(its) if mine and its else None
 
     def ratio_doubt(self, full: Speed | None) -> str:
-        """Why the ratio to `full` says little, in words; "" where it can be told."""
+        """Why the ratio to `full` is unreliable; "" if it is not."""
         if full is None:
-            return "no full cache beside it"
+            return "no full cache to compare with"
         if full is self:
             return ""
         mine, its = self._beside(full)
         return _doubt(mine) or (f"{found} of the full cache" if (found := _doubt(its)) else "")
 
     def columns(self) -> dict[str, object]:
-        """way; the readings' count, low and high, unrounded; readings and speed, both in words."""
+        """way; the readings' count, low and high, not rounded; readings and speed as text."""
         if not self.readings:
             return {"way": None, "reading_count": 0, "reading_low": None, "reading_high": None,
                     "readings": "none", "speed": NOTHING}  # fmt: skip
@@ -75,7 +75,7 @@ class Speed:
 
     @property
     def words(self) -> str:
-        """The rate with the range of its readings; a dash and the reason where the readings say little."""
+        """The rate with the range of its readings; a dash and the reason if they are unreliable."""
         if self.rate is None:
             return NOTHING
         if len(self.readings) == 1:
@@ -87,26 +87,26 @@ class Speed:
         return range_words(self.rate, low, high, self._show, self.way)
 
     def _beside(self, full: Speed | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The readings of both that were taken in the same way."""
+        """The readings of both runs that were taken the same way."""
         if full is None:
             return (), ()
         return (self.readings, full.readings) if self.way == full.way else (self.eager, full.eager)
 
     def _show(self, rate: float) -> str:
-        """So many digits that the median is not printed as a reading that it is not."""
+        """Format with enough digits that the median is not shown as a reading."""
         digits = telling_digits([*self.readings, statistics.median(self.readings)])
         return f"{float(f'{rate:.{digits}g}'):.10g}"
 
 
 def speed_of(record: RunRecord) -> Speed:
-    """By captured steps where there are any, else by eager ones, that of the run's own continuation among them."""
+    """The captured readings if there are any, else the eager ones including the run's own continuation."""
     own = () if record.decode_tokens_per_second is None else (record.decode_tokens_per_second,)
     eager = (*own, *(reading.rate for reading in record.speed_readings if reading.way == "eager"))
     captured = tuple(reading.rate for reading in record.speed_readings if reading.way == "captured")
     return Speed("captured", captured, eager) if captured else Speed("eager", eager, eager)
 
 
-def ratio_words(ratio: float | None, doubt: str) -> str:
+def ratio_text(ratio: float | None, doubt: str) -> str:
     """A ratio to the full cache's rate as `1.13 x`, or a dash with the reason."""
     if doubt:
         return f"{NOTHING} ({doubt})"

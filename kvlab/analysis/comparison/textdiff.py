@@ -1,4 +1,4 @@
-"""Two continuations side by side, with what differs marked."""
+"""Diff of two continuations by words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Literal, NamedTuple
 
-# A word keeps the white space before it, so that equal blanks between different words do not count as the same.
+# A word includes the white space before it, so that blanks between different words do not match.
 PIECES = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
 Kind = Literal["same", "own", "missing"]
 
@@ -22,7 +22,7 @@ class Segment(NamedTuple):
 def diff(own: str, full: str) -> list[Segment]:
     """`own` and `full` as segments, by words: joining all but `missing` gives `own`, all but `own` gives `full`."""
     ours, theirs = PIECES.findall(own), PIECES.findall(full)
-    # What both begin with is the same, however well a later part of one would match the beginning of the other.
+    # Match the common prefix first; SequenceMatcher might align it with a later part.
     alike = shared_prefix(ours, theirs)
     segments = [Segment("same", "".join(ours[:alike]))] if alike else []
     ours, theirs = ours[alike:], theirs[alike:]
@@ -36,7 +36,7 @@ def diff(own: str, full: str) -> list[Segment]:
 
 
 def shared_prefix(own: Sequence[str], full: Sequence[str]) -> int:
-    """How many characters (or pieces) the two texts have in common from the start."""
+    """Number of characters (or pieces) two texts have in common from the start."""
     for index, (left, right) in enumerate(zip(own, full, strict=False)):
         if left != right:
             return index

@@ -1,4 +1,4 @@
-"""Whether a continuation holds the expected answer: right, nearly (with its first wrong token), or wrong."""
+"""Judge whether a continuation holds the expected answer: right, nearly (with its first wrong token), or wrong."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from kvlab.common.answer_match import Folded, find_answer, fold, starts_word
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
 KINDS: tuple[Kind, ...] = ("right", "nearly", "wrong", "unfinished")  # best first
-NO_REFERENCE = "the full cache does not answer either: rankings say how alike the caches are, not which is right"
-MOST_CHARACTERS = 40  # of what was written in the answer's place
+NO_REFERENCE = "the full cache does not answer either: rankings show similarity to it, not correctness"
+MOST_CHARACTERS = 40  # of the text shown in place of the answer
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a continuation made of the answer.
+    """Verdict on a continuation.
 
     Attributes:
-        kind: `right`: the text holds the answer (`kvlab.common.answer_match`), wherever. `nearly`: at least half of the
-            answer's letters, from the first on, stand at one place. `wrong`: neither. `unfinished`: there is no text.
-        at: index of the generated token the answer begins in; None where it is wrong.
-        wrote: the words in the answer's place. Where the answer is wrong: the words from where the text departs from
-            the full cache's, after "…", or those it begins with.
-        wrong: the first wrong token, "" where the text ends too early (or nothing is wrong).
-        expected: the token that should have stood there, "" where the answer was already whole.
+        kind: `right`: the text contains the answer (`kvlab.common.answer_match`). `nearly`: it contains at least the
+            first half of the answer's letters. `wrong`: neither. `unfinished`: there is no text.
+        at: index of the generated token in which the answer begins; None if wrong.
+        wrote: the words in the answer's place; if wrong, the words from where the text departs from the full cache's,
+            after "…", or its first words.
+        wrong: the first wrong token, "" if the text ends too early (or nothing is wrong).
+        expected: the token expected there, "" if the answer was already complete.
     """
 
     kind: Kind
@@ -39,7 +39,7 @@ class Verdict:
 
 
 def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> Verdict:
-    """The verdict on a continuation given as the texts of its tokens; `reference` are those of the full cache's.
+    """Judge a continuation given as token texts; `reference` are those of the full cache.
 
     "Right" is what `kvlab eval` counts as found (whole_match_all).
     """
@@ -61,25 +61,25 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
 
 
 def answer_tokens(texts: Sequence[str], answer: str) -> tuple[int, int] | None:
-    """(first, last) index of the tokens that spell the answer where it first stands in them; None where it does not."""
+    """(first, last) index of the tokens that spell the answer's first occurrence; None if there is none."""
     found = find_answer("".join(texts), answer)
     return None if found is None else (token_at(texts, found[0]), token_at(texts, found[1] - 1))
 
 
 def token_at(texts: Sequence[str], character: int) -> int:
-    """The index of the token that holds this character of the joined texts."""
+    """Index of the token that holds this character of the joined texts."""
     return int(np.searchsorted(list(accumulate(len(text) for text in texts)), character, side="right"))
 
 
 def _wrong(texts: Sequence[str], reference: Sequence[str]) -> Verdict:
-    """A text without the answer: named is the first token that is not the full cache's."""
+    """Verdict on a text without the answer: its first token that differs from the full cache's."""
     pairs = zip(texts, reference, strict=False)
     wrong, expected = next(((own, right) for own, right in pairs if own != right), ("", ""))
     return Verdict("wrong", None, _departing_words("".join(texts), "".join(reference)), wrong, expected)
 
 
 def _departing_words(text: str, reference: str) -> str:
-    """The words from the first one that differs from the reference's, after "…"; else those the text begins with."""
+    """The words from the first that differs from the reference's, after "…"; else the text's first words."""
     shared = _common_length(text, reference)
     start = max((place + 1 for place, character in enumerate(text[:shared]) if character.isspace()), default=0)
     if shared == len(text) or not text[:start].strip() or not text[start:].strip():
@@ -110,7 +110,7 @@ def _letters(text: str) -> Folded:
 
 
 def _best_place(letters: Folded, wanted: str) -> tuple[int, int]:
-    """The start of a word from which most letters of `wanted` follow, the first of equals, and how many do."""
+    """The word start from which most letters of `wanted` follow (the first on ties), and how many."""
     best = (0, 0)
     for start in range(len(letters.text)):
         if starts_word(letters, start):
@@ -120,11 +120,11 @@ def _best_place(letters: Folded, wanted: str) -> tuple[int, int]:
 
 
 def _common_length(text: str, other: str) -> int:
-    """The number of characters that two texts have in common from their start."""
+    """Length of the common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
 
 
 def _words(text: str) -> str:
-    """The first line that says something, cut to a length that fits a cell."""
+    """The first non-empty line, truncated to fit a cell."""
     line = next((" ".join(line.split()) for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= MOST_CHARACTERS else line[: MOST_CHARACTERS - 1] + "…"

@@ -1,4 +1,4 @@
-"""Which slot each token lives in at any step: events folded into a forest of positions."""
+"""Track which slot holds each token at any step, by folding events into a forest of positions."""
 
 from kvlab.analysis.lineage.fold import NEVER, Lineage, fold
 from kvlab.analysis.lineage.states import STATES, State, states_at

@@ -1,4 +1,4 @@
-"""How a prompt was compressed in one head: who stayed, who nearly did, and what a chosen token would have taken."""
+"""The prompt compression decision of one head: which tokens stayed, which nearly did, and the budget a token needed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from kvlab.analysis.attention.autopsy import FATES
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.fold import NEVER
 from kvlab.common.errors import UserError
@@ -15,15 +16,14 @@ from kvlab.trace.reader import Run
 
 NEAR = 10  # tokens named as nearly kept
 FRAMES = 24
-FATES = ("kept", "merged", "dropped")
 
 
 @dataclass(frozen=True)
-class Line:
-    """Where the budget fell. `line` is the highest score among tokens that left by their score, NaN where none did.
+class Cutoff:
+    """The cutoff of the decision. `line` is the highest score among evicted tokens, NaN if none left.
 
-    `placed`: tokens that stayed with a lower score, for their place at the start or the end; `odd`: tokens elsewhere
-    on the wrong side of the line, so that the score alone does not say who stays.
+    `placed`: tokens kept with a lower score because they are sinks or recent; `odd`: tokens elsewhere on the wrong side
+    of the cutoff, for which the score alone does not explain the decision.
     """
 
     budget: int
@@ -33,21 +33,21 @@ class Line:
 
     @property
     def by_score(self) -> bool:
-        """Whether score and place together say who stayed."""
+        """Whether score and position together explain which tokens stayed."""
         return self.odd == 0
 
 
 def decision(run: Run, layer: int, head: int, lineage: Lineage) -> pd.DataFrame:
-    """One row a token that the decision was about: token, text, score, kept, fate (of `FATES`), rank, placed.
+    """One row per token considered: token, text, score, kept, fate (one of `FATES`), rank, placed.
 
-    `rank` counts from the highest score, 1 first, later tokens before earlier ones of the same score. `placed`: it
-    stayed with a lower score than one that left.
+    `rank` counts from the highest score (1), ties broken towards later tokens. `placed`: kept with a lower score than
+    one that left.
 
     Raises:
         UserError: the decision was not recorded.
     """
     table = by_rank(run, layer, head)
-    owner = lineage.owners(decided_at(lineage))[table["token"]]
+    owner = lineage.owners(decision_step(lineage))[table["token"]]
     table["fate"] = np.where(table["kept"], FATES[0], np.where(owner >= 0, FATES[1], FATES[2]))
     texts = run.tokens.query("phase != 'free'").set_index("position")["text"]
     return table.assign(text=texts.reindex(table["token"]).fillna("").to_numpy())
@@ -55,18 +55,18 @@ def decision(run: Run, layer: int, head: int, lineage: Lineage) -> pd.DataFrame:
 
 def decisions(run: Run) -> dict[tuple[int, int], pd.DataFrame]:
     """`by_rank` of every layer and head whose decision was recorded."""
-    model, found = run.record.model, {}
+    model, tables = run.record.model, {}
     for layer in run.record.recording.of_layers(range(model.num_hidden_layers)):
         for head in run.record.recording.of_heads(model.num_key_value_heads):
             try:
-                found[layer, head] = by_rank(run, layer, head)
+                tables[layer, head] = by_rank(run, layer, head)
             except UserError:
                 break
-    return found
+    return tables
 
 
 def by_rank(run: Run, layer: int, head: int) -> pd.DataFrame:
-    """`decision` without texts and fates. Raises as it does."""
+    """As `decision`, without texts and fates; raises the same errors."""
     score, kept = run.decision(layer, head)
     tokens = np.flatnonzero(~np.isnan(score))
     score, kept = score[tokens], kept[tokens] > 0
@@ -78,28 +78,28 @@ def by_rank(run: Run, layer: int, head: int) -> pd.DataFrame:
     return pd.DataFrame({"token": tokens, "score": score, "kept": kept, "rank": rank, "placed": placed})
 
 
-def decided_at(lineage: Lineage) -> int:
-    """The step of the prompt's decision: 0, or for a method that waits, 1 where that is the first with a departure.
+def decision_step(lineage: Lineage) -> int:
+    """Step of the prompt's decision: 0, or 1 for a method that waits and first evicts there.
 
-    A head that keeps the whole prompt was decided about after the prompt, whatever was read since.
+    A head that keeps the whole prompt decided right after the prompt.
     """
     return 0 if (lineage.leave == 0).any() or not (lineage.leave == 1).any() else 1
 
 
-def line_of(table: pd.DataFrame) -> Line:
-    """Where the budget fell in `decision`'s table.
+def cutoff(table: pd.DataFrame) -> Cutoff:
+    """The cutoff in `decision`'s table.
 
-    Sinks and recent tokens stay for their place: those are the runs of kept tokens that begin and end the prompt.
+    Sinks and recent tokens, i.e. the contiguous kept tokens at both ends of the prompt, stay because of their position.
     """
     kept = table["kept"].to_numpy()
     lost = table.loc[~table["kept"], "score"]
     placed, edge = table["placed"].to_numpy(), _edges(kept)
     odd = int((placed & ~edge).sum())
-    return Line(int(kept.sum()), float(lost.max()) if len(lost) else np.nan, int(placed.sum()), odd)
+    return Cutoff(int(kept.sum()), float(lost.max()) if len(lost) else np.nan, int(placed.sum()), odd)
 
 
 def _edges(kept: np.ndarray) -> np.ndarray:
-    """The kept tokens at the beginning and at the end that no lost one lies between."""
+    """Kept tokens in the contiguous runs at the beginning and the end."""
     gaps = np.flatnonzero(~kept)
     edge = kept.copy()
     if len(gaps):
@@ -113,13 +113,13 @@ def nearly_kept(table: pd.DataFrame, count: int = NEAR) -> pd.DataFrame:
 
 
 def budget_for(table: pd.DataFrame, tokens: Sequence[int]) -> int | None:
-    """Slots this head would have needed to keep all of `tokens`, had it kept the same ones for their place.
+    """Slots this head would need to keep all of `tokens`, given the same tokens kept by position.
 
-    The slots it has and one for each token that left with a score as high as the lowest of theirs; None where the
-    score alone does not say who stays, or the decision was not about one of them.
+    That is its current slots plus one per evicted token ranked at or above the lowest of `tokens`. None if the score
+    alone does not explain the decision, or it did not cover one of them.
     """
     chosen = table[table["token"].isin(tokens)]
-    if len(chosen) < len(set(tokens)) or not line_of(table).by_score:
+    if len(chosen) < len(set(tokens)) or not cutoff(table).by_score:
         return None
     lost = table[~table["kept"]]
     lowest = chosen.loc[~chosen["kept"], "rank"].max()
@@ -127,7 +127,7 @@ def budget_for(table: pd.DataFrame, tokens: Sequence[int]) -> int | None:
 
 
 def budgets_by_head(tables: Mapping[tuple[int, int], pd.DataFrame], tokens: Sequence[int]) -> pd.DataFrame:
-    """One row a layer and head of `tables` (`decision`): slots it had, and those it `needed` for all of `tokens`."""
+    """One row per layer and head of `tables` (`decision`): its `slots`, and those `needed` to keep all of `tokens`."""
     rows = [
         {"layer": layer, "head": head, "slots": int(table["kept"].sum()), "needed": budget_for(table, tokens)}
         for (layer, head), table in tables.items()
@@ -135,12 +135,12 @@ def budgets_by_head(tables: Mapping[tuple[int, int], pd.DataFrame], tokens: Sequ
     return pd.DataFrame(rows, columns=["layer", "head", "slots", "needed"]).astype({"needed": "Int64"})
 
 
-def played(lineage: Lineage, table: pd.DataFrame, frames: int = FRAMES) -> Lineage:
-    """The decision as a history of `frames` steps: what left, the lowest score first, in equal portions.
+def replay(lineage: Lineage, table: pd.DataFrame, frames: int = FRAMES) -> Lineage:
+    """Animate the decision as a lineage of `frames` steps: tokens leave in equal portions, the lowest score first.
 
-    Step 0 is the prompt as it was read. What left later than the decision is still there.
+    Step 0 is the full prompt. Tokens that left after the decision are still present.
     """
-    step = decided_at(lineage)
+    step = decision_step(lineage)
     tokens = int(lineage.seen[lineage.steps == step][0])
     left = table.loc[~table["kept"]].sort_values("rank", ascending=False)["token"].to_numpy()
     portion = 1 + np.arange(len(left)) * frames // max(len(left), 1)

@@ -1,7 +1,7 @@
-"""Folds the events of one layer and KV head into a forest: every token, the slot it went into, and when.
+"""Fold the events of one layer and KV head into a forest: every token, the slot it was merged into, and when.
 
-A slot is named by the position of its pivot and leaves at most once, so the whole history of a head is one vector of
-parents and a few vectors of steps. Any step's cache follows from them by comparisons, without replaying the events.
+A slot is named by the position of its pivot and leaves at most once, so a head's whole history is one parent vector and
+a few vectors of steps. The cache at any step follows by comparisons, without replaying events.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ KINDS = ("", "evict", "merge", "pool")
 
 @dataclass(frozen=True)
 class Lineage:
-    """The history of every token of one layer and KV head; vectors are indexed by position, `NEVER` means not yet.
+    """History of every token of one layer and KV head; vectors are indexed by position, `NEVER` means not yet.
 
     Attributes:
-        steps: (steps,) the recorded steps, increasing.
-        seen: (steps,) tokens read by each of them.
+        steps: (steps,) recorded steps, increasing.
+        seen: (steps,) tokens read by each step.
         birth: (tokens,) step at which the token was read.
         leave: (tokens,) step at which the slot named by the token ended.
         kind: (tokens,) how it ended, an index into `KINDS`.
-        parent: (tokens,) the slot it went into; -1 for one that never left or was evicted.
-        absorb: (tokens,) step at which the slot named by the token first took in another.
-        death: (tokens,) step at which the last slot the token lived in was evicted.
+        parent: (tokens,) target slot; -1 if it never left or was evicted.
+        absorb: (tokens,) step at which the slot named by the token first absorbed another.
+        death: (tokens,) step at which the last slot holding the token was evicted.
     """
 
     steps: np.ndarray
@@ -41,11 +41,11 @@ class Lineage:
 
     @property
     def tokens(self) -> int:
-        """How many tokens were read by the last step."""
+        """Number of tokens read by the last step."""
         return len(self.birth)
 
     def owners(self, step: int) -> np.ndarray:
-        """(tokens,) the position naming the slot each token lives in after `step`; -1 if evicted or not yet read."""
+        """(tokens,) position naming the slot that holds each token after `step`; -1 if evicted or not yet read."""
         here = np.arange(self.tokens)
         moved = (self.leave <= step) & (self.parent >= 0)
         owner = _roots(np.where(moved, self.parent, here))
@@ -56,20 +56,20 @@ class Lineage:
         return (self.birth <= step) & (self.leave > step)
 
     def votes(self, step: int) -> np.ndarray:
-        """(tokens,) how many tokens the slot named by each position stands for after `step`; 0 where there is none."""
+        """(tokens,) number of tokens in the slot named by each position after `step`; 0 if there is none."""
         owner = self.owners(step)
         return np.bincount(owner[owner >= 0], minlength=self.tokens)
 
     def live_slots(self) -> np.ndarray:
-        """(steps,) how many slots are alive after each recorded step."""
+        """(steps,) number of live slots after each recorded step."""
         ended = np.searchsorted(np.sort(self.leave), self.steps, side="right")
         return self.seen - ended
 
 
 def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
-    """The lineage of one layer and KV head from its rows of `events` and of `steps`.
+    """Build the lineage of one layer and KV head from its rows of `events` and `steps`.
 
-    A slot that was spread over several targets follows the one that took the largest share of its value.
+    If a slot was merged into several targets, the one with the largest value weight counts.
     """
     steps = steps.sort_values("step")
     numbers, seen = steps["step"].to_numpy(np.int64), steps["tokens_seen"].to_numpy(np.int64)
@@ -88,7 +88,7 @@ def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarr
     """Step, kind and target of each token's own departure."""
     leave = np.full(tokens, NEVER)
     kind, parent = np.zeros(tokens, np.uint8), np.full(tokens, -1)
-    order = np.argsort(events["value_weight"].to_numpy(), kind="stable")  # of equal sources the last is written
+    order = np.argsort(events["value_weight"].to_numpy(), kind="stable")  # the last write per source wins
     source = events["source"].to_numpy(np.int64)[order]
     leave[source] = events["step"].to_numpy()[order]
     kind[source] = pd.Index(KINDS).get_indexer(pd.Index(events["kind"])).clip(0)[order]
@@ -97,10 +97,26 @@ def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _roots(parent: np.ndarray) -> np.ndarray:
-    """The end of every chain of parents, by doubling: as many rounds as the longest chain has binary digits."""
+    """The root of every token, by pointer doubling."""
     for _ in range(len(parent).bit_length()):
         further = parent[parent]
         if np.array_equal(further, parent):
             break
         parent = further
     return parent
+
+
+def steps_with_events(steps: pd.DataFrame) -> tuple[list[int], list[int]]:
+    """(recorded steps, steps after the prefill in which any slot left), from `steps` of any layers and heads."""
+    left = steps.assign(left=steps["evicted"].fillna(0) + steps["merged"].fillna(0)).groupby("step")["left"].sum()
+    return left.index.tolist(), left.index[(left > 0) & (left.index > 0)].tolist()
+
+
+def step_labels(tokens: pd.DataFrame, prompt_tokens: int, steps: list[int]) -> list[str]:
+    """Short description of what each step read: the prompt, or a token of the forced continuation."""
+    texts = tokens[tokens["phase"] == "forced"].set_index("position")["text"]
+    words = []
+    for step in steps:
+        text = texts.get(prompt_tokens + step - 1, "").replace("\n", "⏎").strip(" ") or "␣"
+        words.append("the prompt was read" if step == 0 else f"after “{text}”")
+    return words

@@ -1,4 +1,4 @@
-"""How much of a token is left in the slot it lives in, merge after merge, and after how many merges half is gone."""
+"""How much of a token's value remains in its slot after repeated merges, and the half-life in merges."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kvlab.analysis.lineage.fold import Lineage
 def influence(lineage: Lineage, events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """(share, merges): both (steps, tokens), float32 and int32, after each recorded step.
 
-    `share` is the weight of each token's value in the value of the slot it lives in: 1 on its own, times the value
-    weight of every merge its slot goes through as source, times one minus the sources' weights where it is the
-    target; 0 once evicted, NaN before it was read. `merges` counts the merges of the slot it lived in.
+    `share` is the weight of each token's value in the value of its slot: 1 on its own, multiplied by the value weight
+    of every merge its slot goes through as source, and by one minus the sources' weights as target; 0 once evicted, NaN
+    before it was read. `merges` counts the merges of the slot it was in.
     """
     count, tokens = len(lineage.steps), lineage.tokens
     shares, merges = np.ones((count, tokens), np.float32), np.zeros((count, tokens), np.int32)
@@ -31,7 +31,7 @@ def _apply(
     group: pd.DataFrame, share: np.ndarray, passed: np.ndarray, owner: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     tokens = len(share)
-    # A slot spread over several targets is followed into the one that took the most of it, as the lineage does.
+    # As in the lineage, of several targets follow the one with the largest weight.
     main = group.sort_values("value_weight", kind="stable").drop_duplicates("source", keep="last")
     joined = group[group["target"] >= 0]
     own = np.ones(tokens)
@@ -54,8 +54,11 @@ def _apply(
 
 
 def decay_by_merges(share: np.ndarray, merges: np.ndarray) -> pd.DataFrame:
-    """Share of a token left in its slot against the merges that slot went through: columns merges, low (quarter),
-    share (median), high, tokens; over every (step, token) that still lives. From the output of `influence`."""
+    """Share of a token left in its slot by number of merges: columns merges, low (quartile), share (median), high,
+    tokens.
+
+    Covers every (step, token) still alive; arguments come from `influence`.
+    """
     alive = np.nan_to_num(share) > 0
     table = pd.DataFrame({"merges": merges[alive], "share": share[alive]})
     groups = table[table["merges"] > 0].groupby("merges")["share"]
@@ -67,8 +70,11 @@ def decay_by_merges(share: np.ndarray, merges: np.ndarray) -> pd.DataFrame:
 
 
 def half_life(decay: pd.DataFrame) -> float:
-    """How many merges leave half of a token in its slot, from `decay_by_merges`, between merges on the log of the
-    share; infinite where more than half is left to the end, NaN where nothing was merged."""
+    """Number of merges after which half of a token remains, from `decay_by_merges`, interpolated on the log of the
+    share.
+
+    Infinite if more than half remains at the end, NaN if nothing was merged.
+    """
     if decay.empty:
         return float("nan")
     merges = np.concatenate([[0.0], decay["merges"].to_numpy(float)])
@@ -77,17 +83,15 @@ def half_life(decay: pd.DataFrame) -> float:
     if not len(below):
         return float("inf")
     after = below[0]
-    if share[after] == 0:  # on the log, it falls at once
+    if share[after] == 0:  # log of 0: no interpolation
         return float(merges[after - 1])
     fall = np.log(share[after - 1]) - np.log(share[after])
     return float(merges[after - 1] + (merges[after] - merges[after - 1]) * np.log(share[after - 1] / 0.5) / fall)
 
 
 def members_over_steps(lineage: Lineage, share: np.ndarray, texts: list[str], slot: int, step: int) -> pd.DataFrame:
-    """The share of each token that lives in `slot` after `step`, step by step: columns token, text, step, share.
-
-    The tokens with most of them left come first.
-    """
+    """Share of each token held by `slot` after `step`, per step: columns token, text, step, share; largest shares
+    first."""
     inside = np.flatnonzero(lineage.owners(step) == slot)
     row = int(np.searchsorted(lineage.steps, step))
     shown = inside[np.argsort(-share[row, inside], kind="stable")]
@@ -103,7 +107,7 @@ def members_over_steps(lineage: Lineage, share: np.ndarray, texts: list[str], sl
 
 
 def weighted_tree(tree: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
-    """`lineage_tree` with `flow`, the source's value weight times its attention at the merge, for the river's width."""
+    """`lineage_tree` with `flow`, the source's value weight times its attention at the merge (Sankey width)."""
     mass = events[["source", "target", "mass_source"]].drop_duplicates(["source", "target"])
     joined = tree.merge(mass, on=["source", "target"], how="left")
     return joined.assign(flow=joined["value_weight"] * joined["mass_source"])

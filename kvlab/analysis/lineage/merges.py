@@ -1,20 +1,22 @@
-"""What the events say: how many slots left and how, how alike they were, and how many tokens each slot stands for."""
+"""Statistics of events: departures by kind, similarity of merged slots, and votes per slot."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-EVENT_KINDS = ("evict", "merge", "pool")
+from kvlab.analysis.lineage.fold import KINDS
+
+EVENT_KINDS = KINDS[1:]
 
 
 def events_over_steps(events: pd.DataFrame) -> pd.DataFrame:
-    """Events of each kind in each step: columns step, kind, count."""
+    """Events per step and kind: columns step, kind, count."""
     return events.groupby(["step", "kind"], observed=True).size().rename("count").reset_index()
 
 
 def events_by_head(events: pd.DataFrame) -> pd.DataFrame:
-    """Events of each layer and KV head: columns layer, head, evict, merge, pool, merged_share (of all that left)."""
+    """Events per layer and KV head: columns layer, head, evict, merge, pool, merged_share (of all departures)."""
     counts = events.groupby(["layer", "head", "kind"]).size().unstack("kind", fill_value=0)
     counts = counts.reindex(columns=list(EVENT_KINDS), fill_value=0)
     joined = counts["merge"] + counts["pool"]
@@ -22,7 +24,7 @@ def events_by_head(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def similarity_distribution(events: pd.DataFrame, bins: int = 80) -> pd.DataFrame:
-    """How alike source and target were, over all merges and pools: columns similarity (bin centre), kind, count."""
+    """Histogram of source-target similarity over all merges and pools: columns similarity (bin centre), kind, count."""
     joined = events[events["target"] >= 0].dropna(subset=["similarity"])
     edges = np.linspace(-1, 1, bins + 1)
     centres = (edges[1:] + edges[:-1]) / 2
@@ -36,8 +38,8 @@ def similarity_distribution(events: pd.DataFrame, bins: int = 80) -> pd.DataFram
 
 
 def final_votes(events: pd.DataFrame) -> pd.DataFrame:
-    """The slots that hold more than one token at the end: columns layer, head, slot, votes, step of the last merge."""
-    # Events are in the order of their steps, so the last row of a target is its last merge.
+    """Slots that hold more than one token at the end: columns layer, head, slot, votes, step of the last merge."""
+    # With events in step order, the last row of a target is its last merge.
     events = events.sort_values("step", kind="stable") if not events["step"].is_monotonic_increasing else events
     slots, left = _slot_numbers(events, "target"), _slot_numbers(events, "source")
     joined = (events["target"] >= 0).to_numpy()
@@ -52,23 +54,23 @@ def final_votes(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
-    """One number for each (layer, head, position); the same for the same slot as source and as target."""
+    """A unique number per (layer, head, position), the same for a slot as source and as target."""
     layer, head, position = (events[name].to_numpy(np.int64) for name in ("layer", "head", column))
     heads, positions = head.max(initial=0) + 1, events[["source", "target"]].max(axis=None) + 1 if len(events) else 1
     return (layer * heads + head) * positions + position
 
 
 def votes_distribution(slots: pd.DataFrame) -> pd.DataFrame:
-    """How many slots stand for so many tokens: columns votes (rounded), slots; from `final_votes`."""
+    """Number of slots per vote count: columns votes (rounded), slots; from `final_votes`."""
     votes = slots["votes"].round().astype(int)
     return votes.value_counts().sort_index().rename_axis("votes").rename("slots").reset_index()
 
 
 def mass_balance(events: pd.DataFrame) -> pd.DataFrame:
-    """The mass of each merged group before and after its step, those that lost or gained most first.
+    """Mass of each merged group before and after its step, the largest absolute sag first.
 
-    Columns: step, layer, head, slot, sources, mass_before (source and target masses together), mass_after, sag, votes.
-    A group on the diagonal lost nothing; below it the merge made attention sag.
+    Columns: step, layer, head, slot, sources, mass_before (sources and target together), mass_after, sag, votes. A
+    group on the diagonal lost nothing; below it, the merge caused attention sag.
     """
     joined = events[events["target"] >= 0].dropna(subset=["mass_after"])
     slots = _slot_numbers(joined, "target")
@@ -85,7 +87,7 @@ def mass_balance(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def departures_from_steps(steps: pd.DataFrame) -> pd.DataFrame:
-    """As `events_over_steps`, from the counts of `steps`: all a run without events tells. Pools count as merges."""
+    """As `events_over_steps`, from the counts in `steps`, for runs without events. Pools count as merges."""
     counts = steps.groupby("step")[["evicted", "merged"]].sum().rename(columns={"evicted": "evict", "merged": "merge"})
     table = counts.rename_axis(columns="kind").stack().rename("count").reset_index()
     return table[table["count"] > 0].reset_index(drop=True)

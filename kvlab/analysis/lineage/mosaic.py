@@ -1,4 +1,4 @@
-"""The whole history of a head as one picture: token by step, each cell one state."""
+"""The history of a head as a token-by-step map of states."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.blocks import block_edges
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.analysis.lineage.states import State, regions_at
+from kvlab.analysis.similarity.float16 import block_edges
 
 MAX_CELLS = 768
 
 
 def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
-    """uint8 states: a row a block of tokens (named by its first position), a column a step; at most `max_cells` each.
+    """uint8 states: one row per block of tokens (named by its first position), one column per step; at most `max_cells`
+    each.
 
-    A block shows the state most of its tokens are in; where steps are too many, evenly chosen ones stay, each exact.
+    A block shows its most common state. Too many steps are subsampled evenly.
     """
     rows = block_edges(0, lineage.tokens, max_cells)
     columns = lineage.steps[_evenly(len(lineage.steps), max_cells)]
@@ -28,7 +29,7 @@ def mosaic(lineage: Lineage, max_cells: int = MAX_CELLS) -> pd.DataFrame:
 
 
 def state_counts(lineage: Lineage) -> pd.DataFrame:
-    """Tokens in each state after every recorded step, one row a step; a row sums to the tokens of the whole text."""
+    """Tokens in each state after every recorded step, one row per step; rows sum to all tokens."""
     counts = _counts(lineage, np.array([0, lineage.tokens]), lineage.steps)[:, 0, :]
     return pd.DataFrame(
         counts.T, index=pd.Index(lineage.steps, name="step"), columns=["unseen", "own", "pivot", "absorbed", "evicted"]
@@ -36,16 +37,16 @@ def state_counts(lineage: Lineage) -> pd.DataFrame:
 
 
 def _counts(lineage: Lineage, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """(states, blocks, steps): each token adds one over the steps of its five spans, found by a running sum."""
+    """(states, blocks, steps): each token adds one over the steps of its five spans, computed by cumulative sums."""
     block = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
     own_stop = np.minimum(lineage.leave, np.maximum(lineage.absorb, lineage.birth))
     borders = [np.full(lineage.tokens, -1), lineage.birth, own_stop, lineage.leave, lineage.death]
     shape = len(rows) - 1, len(columns) + 1
-    last = int(columns.max(initial=0)) + 1  # a table of all steps is read ten times as fast as they are searched for
+    last = int(columns.max(initial=0)) + 1  # a lookup table is ten times as fast as searchsorted
     place = np.searchsorted(columns, np.arange(last + 1))
     begun = [np.bincount(block * shape[1] + place[start.clip(0, last)], minlength=shape[0] * shape[1])
              for start in borders]  # fmt: skip
-    begun.append(np.zeros_like(begun[0]))  # nothing follows being evicted
+    begun.append(np.zeros_like(begun[0]))  # eviction is final
     changes = np.stack([start - stop for start, stop in pairwise(begun)]).reshape(5, *shape)
     return changes.cumsum(axis=2)[:, :, :-1]
 

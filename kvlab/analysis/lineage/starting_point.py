@@ -1,4 +1,4 @@
-"""Where to look first: the run, head, step and pair of runs that show most, each with the reason in a few words."""
+"""Suggest where to look first: a run, head, step and pair of runs, each with a short reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.comparison.board import Wanted, ask, judge_any, phase_texts, readers, reference_texts
+from kvlab.analysis.comparison.board import (
+    ExpectedAnswer,
+    check_answer,
+    judge_any,
+    phase_texts,
+    readers,
+    reference_texts,
+)
 from kvlab.analysis.comparison.compare import at_same_bytes, headline
 from kvlab.trace.reader import Run
 
@@ -16,7 +23,7 @@ Prefer = Literal["any", "merging", "wrong"]
 
 
 class Head(NamedTuple):
-    """A layer and KV head to look at first, and why."""
+    """A suggested layer and KV head, and why."""
 
     layer: int
     head: int
@@ -24,40 +31,40 @@ class Head(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step to look at first, and why."""
+    """A suggested step, and why."""
 
     step: int
     reason: str
 
 
-class Chosen(NamedTuple):
-    """A run's id, or two of them, and why."""
+class SuggestedRuns(NamedTuple):
+    """One or two suggested run ids, and why."""
 
     ids: tuple[str, ...]
     reason: str
 
 
-def telling_run(runs: Sequence[Run], wanted: Wanted | None, prefer: Prefer) -> Chosen:
-    """The run a page opens with: the one that merged most, or one that got the answer wrong, else the first compressed.
+def suggest_run(runs: Sequence[Run], wanted: ExpectedAnswer | None, prefer: Prefer) -> SuggestedRuns:
+    """The run a page opens with: the one that merged most, or one with a wrong answer, else the first compressed run.
 
-    Of wrong runs the one that came nearest; without an answer the one furthest from the full cache. The full cache
-    drops nothing, so it is chosen only where it is alone.
+    Of wrong runs the nearest miss; without an answer the one furthest from the full cache. The full cache is suggested
+    only if it is the only run.
     """
     compressed = [run for run in runs if run.record.method != "full"] or list(runs)
     if prefer == "merging":
         merged = {run.record.run_id: _merged(run) for run in compressed}
         most = max(merged, key=merged.__getitem__)
         if merged[most]:
-            return Chosen((most,), f"it merges most: {merged[most]:,} slots")
+            return SuggestedRuns((most,), f"most merges: {merged[most]:,} slots")
     if prefer == "wrong" and (found := _wrong(runs, compressed, wanted)):
         return found
-    return Chosen((compressed[0].record.run_id,), "the first compressed run")
+    return SuggestedRuns((compressed[0].record.run_id,), "the first compressed run")
 
 
-def telling_pair(runs: Sequence[Run]) -> Chosen | None:
-    """Two compressed runs of unlike methods at about equal bytes whose KL from the full cache differ most.
+def suggest_pair(runs: Sequence[Run]) -> SuggestedRuns | None:
+    """Two compressed runs of different methods at about equal bytes whose KL from the full cache differs most.
 
-    None where no two runs are so: then nothing but the order tells runs apart.
+    None if there is no such pair.
     """
     table = headline(runs)
     known = table[(table["method"] != "full") & table["mean_kl"].notna()]
@@ -72,20 +79,20 @@ def telling_pair(runs: Sequence[Run]) -> Chosen | None:
         return None
     _, best, worst = max(found, key=lambda pair: pair[0])
     reason = (
-        f"of unlike methods at equal bytes these differ most: mean KL {best['mean_kl']:.3g} and {worst['mean_kl']:.3g}"
+        f"largest difference between methods at equal bytes: mean KL {best['mean_kl']:.3g} and {worst['mean_kl']:.3g}"
     )
-    return Chosen((str(best["run_id"]), str(worst["run_id"])), reason)
+    return SuggestedRuns((str(best["run_id"]), str(worst["run_id"])), reason)
 
 
-def telling_head(run: Run, runs: Sequence[Run], wanted: Wanted | None) -> Head:
-    """The head that reads the fact most, where there is an answer; else the one whose output errs most on average."""
+def suggest_head(run: Run, runs: Sequence[Run], wanted: ExpectedAnswer | None) -> Head:
+    """The head that attends to the fact most if there is an answer; else the one with the largest mean output error."""
     if wanted is not None and wanted.facts:
-        reading = readers(runs, ask(runs, wanted))
+        reading = readers(runs, check_answer(runs, wanted))
         reading = reading[~reading["layer"].isin(run.record.sliding_layers)]
         if len(reading):
             top = reading.iloc[0]
             where = int(top["layer"]), int(top["head"])
-            return Head(*where, f"this head reads the fact most: {top['mass']:.1%} of the answer's attention")
+            return Head(*where, f"this head attends to the fact most: {top['mass']:.1%} of the answer's attention")
     layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
     first = layers[0] if layers else 0
     steps = run.select("steps", columns=["step", "layer", "head", "output_error"], ordered=False)
@@ -93,29 +100,29 @@ def telling_head(run: Run, runs: Sequence[Run], wanted: Wanted | None) -> Head:
     if means.empty or not means.max() > 0:
         return Head(first, 0, "the first head")
     layer, head = means.idxmax()
-    return Head(int(layer), int(head), f"the output of this head errs most: {means.max():.1%} on average")
+    return Head(int(layer), int(head), f"this head has the largest output error: {means.max():.1%} on average")
 
 
-def telling_step(run: Run, runs: Sequence[Run], wanted: Wanted | None) -> Step:
-    """The step whose next token is furthest from the full cache's: of the answer's tokens, where there is an answer.
+def suggest_step(run: Run, runs: Sequence[Run], wanted: ExpectedAnswer | None) -> Step:
+    """The step whose next token is furthest from the full cache's, among the answer's tokens if there is an answer.
 
-    Without KL the step after the prompt at which most slots left; the last where none did, or nothing was recorded.
+    Without KL, the step after the prompt in which most slots left; the last step if none did or nothing was recorded.
     """
     forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")
     kl = forced["kl"].to_numpy(np.float64)
     recorded = run.select("memory", columns=["step"], ordered=False)["step"]
     last = int(recorded.max()) if len(recorded) else 0
     kl = kl[: last + 1]
-    answer = ask(runs, wanted).answer if wanted is not None else None
+    answer = check_answer(runs, wanted).answer if wanted is not None else None
     inside = slice(answer[0], answer[1] + 1) if answer else slice(None)
     if len(kl[inside]) and np.nanmax(np.nan_to_num(kl[inside])) > 0:
         step = int(np.nanargmax(np.nan_to_num(kl[inside]))) + (answer[0] if answer else 0)
-        what = "of the answer's tokens, the one" if answer else "the token"
-        return Step(step, f"after it comes {what} furthest from the full cache (KL {kl[step]:.3g})")
+        what = "the answer's token" if answer else "the token"
+        return Step(step, f"followed by {what} furthest from the full cache (KL {kl[step]:.3g})")
     steps = run.select("steps", columns=["step", "evicted", "merged"], ordered=False)
     left = steps[steps["step"] > 0].groupby("step").sum().sum(axis=1)
     if len(left) and left.max() > 0:
-        return Step(int(left.idxmax()), f"most slots left in it after the prompt: {int(left.max()):,}")
+        return Step(int(left.idxmax()), f"most slots left in this step: {int(left.max()):,}")
     return Step(last, "the last step")
 
 
@@ -123,22 +130,22 @@ def _merged(run: Run) -> int:
     return int(run.select("steps", columns=["merged"], ordered=False)["merged"].fillna(0).sum())
 
 
-def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: Wanted | None) -> Chosen | None:
+def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: ExpectedAnswer | None) -> SuggestedRuns | None:
     if wanted is not None:
         texts = reference_texts(runs)
         judged = {run.record.run_id: judge_any(phase_texts(run, "free"), wanted.answers, texts) for run in compressed}
         for kind in ("nearly", "wrong"):
             if found := [name for name, verdict in judged.items() if verdict.kind == kind]:
                 wrote = judged[found[0]].wrote
-                told = "nearly got the answer" if kind == "nearly" else "got the answer wrong"
-                return Chosen((found[0],), f"it {told}: it wrote {wrote}")
+                result = "nearly right" if kind == "nearly" else "wrong answer"
+                return SuggestedRuns((found[0],), f"{result}: it wrote {wrote}")
         return None
     means = {run.record.run_id: _mean_kl(run.tokens) for run in compressed}
     known = {name: value for name, value in means.items() if value is not None}
     if not known:
         return None
     furthest = max(known, key=known.__getitem__)
-    return Chosen((furthest,), f"it is furthest from the full cache: mean KL {known[furthest]:.3g}")
+    return SuggestedRuns((furthest,), f"furthest from the full cache: mean KL {known[furthest]:.3g}")
 
 
 def _mean_kl(tokens: pd.DataFrame) -> float | None:

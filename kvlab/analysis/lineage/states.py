@@ -1,4 +1,4 @@
-"""The state of a token at a step: the one it is in, always exactly one."""
+"""The state of a token at a step, always exactly one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ SINKS = 4
 
 
 class State(IntEnum):
-    """What a token is after a step.
+    """State of a token after a step.
 
-    `RECENT` is the unbroken run of own slots at the end of the text and `SINK` that at its beginning (at most `SINKS`
-    tokens); `KEPT` are the own slots between them: the heavy hitters of most methods. Before anything has left a head,
-    all are `KEPT`. `PIVOT` names a slot that has taken in others, `ABSORBED` a token that lives in such a slot.
+    `RECENT` is the contiguous run of own slots at the end of the text and `SINK` that at its beginning (at most `SINKS`
+    tokens); `KEPT` are own slots in between, the heavy hitters of most methods. Until anything leaves a head, all are
+    `KEPT`. `PIVOT` names a slot that absorbed others, `ABSORBED` a token held by such a slot.
     """
 
     UNSEEN = 0
@@ -32,7 +32,7 @@ STATES = tuple(state.name.lower() for state in State)
 
 
 def states_at(lineage: Lineage, step: int) -> np.ndarray:
-    """(tokens,) uint8 the `State` of every token after `step`."""
+    """(tokens,) uint8 `State` of every token after `step`."""
     states = np.full(lineage.tokens, State.UNSEEN, np.uint8)
     states[lineage.birth <= step] = State.KEPT
     sink_stop, recent_start = regions(lineage, step)
@@ -47,7 +47,7 @@ def states_at(lineage: Lineage, step: int) -> np.ndarray:
 
 
 def regions(lineage: Lineage, step: int) -> tuple[int, int]:
-    """Where the sinks stop and the recent window starts after `step`: (0, tokens) before anything has left."""
+    """Stop of the sinks and start of the recent window after `step`; (0, tokens) before anything has left."""
     left = np.flatnonzero(lineage.leave <= step)
     if not len(left):
         return 0, lineage.tokens
@@ -55,7 +55,7 @@ def regions(lineage: Lineage, step: int) -> tuple[int, int]:
 
 
 def regions_at(lineage: Lineage, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both numbers of `regions` after each of the increasing `steps`, (steps,) each, by one pass over the tokens."""
+    """`regions` after each of the increasing `steps`, two (steps,) arrays, in one pass over the tokens."""
     left = np.flatnonzero(lineage.leave <= steps.max(initial=-1))
     since = np.searchsorted(steps, lineage.leave[left])
     first, last = np.full(len(steps), lineage.tokens), np.full(len(steps), -1)

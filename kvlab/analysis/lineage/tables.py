@@ -1,4 +1,4 @@
-"""The slots of a head at a step, and the fate of each token, as tables a person can read."""
+"""Tables of a head's slots at a step and of the merges behind them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvlab.analysis.lineage.states import STATES, states_at
 
 
 def token_texts(tokens: pd.DataFrame, count: int) -> list[str]:
-    """The texts of positions 0 to `count` - 1 of the run's `tokens`: the prompt, then the forced continuation."""
+    """Texts of positions 0 to `count` - 1 of the run's `tokens`: the prompt, then the forced continuation."""
     read = tokens[tokens["phase"] != "free"].drop_duplicates("position")
     return read.set_index("position")["text"].reindex(range(count)).fillna("").tolist()
 
@@ -22,11 +22,11 @@ def slot_table(
     masses: tuple[np.ndarray, np.ndarray] | None = None,
     most: int | None = None,
 ) -> pd.DataFrame:
-    """One row a live slot after `step`: position, text, state, votes, tokens in it, and its masses where recorded.
+    """One row per live slot after `step`: position, text, state, votes, tokens in it, and masses if given.
 
-    `masses` is (true mass of each token, mass of each slot) at the step, both (tokens,); the true mass of a slot is
-    that of all its tokens together, and `lost` is what the slot falls short of it, negative where it gained. Of more
-    than `most` slots those with most votes, among those alike in it with most attention, by position.
+    `masses` is (true mass of each token, mass of each slot) at the step, both (tokens,). A slot's true mass is the sum
+    over its tokens; `lost` is the true mass minus the slot's mass, negative if it gained. If there are more than `most`
+    slots, those with the most votes (then attention) are shown, ordered by position.
     """
     owner = lineage.owners(step)
     alive = np.flatnonzero(lineage.alive(step))
@@ -46,33 +46,8 @@ def slot_table(
     return table
 
 
-def token_fates(lineage: Lineage, texts: list[str], step: int) -> pd.DataFrame:
-    """One row a token read by `step`: its state, the slot it lives in (-1 if none), and when and how its own ended."""
-    read = lineage.birth <= step
-    left = (lineage.leave <= step)[read]
-    lost = (lineage.death <= step)[read]
-    how = np.array(KINDS)[lineage.kind[read]]
-    return pd.DataFrame(
-        {
-            "position": np.flatnonzero(read),
-            "text": [text for text, inside in zip(texts, read, strict=True) if inside],
-            "state": np.array(STATES)[states_at(lineage, step)[read]],
-            "slot": lineage.owners(step)[read],
-            "read at step": lineage.birth[read],
-            "left at step": pd.array(np.where(left, lineage.leave[read], 0), "Int32"),
-            "how": np.where(left, how, ""),
-            "lost at step": pd.array(np.where(lost, lineage.death[read], 0), "Int32"),
-        }
-    ).assign(
-        **{
-            "left at step": lambda table: table["left at step"].where(left),
-            "lost at step": lambda table: table["lost at step"].where(lost),
-        }
-    )
-
-
-def check(lineage: Lineage, steps: pd.DataFrame) -> pd.DataFrame:
-    """One row a step: slots alive by folding the events, slots the run recorded, and whether the two agree."""
+def check_slots(lineage: Lineage, steps: pd.DataFrame) -> pd.DataFrame:
+    """One row per step: live slots folded from the events, live slots recorded, and whether they agree."""
     steps = steps.sort_values("step")
     table = pd.DataFrame(
         {"step": lineage.steps, "folded": lineage.live_slots(), "recorded": steps["live_slots"].to_numpy()}
@@ -81,7 +56,7 @@ def check(lineage: Lineage, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def events_with_texts(events: pd.DataFrame, texts: list[str]) -> pd.DataFrame:
-    """Events of one step of one head with the text of the slots that left and of those they went into."""
+    """Events of one step of one head with the texts of source and target."""
     here = events.drop(columns=["step", "layer", "head"])
     return here.assign(
         source_text=[texts[position] if 0 <= position < len(texts) else "" for position in here["source"]],
@@ -90,6 +65,55 @@ def events_with_texts(events: pd.DataFrame, texts: list[str]) -> pd.DataFrame:
 
 
 def event_steps(lineage: Lineage) -> np.ndarray:
-    """The steps after the prefill at which anything left, for jumping from one to the next."""
+    """Steps after the prefill in which anything left."""
     left = np.unique(lineage.leave[lineage.leave < NEVER])
     return left[left > lineage.steps[0]] if len(lineage.steps) else left
+
+
+def members(lineage: Lineage, slot: int, step: int) -> np.ndarray:
+    """Increasing positions of the tokens held by `slot` after `step`; empty if the slot is not alive."""
+    return np.flatnonzero(lineage.owners(step) == slot)
+
+
+def merged_slots(lineage: Lineage, step: int, limit: int = 200) -> dict[int, int]:
+    """Votes of the slots that hold more than one token after `step`, by position, most votes first."""
+    votes = lineage.votes(step)
+    order = np.argsort(-votes, kind="stable")[:limit]
+    return {int(position): int(votes[position]) for position in order if votes[position] > 1}
+
+
+def merged_count(lineage: Lineage, step: int) -> int:
+    """Number of slots that hold more than one token after `step`."""
+    return int((lineage.votes(step) > 1).sum())
+
+
+def lineage_tree(lineage: Lineage, events: pd.DataFrame, texts: list[str], slot: int, step: int) -> pd.DataFrame:
+    """One row per merge that led into `slot` by `step`, direct ones first, then by value weight.
+
+    Columns: source, source_text, target, target_text, step, kind, votes (tokens carried over), similarity,
+    value_weight, depth (merges between source and slot).
+    """
+    inside = members(lineage, slot, step)
+    joined = inside[(lineage.leave[inside] <= step) & (inside != slot)]
+    rows = pd.DataFrame({"source": joined, "target": lineage.parent[joined]})
+    rows = rows.assign(
+        source_text=[texts[position] for position in rows["source"]],
+        target_text=[texts[position] for position in rows["target"]],
+        step=lineage.leave[joined],
+        kind=np.array(KINDS)[lineage.kind[joined]],
+        depth=_depths(lineage, joined, slot),
+    )
+    weights = events[["source", "target", "similarity", "value_weight", "votes_source"]].drop_duplicates(
+        ["source", "target"]
+    )
+    rows = rows.merge(weights, on=["source", "target"], how="left").rename(columns={"votes_source": "votes"})
+    return rows.sort_values(["depth", "value_weight"], ascending=[True, False]).reset_index(drop=True)
+
+
+def _depths(lineage: Lineage, sources: np.ndarray, slot: int) -> np.ndarray:
+    depth, here = np.zeros(len(sources), np.int64), sources.copy()
+    while len(here) and (here != slot).any():
+        moving = here != slot
+        here = np.where(moving, lineage.parent[here], here)
+        depth += moving
+    return depth

@@ -1,8 +1,7 @@
-"""Cosine similarity maps at any zoom, from unit vectors and never from a tokens x tokens matrix.
+"""Cosine similarity maps at any zoom, from unit vectors, without a tokens x tokens matrix.
 
-The mean cosine of a block of rows with a block of columns is the dot product of the two blocks' mean unit vectors, so a
-tile of any size costs two block means and one small product. A mean hides rare hot pairs: `largest` looks at every pair
-of a small window.
+The mean cosine of two blocks is the dot product of their mean unit vectors, so a tile costs two block means and one
+small product. A mean hides rare similar pairs: mode `max` compares every pair of a small window.
 """
 
 from __future__ import annotations
@@ -15,19 +14,17 @@ import numpy as np
 import pandas as pd
 from numpy.lib.stride_tricks import as_strided
 
-from kvlab.analysis.blocks import block_edges, block_means
-from kvlab.analysis.similarity.float16 import as_float32
+from kvlab.analysis.similarity.float16 import as_float32, block_edges, block_means
 from kvlab.common.errors import UserError
 
 Mode = Literal["mean", "max", "raw"]
-MAX_TILE = 768
 MAX_PAIR_WINDOW = 2048
 ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A window of a similarity map: values (rows, columns) float32, and where its blocks begin and end."""
+    """A window of a similarity map: values (rows, columns) float32 and the edges of its blocks."""
 
     values: np.ndarray
     row_edges: np.ndarray
@@ -43,7 +40,7 @@ class Tile:
 
 
 def tile(unit: np.ndarray, rows: tuple[int, int], columns: tuple[int, int], size: int, mode: Mode = "mean") -> Tile:
-    """The map of `unit` (tokens, head_dim) over the windows `rows` and `columns`, at most `size` cells a side.
+    """Map of `unit` (tokens, head_dim) over the windows `rows` and `columns`, at most `size` cells per side.
 
     Raises:
         UserError: `max` or `raw` over more tokens than can be compared pair by pair.
@@ -60,7 +57,7 @@ def tile(unit: np.ndarray, rows: tuple[int, int], columns: tuple[int, int], size
 
 
 def allowed_modes(window: int, size: int) -> tuple[Mode, ...]:
-    """The modes that can be drawn for a window of that many tokens."""
+    """Modes available for a window of this many tokens."""
     if window <= size:
         return ("raw",)
     return ("mean", "max") if window <= MAX_PAIR_WINDOW else ("mean",)
@@ -69,13 +66,13 @@ def allowed_modes(window: int, size: int) -> tuple[Mode, ...]:
 def _check_window(rows: tuple[int, int], columns: tuple[int, int], size: int, mode: Mode) -> None:
     widest = max(rows[1] - rows[0], columns[1] - columns[0])
     if mode == "max" and widest > MAX_PAIR_WINDOW:
-        raise UserError(f"The largest similarity is looked up for at most {MAX_PAIR_WINDOW} tokens at once: zoom in.")
+        raise UserError(f"Mode “max” is limited to {MAX_PAIR_WINDOW} tokens: zoom in.")
     if mode == "raw" and widest > size:
-        raise UserError(f"Single pairs are drawn for at most {size} tokens at once: zoom in.")
+        raise UserError(f"Single pairs are limited to {size} tokens: zoom in.")
 
 
 def _largest(rows: np.ndarray, columns: np.ndarray, row_edges: np.ndarray, column_edges: np.ndarray) -> np.ndarray:
-    """The largest cosine of any pair in each block, a few rows at a time so that memory stays flat."""
+    """Largest cosine of any pair in each block, computed a few rows at a time to bound memory."""
     others = as_float32(columns).T
     by_row = np.empty((len(rows), len(column_edges) - 1), np.float32)
     for start in range(0, len(rows), ROWS_AT_ONCE):
@@ -85,14 +82,14 @@ def _largest(rows: np.ndarray, columns: np.ndarray, row_edges: np.ndarray, colum
 
 
 def diagonal_band(unit: np.ndarray, offsets: int = 256, blocks: int = 512) -> pd.DataFrame:
-    """Mean cosine of each token with the one `offset` before it: one row an offset (1, 2, ...), one column a block.
+    """Mean cosine of each token with the one `offset` before it: one row per offset (1, 2, ...), one column per block.
 
-    Columns are named by the first position of the block; cells without any pair are NaN.
+    Columns are named by the first position of the block; cells without pairs are NaN.
     """
     tokens = len(unit)
     edges, reach = block_edges(0, tokens, blocks), max(0, min(offsets, tokens - 1))
     rows = np.arange(1, reach + 1)
-    before = np.zeros((reach, unit.shape[1]), np.float32)  # what is not there is like nothing
+    before = np.zeros((reach, unit.shape[1]), np.float32)  # zero padding
     units = np.concatenate([before, as_float32(unit)])
     sums = np.stack([_diagonal_sums(units, start, stop, reach) for start, stop in pairwise(edges)], axis=1)
     count = edges[1:] - np.maximum(edges[:-1], rows[:, None])
@@ -101,10 +98,10 @@ def diagonal_band(unit: np.ndarray, offsets: int = 256, blocks: int = 512) -> pd
 
 
 def _diagonal_sums(units: np.ndarray, start: int, stop: int, reach: int) -> np.ndarray:
-    """(reach,) cosines of the tokens from `start` to `stop` with the one 1, 2, ... before each, summed over them.
+    """(reach,) cosines of the tokens from `start` to `stop` with the one 1, 2, ... before each, summed over the tokens.
 
-    `units` begins `reach` rows before the text. A product of matrices finds twice as many pairs as are asked for, and
-    still takes a quarter of the time of as many products of vectors.
+    `units` begins `reach` rows before the text. One matrix product computes twice the pairs needed and is still four
+    times as fast as vector products.
     """
     found = np.zeros(reach, np.float32)
     for first in range(start, stop, ROWS_AT_ONCE):
@@ -127,7 +124,7 @@ def neighbour_profile(unit: np.ndarray, token: int, reach: int = 128) -> pd.Data
 def locality(unit: np.ndarray, near: int = 8) -> dict[str, float]:
     """Mean cosine of tokens at most `near` apart, and of tokens further apart, over all pairs.
 
-    The far mean is what the sum over all pairs, the square of the tokens' total, leaves beside the near ones.
+    The far sum is the sum over all pairs (from the squared norm of the total) minus the near sum.
     """
     units, tokens = as_float32(unit), len(unit)
     offsets = range(1, min(near, tokens - 1) + 1)

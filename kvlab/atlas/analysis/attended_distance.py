@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.blocks import block_edges
+from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity.consecutive_sets import consecutive_sets, set_count
+from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.trace.reader import Run
 
 PAPER_THRESHOLD = 0.75  # KVMerger, section 6.1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity.consecutive_sets import consecutive_sets
+from kvlab.analysis.similarity.merge_sets import consecutive_sets
 from kvlab.atlas.analysis.gaussian_weights import kernel
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attention.query_heads import query_heads_a_slot
+from kvlab.analysis.attention.bound import query_heads_per_slot
 from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.atlas.analysis.one_merge import LEAST_MASS, OneMerge
 from kvlab.trace.reader import Run
@@ -29,7 +29,7 @@ def rule_of(run: Run) -> str:
             return "votes"
         if options.get("predict") != "current":
             return "predicted"
-        return "exact" if query_heads_a_slot(run) == 1 or options.get("per_head_mass") else "grouped"
+        return "exact" if query_heads_per_slot(run) == 1 or options.get("per_head_mass") else "grouped"
     return "convex" if record.method in CONVEX and options.get("mass", "none") == "none" else "other"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -15,6 +14,7 @@ from kvlab.common.intervals import Interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
+from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import PROMPT, named, paired_gap, score_table, without_preset
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim, Threshold
@@ -51,7 +51,6 @@ class Contest:
     def experiment(self) -> Experiment:
         """The evaluation that decides, over prompts of 1,024 tokens."""
         arms = (self.first,) if self.second.method == "full" else (self.first, self.second)
-        more: Mapping[str, str | int] = {"lengths": "1024", "question-aware": "no" if self.unseen else "yes"}
         return Experiment(
             f"beyond-{self.slug}",
             arms,
@@ -60,7 +59,8 @@ class Contest:
             self.samples,
             only_budgets=True,
             only_tasks=True,
-            more=more,
+            lengths=(1024,),
+            question_aware=not self.unseen,
         )
 
     def rows(self, sources: Sources) -> pd.DataFrame:
@@ -76,7 +76,7 @@ class Contest:
         mine, theirs = (_of(table, arm) for arm in (self.first, self.second))
         return paired_gap(mine, theirs, [*PROMPT, "question_aware"]) if len(mine) and len(theirs) else None
 
-    def claim(self, rows: pd.DataFrame, settle: str) -> Claim:
+    def claim(self, rows: pd.DataFrame, settle: Measurement | None) -> Claim:
         """What the difference says of the claim."""
         full = rows[(rows["method"] == "full") & rows["metric"].map(higher_is_better)]
         if len(full) and full["score"].mean() < ABLE:

@@ -9,15 +9,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.claims.head_shares import CUT, EVIDENCE, invariant, later, shares
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.similarity import draw_maps
+from kvlab.atlas.measurements import comparison
 from kvlab.common.formatting import prompts
 from kvlab.figures.base.palette import SEQUENTIAL, Theme
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import percent
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 
@@ -25,7 +26,7 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     """The mean share of every head, and both claims about them."""
     run = next((one for one in (sources.run, *sources.runs) if one is not None and len(_of(one))), None)
     if run is None:
-        return Needs(f"No run of {CUT} in view.", compare_command(sources, [CUT, "full"]))
+        return Needs(f"No run of {CUT} in view.", comparison(sources, [CUT, "full"]))
     rows = gather(sources, EVIDENCE, [run])
     frame = rows.groupby(["layer", "head"], as_index=False)["share"].mean()
     table = frame.pivot(index="layer", columns="head", values="share")
@@ -41,7 +42,7 @@ def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         f"Head {int(top['head'])} of layer {int(top['layer'])} has most, {percent(top['share'])} of the slots; mean "
         f"over {prompts(rows['prompt'].nunique())}."
     )
-    where = origin(run)
+    where = of_run(run)
     by_layer = frame.groupby("layer", as_index=False)["share"].sum()
     bars = go.Figure(go.Bar(x=[f"layer {layer}" for layer in by_layer["layer"]], y=by_layer["share"]))
     second = finish(bars, title="Share of the slots, layer by layer", x="layer", y="share", theme=theme, legend=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kvlab.common.intervals import Interval
+from kvlab.requests.measurement import Measurement
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, Verdict, decisive, together
 
 AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
@@ -17,7 +18,11 @@ def verdict_of(gaps: Iterable[Interval | None], threshold: Threshold = AHEAD) ->
 
 
 def contest(
-    says: str, gaps: Mapping[str, Interval | None], finding: str, settle: str = "", threshold: Threshold = AHEAD
+    says: str,
+    gaps: Mapping[str, Interval | None],
+    finding: str,
+    settle: Measurement | None = None,
+    threshold: Threshold = AHEAD,
 ) -> Claim:
     """The claim that every one of the named gaps lies beyond the threshold; it shows the interval that decides."""
     known = sorted((one for one in gaps.values() if one is not None), key=lambda one: one.low)
@@ -26,7 +31,7 @@ def contest(
         return Claim(says, OPEN, finding, threshold=threshold, settle=settle)
     verdict, decider, _ = decisive([(one, threshold) for one in [*known, *missing]])
     basis = Basis(decider.n if decider else known[0].n)
-    return Claim(says, verdict, finding, basis, decider, threshold, settle if verdict == OPEN else "")
+    return Claim(says, verdict, finding, basis, decider, threshold, settle if verdict == OPEN else None)
 
 
 def unable(says: str, finding: str, prompts: int = 0) -> Claim:

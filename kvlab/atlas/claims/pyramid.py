@@ -9,8 +9,15 @@ import pandas as pd
 
 from kvlab.analysis.lineage import fold
 from kvlab.atlas.analysis.attended_distance import by_layer
-from kvlab.atlas.analysis.pooling import age_and_tokens, spans
-from kvlab.atlas.analysis.pyramid import layer_budgets, ratio, spread_by_axis, straight, touched_sinks
+from kvlab.atlas.analysis.pyramid import (
+    age_and_tokens,
+    layer_budgets,
+    ratio,
+    spans,
+    spread_by_axis,
+    straight,
+    touched_sinks,
+)
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
 from kvlab.common.intervals import Interval

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.figures.base.words import byte_size, number, percent
+from kvlab.requests.measurement import Measurement
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim, Threshold, Verdict
 
 STEADY = "ZSMerge's memory stays constant (43 GB) and its decode rate steady (9 tokens/s) from 20k to 54k tokens."
@@ -22,7 +23,7 @@ GROWN = 1.02
 SMALL = " A smaller shape was measured, where fixed costs weigh more."
 
 
-def steady(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "") -> Claim:
+def steady(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measurement | None = None) -> Claim:
     """Rate and bytes at the longest context over those at the shortest; `frame`: context, measure, value, method."""
     ours = frame[(frame["method"] == "zsmerge") & (frame["status"] == "ok")].sort_values("context")
     rate, size = (ours.loc[ours["measure"] == measure, "value"] for measure in ("rate", "bytes"))
@@ -37,7 +38,7 @@ def steady(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "")
     return _measured(STEADY, kept >= LEVEL.value and grown <= GROWN, finding, LEVEL, small, repeats, settle)
 
 
-def faster(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "") -> Claim:
+def faster(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measurement | None = None) -> Claim:
     """Every setting's ratio to the full cache of equal batch; `frame`: method, our_ratio."""
     ours = frame[frame["method"] == "zsmerge"].dropna(subset=["our_ratio"])
     if ours.empty:
@@ -48,7 +49,7 @@ def faster(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "")
     return _measured(FASTER, ahead == len(ours), finding, ABOVE, small, repeats, settle)
 
 
-def twice(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: str = "") -> Claim:
+def twice(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measurement | None = None) -> Claim:
     """Twice the full cache, above D2O, below H2O; `frame`: method, our_ratio."""
     ratio = frame.set_index("method")["our_ratio"].dropna()
     if not {"keepkv", "d2o", "h2o"} <= set(ratio.index):
@@ -76,7 +77,7 @@ def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
 
 
 def _measured(
-    says: str, holds: bool, finding: str, threshold: Threshold, small: bool, repeats: int, settle: str
+    says: str, holds: bool, finding: str, threshold: Threshold, small: bool, repeats: int, settle: Measurement | None
 ) -> Claim:
     """A speed measured on a model made smaller says nothing of the paper's: its fixed costs weigh too much."""
     basis = Basis(repeats=repeats)

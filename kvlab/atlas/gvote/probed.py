@@ -7,13 +7,14 @@ import pandas as pd
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.analysis import hidden_states, sampled_queries
 from kvlab.atlas.claims import sampled_queries as claims
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import hidden_states as gaussian
 from kvlab.atlas.figures import sampled_queries as figures
+from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 METHODS = ("gvote", "snapkv", "adakv")
@@ -26,7 +27,7 @@ def probed_run(sources: Sources, name: str) -> Run | Needs:
     if found is not None:
         return found
     why = "This comparison was recorded without the probe." if seen else "No run was recorded yet."
-    return Needs(why, compare_command(sources, METHODS))
+    return Needs(why, comparison(sources, METHODS))
 
 
 def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -38,7 +39,7 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     density, pairs, moments = (
         hidden_states.densities(run, layer), hidden_states.quantiles(run, layer), hidden_states.channels(run),
     )  # fmt: skip
-    where = origin(run)
+    where = of_run(run)
     return (
         Drawn("histograms", gaussian.histograms(density, layer, theme), density,
               gaussian.read_histograms(density, layer), where, claims.gaussian(gather(sources, claims.CHANNELS))),
@@ -55,7 +56,7 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     if isinstance(run, Needs):
         return run
     heads, grown = sampled_queries.by_head(run), sampled_queries.growth(run)
-    ahead, where = sampled_queries.coverage_ahead(run), origin(run)
+    ahead, where = sampled_queries.coverage_ahead(run), of_run(run)
     claim = claims.overlap(gather(sources, claims.QUERIES))
     claim = claims.overlap(gather(sources, claims.QUERIES))
     return (
@@ -93,13 +94,13 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
     frame = sampled_queries.rows_of_head(run, layer, head)
     texts = token_texts(run.tokens, len(frame))
     own = heads[(heads["layer"] == layer) & (heads["head"] == head)].iloc[0]
-    place, where = f"layer {layer}, head {head}", origin(run)
+    place, where = f"layer {layer}, head {head}", of_run(run)
     correlations = float(own["correlation"]), float(own["inner_correlation"])
     return (
         Drawn("attention", figures.attention_strips(frame, place, theme), frame,
               figures.read_attention_strips(frame, texts), where),
         Drawn("scatter", figures.scatter_of_rows(frame, texts, correlations[0], theme), frame,
-              figures.read_scatter_of_rows(*correlations, len(frame)), f"{place} · {where}",
+              figures.read_scatter_of_rows(*correlations, len(frame)), where.at(place),
               claims.correlated(gather(sources, claims.QUERIES))),
     )  # fmt: skip
 

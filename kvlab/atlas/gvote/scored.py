@@ -18,6 +18,7 @@ from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural
+from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, named, option_column, score_table
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
@@ -28,9 +29,7 @@ MEAN = "mean over tasks"
 ARMS = tuple(Arm(name) for name in (OURS, "streaming-llm", "snapkv", "adakv"))
 SWEEP = (0.1, 0.2, 0.3, 0.4, 0.5)
 EIGHT = (*OWN_TASKS, "needle_multivalue", "needle_multiquery", "variable_tracking", "copy")
-BY_LENGTH = Experiment(
-    "gvote-fig-1", ARMS, SWEEP, tasks=("needle", "key_value"), more={"lengths": "512,1024,2048,3584"}
-)
+BY_LENGTH = Experiment("gvote-fig-1", ARMS, SWEEP, tasks=("needle", "key_value"), lengths=(512, 1024, 2048, 3584))
 BY_TASK = Experiment("gvote-fig-4", ARMS, SWEEP, tasks=EIGHT)
 BY_MODEL = Experiment("gvote-fig-5", ARMS, SWEEP)
 SAMPLES = Experiment("gvote-fig-6", arms(OURS, "samples", 1, 2, 4, 8, 16, 32))
@@ -73,8 +72,8 @@ def judged(sources: Sources) -> tuple[Claim, Claim]:
 def _judged(sources: Sources) -> tuple[Claim, Claim]:
     rows = BY_TASK.rows(sources)
     if rows.empty or not (rows["method"] == OURS).any():
-        why, command = "The tasks of figure 4, which decide it, were not evaluated.", BY_TASK.command(sources)
-        saves, follows = (Claim(says, OPEN, why, settle=command) for says in (usage_claims.SAVES, usage_claims.FOLLOWS))
+        why, missing = "The tasks of figure 4, which decide it, were not evaluated.", BY_TASK.evaluation(sources)
+        saves, follows = (Claim(says, OPEN, why, settle=missing) for says in (usage_claims.SAVES, usage_claims.FOLLOWS))
         return saves, follows
     saves = _saves(rows, BY_TASK.more_prompts(sources))
     return saves, usage_claims.follows(usage_rows(rows), own_rows(score_table(rows)))
@@ -122,11 +121,11 @@ def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 
 
-def _saves(rows: pd.DataFrame, settle: str = "") -> Claim:
+def _saves(rows: pd.DataFrame, settle: Measurement | None = None) -> Claim:
     rows = on_the_same_prompts(rows)
     table = score_table(rows)
     claim = usage_claims.saves(mean_rows(rows, table), prompt_rows(rows, table))
-    return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else "")
+    return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else None)
 
 
 def prompt_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -154,9 +153,7 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, a panel a model")
     reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = usage_claims.everywhere(claims)
-    return (
-        Drawn("models", figure, table, reading, f"{plural(len(parts), 'model')} · {BY_MODEL.origin(sources)}", claim),
-    )
+    return (Drawn("models", figure, table, reading, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
 
 
 def _only(sources: Sources, model: str) -> Sources:
@@ -184,7 +181,7 @@ def over_option(experiment: Experiment, option: str, says: str) -> Draw:
     return draw
 
 
-def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str, settle: str) -> Claim:
+def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str, settle: Measurement | None) -> Claim:
     """Whether score and usage rise from the smallest to the largest value, prompt by prompt, means over tasks.
 
     `means` has a row a value of the option, in order, with its arm.

@@ -18,13 +18,14 @@ from kvlab.atlas.claims.attention import (
     returns,
     variance_ratios,
 )
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import attention_rows as figures
 from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
+from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import Provenance, joined, of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 
@@ -38,7 +39,7 @@ def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[
     figure = figures.cumulative_mass(frame, *place, TOP, theme)
     reading = figures.read_cumulative_mass(frame, *place, TOP)
     return (
-        Drawn("cumulative attention", figure, frame, reading, origin(run), majority(gather(sources, CONCENTRATION))),
+        Drawn("cumulative attention", figure, frame, reading, of_run(run), majority(gather(sources, CONCENTRATION))),
     )
 
 
@@ -53,17 +54,19 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         heads = [place for place in heads if place in heads_with_attention(method)]
     frame = returning_of_heads(run, method, heads)
     if frame.empty:
-        return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
+        return Needs("This run decoded no step after the prompt.", comparison(sources, RULES))
     kinds = list(frame["kind"].unique())
     shown = WINDOW_MEAN if WINDOW_MEAN in kinds else kinds[0]
     last = frame[frame["kind"] == shown].sort_values("step").groupby(["layer", "head"]).last().reset_index()
     by_head = last[["layer", "head", "ever"]]
     by_step = figures.returning_over_steps(frame, TOP, theme), figures.read_returning_over_steps(frame)
     of_heads = figures.returning_by_head(by_head, theme), figures.read_returning_by_head(by_head)
-    where = origin(run) + (f"; evictions of {method.record.label}" if method and OWN in kinds else "")
+    where = of_run(run)
+    if method and OWN in kinds:
+        where = joined(where, Provenance(f"evictions of {method.record.label}"))
     return (
         Drawn("by step", by_step[0], frame, by_step[1], where, returns(gather(sources, RETURNING))),
-        Drawn("by head", of_heads[0], by_head, of_heads[1], origin(run)),
+        Drawn("by head", of_heads[0], by_head, of_heads[1], of_run(run)),
     )
 
 
@@ -82,12 +85,12 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     frame = variances(read_rows(run, layer, head), WINDOW)
     if frame.empty:
         why = f"Variances in windows of {WINDOW} steps need more than {WINDOW} decode steps."
-        return Needs(why, compare_command(sources, RULES))
+        return Needs(why, comparison(sources, RULES))
     texts = token_texts(run.tokens, run.record.prompt_tokens)
     ratio, shuffled = variance_ratios(frame)
     figure = figures.variance_by_token(frame, texts, theme)
     reading = figures.read_variance_by_token(frame, ratio, shuffled)
-    where = f"layer {layer}, head {head} · {origin(run)}"
+    where = of_run(run).at(f"layer {layer}, head {head}")
     return (Drawn("variance by token", figure, frame, reading, where, locality(gather(sources, IN_TIME_ROWS))),)
 
 
@@ -98,7 +101,7 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         return run
     frame = prediction_errors_of_heads(run, heads_with_attention(run))
     if frame.empty:
-        return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
+        return Needs("This run decoded no step after the prompt.", comparison(sources, RULES))
     names = {"mass": "attention", "score": "exp scores as printed"}
     return tuple(
         Drawn(
@@ -106,7 +109,7 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
             figures.error_by_step(frame, kind, theme),
             errors,
             figures.read_error_by_step(frame, kind),
-            origin(run),
+            of_run(run),
             predicts(gather(sources, PREDICTING), str(kind), names[kind]),
         )
         for kind, errors in frame.groupby("kind", sort=False)

@@ -10,13 +10,14 @@ from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.analysis import one_merge, sag_by_rule
 from kvlab.atlas.claims import sag, slot_influence
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import one_merge as figures
 from kvlab.atlas.keepkv.recorded import RULES, merging_runs
+from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
 
@@ -25,7 +26,7 @@ def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     """Figure 1 on real runs: where attention goes, one slot before and after, and all merges of every rule."""
     runs = merging_runs(sources)
     if not runs:
-        return Needs("This comparison has no run that merged and was recorded in full.", _command(sources))
+        return Needs("This comparison has no run that merged and was recorded in full.", comparison(sources, RULES))
     every = [run for run in sources.runs or runs if run.record.level == "full"]
     table, rows = sag_by_rule.sag_of_runs(runs), gather(sources, sag.EVIDENCE, runs)
     return (
@@ -41,7 +42,7 @@ def _shares(every: Sequence[Run], first: Run, choice: Choice, theme: Theme) -> t
         return ()
     place = f"layer {choice.layer}, head {choice.head}, step {int(frame['step'].iloc[0])}"
     figure = figures.where_attention_goes(frame, place, theme)
-    return (Drawn("where attention goes", figure, frame, figures.read_where_attention_goes(frame), origin(first)),)
+    return (Drawn("where attention goes", figure, frame, figures.read_where_attention_goes(frame), of_run(first)),)
 
 
 def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
@@ -56,31 +57,33 @@ def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple
     frame = sag_by_rule.before_and_after(labelled)
     figure = figures.slot_before_and_after(frame, theme)
     reading = figures.read_slot_before_and_after(frame, choice.step)
-    return (Drawn("one slot", figure, frame, reading, origin(runs[0]), claim),)
+    return (Drawn("one slot", figure, frame, reading, of_run(runs[0]), claim),)
 
 
 def _all_merges(runs: list[Run], frame: pd.DataFrame, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
     if frame.empty:
         return ()
     figure, reading = figures.change_by_rule(frame, theme), figures.read_change_by_rule(frame)
-    return (Drawn("all merges", figure, frame, reading, origin(runs[0]), claim),)
+    return (Drawn("all merges", figure, frame, reading, of_run(runs[0]), claim),)
 
 
 def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 3 on one real merge: candidates, averages and votes, and what the slot gets from then on."""
     runs = [run for run in merging_runs(sources) if run.record.method == "keepkv"]
     if not runs:
-        return Needs("This comparison has no KeepKV run that merged and was recorded in full.", _command(sources))
+        return Needs(
+            "This comparison has no KeepKV run that merged and was recorded in full.", comparison(sources, RULES)
+        )
     run = sources.run if sources.run in runs else runs[0]
     merge = one_merge.find_merge(run, choice.layer, choice.head, choice.step, choice.token)
     if merge is None:
         why = f"KeepKV merged nothing in layer {choice.layer}, head {choice.head}: choose another head."
-        return Needs(why, _command(sources))
+        return Needs(why, comparison(sources, RULES))
     model = sources.run_of("full") or run
     texts, threshold = token_texts(run.tokens, run.record.prompt_tokens + run.record.max_new_tokens), _threshold(run)
     near = one_merge.candidates(run, merge)
     parts, later = one_merge.parts(run, model, merge), one_merge.influence_over_steps(run, merge)
-    where = f"layer {merge.layer}, head {merge.head}, step {merge.step} · {origin(run)}"
+    where = of_run(run).at(f"layer {merge.layer}, head {merge.head}, step {merge.step}")
     first = figures.candidate_similarity(near, merge.source, texts, threshold, theme)
     return (
         Drawn("candidates", first, near, figures.read_candidate_similarity(near, merge.source, threshold), where),
@@ -101,10 +104,6 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
 def _threshold(run: Run) -> float | None:
     value = run.record.hyper_parameters.get("threshold")
     return float(value) if isinstance(value, int | float) else None
-
-
-def _command(sources: Sources) -> str:
-    return compare_command(sources, RULES)
 
 
 DRAWINGS = {"fig-1": draw_rules, "fig-3": draw_workflow}

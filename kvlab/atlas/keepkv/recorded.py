@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvlab.atlas.analysis.attention_rows import heads_with_attention
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.measurements import comparison
 from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
@@ -22,7 +22,7 @@ def attention_run(sources: Sources) -> Run | Needs:
     if found is not None:
         return found
     why = "No run of this comparison recorded its attention." if seen else "No run was recorded yet."
-    return Needs(why, compare_command(sources, RULES))
+    return Needs(why, comparison(sources, RULES))
 
 
 def merging_runs(sources: Sources) -> list[Run]:

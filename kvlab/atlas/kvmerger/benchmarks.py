@@ -24,6 +24,7 @@ from kvlab.atlas.scores import (
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
+from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import FULL, PROMPT, full_score, option_column, score_table
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
@@ -96,7 +97,7 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([full, same], ignore_index=True)
 
 
-def contested(says: str, rows: pd.DataFrame, pairs: Pairs, settle: str) -> Claim:
+def contested(says: str, rows: pd.DataFrame, pairs: Pairs, settle: Measurement | None) -> Claim:
     """Whether the first arm of each pair beats the second on the same prompts at every budget, by paired intervals.
 
     A full cache that cannot do the tasks leaves nothing to judge.

@@ -7,14 +7,15 @@ import pandas as pd
 
 from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
 from kvlab.atlas.claims.merging_sets import EVIDENCE, keeps_more, pivot_leads
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import merging_steps as figures
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, run_with_keys
+from kvlab.atlas.measurements import comparison
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 
@@ -34,7 +35,7 @@ def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
             figure,
             frame,
             figures.read_three_ways(walk),
-            origin(run),
+            of_run(run),
             keeps_more(gather(sources, EVIDENCE)),
         ),
     )
@@ -48,7 +49,7 @@ def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     run, walk = found
     figure = figures.merging_pipeline(walk, _texts(run), theme)
     reading = f"{figures.read_merging_pipeline(walk)} {evicted_as_well(run)}".strip()
-    return (Drawn("pipeline", figure, _named(run, walk), reading, origin(run), pivot_leads(gather(sources, EVIDENCE))),)
+    return (Drawn("pipeline", figure, _named(run, walk), reading, of_run(run), pivot_leads(gather(sources, EVIDENCE))),)
 
 
 def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs:
@@ -58,7 +59,7 @@ def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs
     try:
         return run, walkthrough(run, choice.layer, choice.head)
     except UserError as error:
-        return Needs(str(error), compare_command(sources, METHODS, BUDGETS))
+        return Needs(str(error), comparison(sources, METHODS, BUDGETS))
 
 
 def _named(run: Run, walk: Walkthrough) -> pd.DataFrame:

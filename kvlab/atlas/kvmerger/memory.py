@@ -6,9 +6,9 @@ import pandas as pd
 
 from kvlab.atlas.benchmarks import bench_origin, by_method
 from kvlab.atlas.claims import speed as claims
-from kvlab.atlas.commands import bench_command
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import cache_share as figures
+from kvlab.atlas.measurements import benchmark
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
@@ -25,11 +25,10 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     rows = rows[(rows["preset"] == PRESET) & (rows["status"] == "ok")] if len(rows) else rows
     frame = shares(rows) if len(rows) else pd.DataFrame()
     if frame.empty:
-        small = ("--device", "cpu", "--scale", "16", "--shorten", "8")
         return Needs(
             "No benchmark of the paper's memory table was found; this one is a small version for any machine, and on a "
             "GPU the same without --device, --scale and --shorten is the paper's own size.",
-            bench_command(sources, "--preset", PRESET, *small),
+            benchmark(sources, PRESET, scale=16, shorten=8, device="cpu"),
         )
     figure, reading = figures.cache_share(frame, theme), figures.read_cache_share(frame)
     grey, newest = grey_table(paper_values("kvmerger", "tab-2")), rows.sort_values("timestamp", ascending=False)

@@ -12,6 +12,7 @@ from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.compare import MethodChoice
+from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import FULL, PROMPT
 from kvlab.results.sources import Sources
 
@@ -23,7 +24,8 @@ EXPERIMENT = Experiment(
     samples=3,
     only_budgets=True,
     only_tasks=True,
-    more={"lengths": "512,1024,1536", "depths": "0.05,0.25,0.5,0.75,0.95"},
+    lengths=(512, 1024, 1536),
+    depths=(0.05, 0.25, 0.5, 0.75, 0.95),
 )
 BETTER = "CaM and KVMerger find the needle more often than H2O at both budgets."
 HIDDEN = ["hidden_own", "hidden_merged"]
@@ -54,7 +56,7 @@ def _scores(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
     return found.drop(columns="tasks")
 
 
-def _fates(rows: pd.DataFrame, place: str, theme: Theme) -> Drawn:
+def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
     held = rows[HIDDEN].sum(axis=1)
     frame = over_tasks(
         rows.assign(held=held, gone=(1 - held).clip(lower=0)), ["row"], (*HIDDEN, "held", "gone", "score")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvlab.analysis.similarity.head_states import heads_with_states
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.measurements import comparison
 from kvlab.common.errors import UserError
 from kvlab.figures.base.words import plural
 from kvlab.results.sources import Sources
@@ -25,7 +25,7 @@ def run_with_keys(sources: Sources) -> Run | Needs:
     if keyed:
         return keyed[0]
     why = "No run of this comparison recorded its keys." if seen else "No run was recorded yet."
-    return Needs(why, compare_command(sources, METHODS, BUDGETS))
+    return Needs(why, comparison(sources, METHODS, BUDGETS))
 
 
 def merging_run(sources: Sources) -> Run | Needs:
@@ -33,9 +33,7 @@ def merging_run(sources: Sources) -> Run | Needs:
     run = sources.run_of("kvmerger")
     if run is not None and run.record.level == "full" and run.has_arrays:
         return run
-    return Needs(
-        "This comparison has no KVMerger run with events and keys.", compare_command(sources, METHODS, BUDGETS)
-    )
+    return Needs("This comparison has no KVMerger run with events and keys.", comparison(sources, METHODS, BUDGETS))
 
 
 def evicted_as_well(run: Run) -> str:

@@ -26,7 +26,8 @@ from kvlab.atlas.kvmerger.recorded import looked_at, run_with_keys
 from kvlab.figures import similarity as walls
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
 
@@ -53,7 +54,7 @@ def _maps(run: Run, choice: Choice, claim: Claim, theme: Theme) -> Drawn:
     title = f"Token against token: layer {choice.layer}, head {choice.head}"
     figure = panels.maps_side_by_side(tiles, theme, title)
     found = near_and_any(locality_of_heads(run, [(choice.layer, choice.head)]))
-    return Drawn("maps", figure, _long(tiles), _near_words(found), origin(run), claim)
+    return Drawn("maps", figure, _long(tiles), _near_words(found), of_run(run), claim)
 
 
 def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
@@ -64,7 +65,7 @@ def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
     frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
     figure = panels.cosine_by_distance(frame, theme)
     reading = panels.read_cosine_by_distance(frame) + looked_at(run, heads, MOST_TOKENS)
-    return Drawn("by distance", figure, frame, reading, origin(run), claim)
+    return Drawn("by distance", figure, frame, reading, of_run(run), claim)
 
 
 def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
@@ -99,7 +100,7 @@ def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tupl
         layers = walls.wall_layers(frame["layer"].unique().tolist(), layer, *walls.layers_of_note(frame))
         figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
         reading = paper + walls.read_similarity_wall(frame, layers, every)
-        drawn.append(Drawn(kind, figure, frame, reading, origin(run), claim if kind == KEYS else None))
+        drawn.append(Drawn(kind, figure, frame, reading, of_run(run), claim if kind == KEYS else None))
     return tuple(drawn)
 
 
@@ -121,7 +122,7 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     figure = panels.neighbours_of_heads(frame, theme)
     reading = panels.read_neighbours_of_heads(frame, heads_with_states(run))
     return (
-        Drawn("neighbours", figure, frame, reading, origin(run), locality.differs(gather(sources, locality.EVIDENCE))),
+        Drawn("neighbours", figure, frame, reading, of_run(run), locality.differs(gather(sources, locality.EVIDENCE))),
     )
 
 

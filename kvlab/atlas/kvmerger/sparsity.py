@@ -16,7 +16,8 @@ from kvlab.atlas.kvmerger.recorded import looked_at, models_of, prompt_name, pro
 from kvlab.common.intervals import mean_interval
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
 
@@ -34,7 +35,7 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     table = ratios(run, heads, THRESHOLDS)
     figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
     reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD) + looked_at(run, heads, MOST_TOKENS)
-    return drawn, Drawn("by threshold", figure, table, reading, origin(run))
+    return drawn, Drawn("by threshold", figure, table, reading, of_run(run))
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -67,13 +68,13 @@ def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
     means = over_prompts(by_layer)
     fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
     reading = figures.read_ratio_by_layer(means) + looked_at(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
-    source = origin(runs[0]) + (f" · and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else "")
+    more = f"and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
     return Drawn(
         runs[0].record.model.name,
         figure,
         by_layer,
         reading,
-        source,
+        replace(of_run(runs[0]), note=more),
         same(gather(Sources(sources.root, None, runs), EVIDENCE)),
     )
 

@@ -8,14 +8,15 @@ import pandas as pd
 from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
 from kvlab.atlas.analysis.gaussian_weights import kernel, merged_pairs
 from kvlab.atlas.claims.kernel import EVIDENCE, nearer
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import gaussian_kernel as figures
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, looked_at, merging_run
+from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 
 PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
 
@@ -28,14 +29,14 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     heads = readable_heads(run, spread_heads(run))
     points, some = merged_pairs(run, heads), looked_at(run, heads)
     if points.empty:
-        return Needs("Nothing was merged in this run's prefill.", compare_command(sources, METHODS, BUDGETS))
+        return Needs("Nothing was merged in this run's prefill.", comparison(sources, METHODS, BUDGETS))
     curves = kernel_curves(points)
     reading = f"{figures.read_kernel_curves(points)}{some} {evicted_as_well(run)}".strip()
     shown = figures.kernel_curves(points, curves, theme), reading
     on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points) + some
     return (
-        Drawn("by distance", shown[0], points, shown[1], origin(run)),
-        Drawn("in sigmas", on_one[0], points, on_one[1], origin(run), nearer(gather(sources, EVIDENCE, [run]))),
+        Drawn("by distance", shown[0], points, shown[1], of_run(run)),
+        Drawn("in sigmas", on_one[0], points, on_one[1], of_run(run), nearer(gather(sources, EVIDENCE, [run]))),
     )
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.atlas.analysis.pyramid import layer_budgets, spread_by_axis
 from kvlab.atlas.claims import pyramid as claims
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import pyramid as figures
+from kvlab.atlas.measurements import comparison
 from kvlab.atlas.one_head import recorded
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
 from kvlab.trace.reader import Run
 
@@ -23,11 +24,11 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     """Figure 2: slots by layer and KV head of the run in view, or of PyramidPool where none is."""
     run = sources.run_of(*PYRAMIDS) or sources.run
     if run is None or run.steps.empty:
-        return Needs("No run recorded its slots by layer and head.", compare_command(sources, PYRAMIDS[:1]))
+        return Needs("No run recorded its slots by layer and head.", comparison(sources, PYRAMIDS[:1]))
     step = _step(run, choice)
     frame = budgets_by_layer(run.steps, step)
     figure, reading = figures.three_axes(frame, theme), figures.read_three_axes(frame)
-    return (Drawn("axes", figure, frame, reading, origin(run), _two_axes(sources, run, step)),)
+    return (Drawn("axes", figure, frame, reading, of_run(run), _two_axes(sources, run, step)),)
 
 
 def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
@@ -50,7 +51,7 @@ def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     sinks = _sinks(run)
     figure, reading = figures.budgets_by_layer(frame, sinks, theme), figures.read_budgets_by_layer(frame)
     claim = claims.falls(gather(sources, claims.LINES, [run]))
-    return (Drawn("layers", figure, frame, reading, origin(run), claim),)
+    return (Drawn("layers", figure, frame, reading, of_run(run), claim),)
 
 
 def _sinks(run: Run) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kvlab.atlas.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
 from kvlab.atlas.exhibit import Choice, Drawn, Entry
-from kvlab.atlas.figures import kv_size as figures
+from kvlab.atlas.figures import cache_share as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
+from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
@@ -25,7 +26,7 @@ def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     """Figure 1 for models whose shapes are published, and for one of the reader's own."""
     tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
     frame = kv_sizes(PUBLISHED + _own(choice), tokens, batch, size)
-    origin = f"computed from published shapes · batch {batch} · {size} bytes a number"
+    origin = Provenance("computed from published shapes", (f"batch {batch}", f"{size} bytes a number"))
     figure, reading = figures.kv_sizes(frame, theme), figures.read_kv_sizes(frame)
     return (Drawn("sizes", figure, frame, reading, origin, _gpt_3()),)
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.tables import event_steps
 from kvlab.atlas.analysis.attended_distance import MOST_ROWS, attention_map, by_layer, layer_means
-from kvlab.atlas.analysis.pooling import MOST_SLOTS, spans
+from kvlab.atlas.analysis.pyramid import MOST_SLOTS, spans
 from kvlab.atlas.claims import pyramid as claims
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures import attended, pooling
+from kvlab.atlas.figures import attended, pyramid
+from kvlab.atlas.measurements import comparison
 from kvlab.atlas.one_head import head_of, recorded
 from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 MOST_FRAMES = 16
@@ -28,13 +31,13 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     """Figure 4: the span of the text each slot of one head stands for, as the steps go on."""
     run = _pooled(sources) or recorded(sources, *PYRAMIDS)
     if isinstance(run, Needs):
-        return Needs(run.sentence, compare_command(sources, MERGING))
+        return Needs(run.sentence, comparison(sources, MERGING))
     pooling_kind = run.record.hyper_parameters.get("pooling")
     if pooling_kind in claims.KEEPS_ONE:
         why = (
             f"This run's pooling ({pooling_kind}) keeps one token of each window and evicts the others: nothing merges."
         )
-        return Needs(why, compare_command(sources, MERGING))
+        return Needs(why, comparison(sources, MERGING))
     head = head_of(run, choice)
     window = run.record.hyper_parameters.get("window", 4)
     tables = {
@@ -43,9 +46,9 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     shown = {step: _most_pooled(table) for step, table in tables.items()}
     frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
     claim = claims.older(gather(sources, claims.WINDOWS, [run]))
-    reading = pooling.read_windows(tables, MOST_SLOTS, len(_every_step(head.lineage)))
-    figure = pooling.windows(shown, theme)
-    return (Drawn("windows", figure, frame, reading, origin(run), claim),)
+    reading = pyramid.read_windows(tables, MOST_SLOTS, len(_every_step(head.lineage)))
+    figure = pyramid.windows(shown, theme)
+    return (Drawn("windows", figure, frame, reading, of_run(run), claim),)
 
 
 def _pooled(sources: Sources) -> Run | None:
@@ -75,10 +78,10 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     """Figure 5: the attention map of one head, and the attended distance of every layer."""
     run = next((run for run in (sources.run, *sources.runs) if run is not None and run.has_arrays), None)
     if run is None:
-        return Needs("No run recorded its attention rows.", compare_command(sources, PYRAMIDS[:1]))
+        return Needs("No run recorded its attention rows.", comparison(sources, PYRAMIDS[:1]))
     rows, layers = attention_map(run, choice.layer, choice.head), layer_means(by_layer(run))
     flat = rows.rename(columns=str).reset_index()
-    where = f"{origin(run)} · the full cache's attention, kept beside"
+    where = replace(of_run(run), note="the full cache's attention, kept beside")
     return (
         Drawn("map", attended.attention_map(rows, theme), flat, attended.read_attention_map(rows), where),
         Drawn(

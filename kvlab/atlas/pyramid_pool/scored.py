@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from kvlab.atlas.analysis.evaluated_tasks import evaluated_tasks
 from kvlab.atlas.claims.contests import NOT_BEHIND, contest
-from kvlab.atlas.commands import eval_command
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs, Paper
 from kvlab.atlas.figures import tasks as task_figures
 from kvlab.atlas.papers import grey_table, paper_values
@@ -18,8 +16,10 @@ from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural, spoken
+from kvlab.requests.measurement import Evaluation, Measurement
+from kvlab.results.provenance import Provenance
 from kvlab.results.score_tables import FULL, PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets
-from kvlab.results.sources import Sources
+from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import Claim
 
 OURS: Paper = "pyramid-pool"
@@ -39,7 +39,7 @@ RIVALS = Experiment(
 
 
 def draw_option(
-    experiment: Experiment, option: str, title: str, judge: Callable[[pd.DataFrame, list[float], str], Claim]
+    experiment: Experiment, option: str, title: str, judge: Callable[[pd.DataFrame, list[float], Evaluation], Claim]
 ) -> Draw:
     """Score by the values of an option, a panel a budget; `judge` takes the rows, these budgets and what settles it."""
 
@@ -55,7 +55,7 @@ def draw_option(
     return draw
 
 
-def _best_wins(rows: pd.DataFrame, budgets: list[float], settle: str) -> Claim:
+def _best_wins(rows: pd.DataFrame, budgets: list[float], settle: Measurement | None) -> Claim:
     paper = "At small budgets best pooling beats mean and mean beats max; at large ones mean and best beat max."
     pairs = {budgets[0]: (("best", "mean"), ("mean", "max")), budgets[-1]: (("mean", "max"), ("best", "max"))}
     if len(pairs) < 2:
@@ -76,7 +76,7 @@ def _listed(gaps: dict[str, Interval | None]) -> str:
     return ", ".join(f"{name} {gap_words(one)}" for name, one in gaps.items())
 
 
-def _steeper_is_worse(rows: pd.DataFrame, budgets: list[float], settle: str) -> Claim:
+def _steeper_is_worse(rows: pd.DataFrame, budgets: list[float], settle: Measurement | None) -> Claim:
     paper = "Scores generally fall as the pyramid gets steeper (ratio 1 to 8), but by an acceptable amount."
     flat, *steeper = (f"{OURS}:beta={ratio}:pooling=best" for ratio in (1, 2, 4, 8))
     gaps = {f"1 minus {ratio}": gap(rows, flat, arm) for ratio, arm in zip((2, 4, 8), steeper, strict=True)}
@@ -96,7 +96,7 @@ def draw_budgets(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     return (Drawn("budget", figure, table, reading, BUDGETS.origin(sources), claim),)
 
 
-def _more_is_better(rows: pd.DataFrame, settle: str) -> Claim:
+def _more_is_better(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
     paper = "A larger budget improves every dataset."
     ours = rows[(rows["method"] == OURS) & rows["metric"].map(higher_is_better)]
     budgets = sorted(ours["budget"].unique())
@@ -117,10 +117,10 @@ def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     """Table 1: the tasks that were evaluated, their metrics and lengths; in grey the paper's."""
     rows = sources.evaluations
     if rows.empty:
-        command = eval_command(sources, "tasks", tasks="all", methods=OURS, budgets="0.2", samples=4)
-        return Needs("No evaluation was found.", command)
+        everything = Evaluation(("all",), (OURS,), (0.2,), 4, sources.root / EVAL_FOLDER / "tasks")
+        return Needs("No evaluation was found.", everything)
     frame = _with_intervals(evaluated_tasks(rows), rows)
-    origin = f"evaluation {', '.join(sorted(rows['name'].unique()))}"
+    origin = Provenance(f"evaluation {', '.join(sorted(rows['name'].unique()))}")
     figure, reading = task_figures.task_lengths(frame, theme), task_figures.read_task_lengths(frame)
     return (Drawn("tasks", figure, frame, reading, origin, _like_the_papers(frame), _paper_tasks()),)
 
@@ -174,7 +174,7 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     return (Drawn("scores", figure, table, reading, where, claim, grey, further),)
 
 
-def _competes(rows: pd.DataFrame, settle: str) -> Claim:
+def _competes(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
     paper = (
         "Competitive with StreamingLLM and H2O. (Its own table has it behind both on Musique, Multi-News, TREC and "
         "TriviaQA.)"
@@ -191,3 +191,11 @@ DRAWINGS = {
     "tab-1": draw_tasks,
     "tab-2": draw_rivals,
 }
+
+
+def evaluated_tasks(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row a task of evaluation rows: metric, prompts, and shortest, mean and longest prompt in tokens."""
+    prompts = rows.drop_duplicates(["task", "difficulty", "content", "length", "depth", "index", "seed"])
+    groups = prompts.groupby("task", sort=False)
+    table = groups["prompt_tokens"].agg(prompts="size", shortest="min", mean="mean", longest="max")
+    return table.assign(metric=groups["metric"].first()).reset_index()

@@ -8,13 +8,14 @@ from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
 from kvlab.atlas.analysis.regions import regions_over_steps, slots_by_step
 from kvlab.atlas.claims import zsmerge as claims
-from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import fates, regions
+from kvlab.atlas.measurements import comparison
 from kvlab.atlas.one_head import head_of, recorded
 from kvlab.figures.base.palette import Theme
-from kvlab.results.sources import Sources, origin
+from kvlab.results.provenance import joined, of_run
+from kvlab.results.sources import Sources
 from kvlab.trace.reader import Run
 
 TOKEN_BLOCKS = 192
@@ -32,7 +33,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     evicting, trained, merging = (recorded(sources, *names) for names in (claims.EVICTING, ("less",), ("zsmerge",)))
     if isinstance(evicting, Needs) or isinstance(merging, Needs):
         why = "A comparison of an evicting method with ZSMerge is needed."
-        return Needs(why, compare_command(sources, ("h2o", "less", "zsmerge")))
+        return Needs(why, comparison(sources, ("h2o", "less", "zsmerge")))
     runs = [run for run in (evicting, trained, merging) if isinstance(run, Run)]
     lineages = {name: head_of(run, choice).lineage for name, run in zip(unique_labels(runs), runs, strict=True)}
     mosaics = {name: mosaic(lineage, TOKEN_BLOCKS) for name, lineage in lineages.items()}
@@ -40,7 +41,7 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
     reading = f"{fates.read_fates(mosaics, counts)} {PANELS if len(runs) == 3 else WITHOUT_B}"
-    where = "; ".join(origin(run) for run in runs)
+    where = joined(*map(of_run, runs))
     pair = [evicting, merging]
     claim = claims.closer(gather(sources, claims.DRIFT, pair), *(run.record.label for run in pair))
     return (Drawn("strategies", fates.fates(mosaics, theme), frame, reading, where, claim),)
@@ -53,7 +54,7 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         return run
     head = head_of(run, choice)
     slots, counts = slots_by_step(head.lineage, choice.step), regions_over_steps(head.lineage)
-    where = origin(run)
+    where = of_run(run)
     return (
         Drawn(
             "contents",

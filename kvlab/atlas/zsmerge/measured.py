@@ -12,6 +12,7 @@ from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table
 from kvlab.figures import scores, throughput
 from kvlab.figures.base.palette import Theme
+from kvlab.requests.measurement import Measurement
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
@@ -94,7 +95,7 @@ def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     )
 
 
-def _above(rows: pd.DataFrame, settle: str) -> Claim:
+def _above(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
     paper = "ZSMerge scores above H2O at every budget, most so at the smallest (5 %)."
     budgets = sorted(rows.loc[rows["method"] == "zsmerge", "budget"].unique())
     gaps = {budget: gap(rows, "zsmerge", "h2o", budget) for budget in budgets}

@@ -10,7 +10,7 @@ import torch
 from kvlab.bench.bench import Bench, loads
 from kvlab.bench.cache_bytes import block_bytes, check_books, tensor_bytes
 from kvlab.bench.competitors import Contender, SlotContender
-from kvlab.bench.device_memory import give_back, is_out_of_memory
+from kvlab.bench.device_memory import is_out_of_memory, release_memory
 from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
@@ -86,7 +86,7 @@ def _compressed(cache: CompressedCache, tokens: int) -> dict[str, float | None]:
 
 
 def _start_counting(device: torch.device) -> int:
-    give_back(device)
+    release_memory(device)
     if device.type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats(device)

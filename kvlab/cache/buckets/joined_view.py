@@ -1,7 +1,7 @@
-"""Several tables and the passes over them as one, whose keys and values stay where they are until somebody looks.
+"""Several tables and their passes viewed as one; keys and values are joined only on access.
 
-Slots keep their places in their own table and short heads get invalid ones behind. Joined keys and values are a padded
-copy of the layer; what is asked of them slot by slot is asked of each table, and only the answers are joined.
+Slots keep their place in their own table, and short heads are padded with invalid slots. Joined keys and values are a
+padded copy of the layer, so per-slot questions are answered table by table and only the results are joined.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ NONE_YET = cast(Tensor, None)
 
 
 class JoinedSlots(Slots):
-    """Slots (B, H, S) of several tables: the metadata joined; keys and values too once somebody asks for them whole."""
+    """Slots (B, H, S) of several tables: metadata joined at once, keys and values on first access."""
 
     streams: Streams
     parts: Sequence[Slots] = ()
 
     @classmethod
     def of(cls, streams: Streams, parts: Sequence[Slots]) -> JoinedSlots:
-        """The slots of all tables, in the order of the buckets of `streams`."""
+        """Join the slots of all tables, in the order of the buckets of `streams`."""
         names = [one.name for one in fields(Slots) if one.name not in STATES]
         columns = {name: streams.join_padded([getattr(part, name) for part in parts]) for name in names}
         made = cls(keys=NONE_YET, values=NONE_YET, **columns)
@@ -45,27 +45,27 @@ class JoinedSlots(Slots):
 
 
 class JoinedPass(PassSeen):
-    """The passes over several tables as one; its keys are joined once somebody asks for them whole."""
+    """Passes over several tables as one; keys are joined on first access."""
 
     slots: JoinedSlots
     parts: Sequence[PassSeen] = ()
 
     @classmethod
     def of(cls, slots: JoinedSlots, parts: Sequence[PassSeen], **whole: Any) -> JoinedPass:
-        """What `parts` attended to; `whole` is what differs from the first of them beside the keys."""
+        """Join passes; `whole` overrides fields of the first one other than its keys."""
         common = {one.name: getattr(parts[0], one.name) for one in fields(PassSeen) if one.init and one.name != "key"}
         made = cls(**common | whole, key=NONE_YET)
         made.slots, made.parts = slots, parts
         return made
 
     def with_state(self, state: Any) -> JoinedPass:
-        """The same with another state beside the slots."""
+        """Copy with another low-rank state."""
         made = object.__new__(JoinedPass)
         vars(made).update(vars(self) | {"low_rank": state})
         return made
 
     def logits_at_slots(self, slots: Slots) -> Tensor:
-        """As the pass's over one table; asked of each table by its own queries."""
+        """As for a single table; computed per table with its own queries."""
         if not isinstance(slots, JoinedSlots) or not slots.parts or not self.parts:
             return super().logits_at_slots(slots)
         pairs = zip(self.parts, slots.parts, strict=True)
@@ -77,10 +77,10 @@ class JoinedPass(PassSeen):
         return self.slots.keys if value is None and name == "key" else value
 
 
-def each_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Tensor:
-    """(B, H, ...) what `work` makes of the slots (N, W, S, ...), table by table where they lie in several.
+def per_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Tensor:
+    """Apply `work` to slots (N, W, S, ...) of each table and join the results, (B, H, ...).
 
-    It is also given the heads' parts of `beside` (B, H, ...), which are as long as the longest table.
+    `work` also gets the parts of `beside` (B, H, ...), which are as long as the longest table.
     """
     if not isinstance(slots, JoinedSlots) or not slots.parts:
         return work(slots, *beside)
@@ -89,10 +89,10 @@ def each_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Te
 
 
 def states_at(slots: Slots, name: str, index: Tensor) -> Tensor:
-    """(B, H, E, d): the `keys` or `values` of slots `index` (B, H, E)."""
-    return each_table(slots, lambda part, where: at(getattr(part, name), where), index)
+    """`keys` or `values` (B, H, E, d) at slots `index` (B, H, E)."""
+    return per_table(slots, lambda part, where: at(getattr(part, name), where), index)
 
 
 def measured(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) -> Tensor:
-    """(B, H, S): what `measure` makes of each slot's key or value, from `keys` or `values` (N, W, S, d)."""
-    return each_table(slots, lambda part: measure(getattr(part, name)))
+    """Apply `measure` to each slot's key or value, `keys` or `values` (N, W, S, d); returns (B, H, S)."""
+    return per_table(slots, lambda part: measure(getattr(part, name)))

@@ -1,7 +1,6 @@
-"""A layer in several tables, as whoever watches it sees it: one table (B, H, S), one pass, one plan.
+"""A layer with several tables presented to observers as one table (B, H, S), one pass, one plan.
 
-Only the last query of such a pass may be asked again (`joined`). Watchers that merely count are given validity and
-nothing to look at.
+Only the last query of such a pass can be evaluated again (`joined_view`). Counting observers get validity only.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Seen, Slots, View
 
 
-def whole_pass(
-    streams: Streams, seen: Sequence[PassSeen], slots: Sequence[Slots], query: Tensor, closely: bool
+def join_passes(
+    streams: Streams, seen: Sequence[PassSeen], slots: Sequence[Slots], query: Tensor, reads_slots: bool
 ) -> tuple[Slots, PassSeen]:
-    """The tables a pass attended to as one, and the pass."""
+    """Join the tables of a pass and the pass itself."""
     if streams.whole:
         return slots[0], seen[0]
     common: dict[str, Any] = {
@@ -39,17 +38,17 @@ def whole_pass(
         "_last_logits": None,
         "_last_mass": None,
     }
-    if closely:
+    if reads_slots:
         table = JoinedSlots.of(streams, slots)
         return table, JoinedPass.of(table, seen, **common, bias=table.bias())
     nothing = _nothing(streams, query)
     return nothing, replace(seen[0], **common, key=nothing.keys, bias=nothing.bias())
 
 
-def whole_decision(
-    streams: Streams, seen: PassSeen, views: Sequence[View], decisions: Sequence[Decision | None], closely: bool
+def join_decisions(
+    streams: Streams, seen: PassSeen, views: Sequence[View], decisions: Sequence[Decision | None], reads_slots: bool
 ) -> Decision:
-    """The decisions of all buckets as one; None where a bucket had nothing to decide."""
+    """Join the decisions of all buckets; None for a bucket without one."""
     made = [
         Decision(view, Plan(view.slots.valid), view.slots, view.slots) if decision is None else decision
         for view, decision in zip(views, decisions, strict=True)
@@ -60,7 +59,7 @@ def whole_decision(
     plan = join([decision.plan for decision in made])
     before: Slots
     after: Slots
-    if closely:
+    if reads_slots:
         before, after = (JoinedSlots.of(streams, [getattr(one, name) for one in made]) for name in ("before", "after"))
     else:
         nothing = _nothing(streams, seen.query)
@@ -85,13 +84,13 @@ def _beside_state(seen: PassSeen, state: LowRankState | None) -> PassSeen:
 
 
 def _whole_state(streams: Streams, seen: Sequence[Seen]) -> LowRankState | None:
-    """What the heads keep beside their slots, as it is now."""
+    """Joined low-rank states of all heads."""
     states = [part.low_rank for part in seen if isinstance(part, PassSeen) and part.low_rank is not None]
     return replace(states[0], noted=streams.join_padded([state.noted for state in states])) if states else None
 
 
 def _whole_sinks(streams: Streams, seen: Sequence[PassSeen]) -> Tensor | None:
-    """(B, H, G) logits of learned sinks."""
+    """Learned-sink logits (B, H, G)."""
     parts = [part.sinks for part in seen if part.sinks is not None]
     return streams.join(parts) if parts else None
 
@@ -103,7 +102,7 @@ def _of_rows(streams: Streams, parts: Sequence[Tensor]) -> Tensor:
 
 
 def _nothing(streams: Streams, like: Tensor) -> Slots:
-    """A table of no slots: (B, H, 0, 1)."""
+    """An empty table (B, H, 0, 1)."""
     none = like.new_empty(streams.batch, streams.heads, 0, 1)
     numbers, no = none[..., 0].float(), torch.zeros_like(none[..., 0], dtype=torch.bool)
     return Slots(none, none, numbers.int(), numbers, numbers, numbers, no)

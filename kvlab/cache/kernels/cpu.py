@@ -1,4 +1,4 @@
-"""Who takes a decision whole on a CPU: a compiled walk over the slots where `numba` is installed, else plain torch."""
+"""In-place decision kernels on a CPU: compiled if `numba` is installed, else plain torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kvlab.cache.kernels import torch_inplace
 from kvlab.methods.core.in_place import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, InPlace
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.slot_columns import lengths_pay
+from kvlab.methods.core.slot_columns import stores_key_lengths
 
 Decide = Callable[[Work], None]
 
@@ -27,23 +27,23 @@ log = logging.getLogger(__name__)
 _recorded = ContextVar("_recorded", default=False)
 
 
-def host_kernel() -> Decide:
-    """What decides on a CPU."""
+def cpu_kernel() -> Decide:
+    """The in-place decision kernel of this CPU."""
     module = compiled()
     return torch_inplace.decide if module is None else module.decide  # type: ignore[no-any-return]
 
 
-def on_host(kernel: Decide | None) -> bool:
-    """Whether `kernel` is one for a CPU."""
+def is_cpu_kernel(kernel: Decide | None) -> bool:
+    """Whether `kernel` is a CPU kernel."""
     if kernel is torch_inplace.decide or kernel is None:
         return kernel is not None
-    module = compiled() if compiled.cache_info().currsize else None  # never loaded only to be asked
+    module = compiled() if compiled.cache_info().currsize else None  # do not load it only for this check
     return module is not None and kernel is module.decide
 
 
 @contextmanager
 def recorded() -> Iterator[None]:
-    """For who records torch's operations: nothing is done beside them for a while."""
+    """Disable kernels that bypass torch while torch's operations are being recorded."""
     token = _recorded.set(True)
     try:
         yield
@@ -51,39 +51,39 @@ def recorded() -> Iterator[None]:
         _recorded.reset(token)
 
 
-def is_recorded() -> bool:
-    """Whether somebody records torch's operations."""
+def is_recording() -> bool:
+    """Whether torch's operations are being recorded."""
     return _recorded.get()
 
 
 def takes(kernel: Decide, decision: InPlace) -> bool:
-    """Whether a kernel for a CPU implements the decision."""
+    """Whether a CPU kernel supports the decision."""
     return decision.plain_torch or kernel is not torch_inplace.decide
 
 
 @lru_cache
 def compiled() -> ModuleType | None:
-    """`kvlab.cache.kernels.numba_inplace`, or None where numba is not installed or cannot work here."""
+    """`kvlab.cache.kernels.numba_inplace`, or None if numba is missing or does not work here."""
     if find_spec("numba") is None:
         return None
     try:
         module = import_module("kvlab.cache.kernels.numba_inplace")
         module.decide(_smallest(SIMILAR, torch.zeros(1, 2, 2, 2)))
     except Exception as error:
-        said = next(iter(str(error).splitlines()), "")
+        message = next(iter(str(error).splitlines()), "")
         log.warning(
-            "Decisions cannot be compiled for this CPU, so plain torch makes them: %s: %s. %s=off keeps it from being "
-            "tried.",
-            *(type(error).__name__, said.rstrip("."), SWITCH),
+            "Decision kernels cannot be compiled for this CPU, so plain torch is used: %s: %s. Set %s=off to skip the "
+            "attempt.",
+            *(type(error).__name__, message.rstrip("."), SWITCH),
         )
         return None
     return module
 
 
-def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
-    """Compile what `pipeline` will need, so that no decode step waits for it.
+def precompile(pipeline: Pipeline, dtype: torch.dtype) -> None:
+    """Compile the kernels `pipeline` needs, so that no decode step waits for it.
 
-    A few seconds the first time on a machine, and half a second, for an import, in a process that finds it done.
+    Takes a few seconds the first time on a machine, and half a second for an import afterwards.
     """
     if pipeline.in_place is not None and dtype == torch.float32:
         _make_ready(pipeline.in_place.kind)
@@ -92,13 +92,13 @@ def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
 @lru_cache
 def _make_ready(kind: int) -> None:
     if (module := compiled()) is not None:
-        shared = module.SLOTS_EACH * torch.get_num_threads() // 2  # slots of two heads that several threads walk over
+        shared = module.SLOTS_EACH * torch.get_num_threads() // 2  # enough slots for several threads
         for slots in (2, shared):
             module.ready(_smallest(kind, torch.zeros(1, 2, slots, 2)))
 
 
 def _smallest(kind: int, keys: torch.Tensor) -> Work:
-    """A decision about two heads of slots of zeros (1, 2, S, d), in the types that short texts have."""
+    """A minimal decision about two heads of zero slots (1, 2, S, d), in the dtypes of short texts."""
 
     def column(dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.zeros(keys.shape[:3], dtype=dtype)
@@ -116,8 +116,8 @@ def _smallest(kind: int, keys: torch.Tensor) -> Work:
     return Work(
         kind=kind, keys=keys, values=keys.clone(), position=torch.arange(keys.shape[2]).to(torch.int16).repeat(1, 2, 1),
         mass=column(), tokens_seen=one[0, :1] * keys.shape[2], recent=one, sinks=one[..., None] * 0,
-        dropped=torch.zeros(1, 2),
+        evicted_votes=torch.zeros(1, 2),
         votes=None if kind in LEAVE_NO_TRACE else column(torch.int16) + 1,
-        lengths=column() if lengths_pay(keys, keys) else None,
+        lengths=column() if stores_key_lengths(keys, keys) else None,
         **own[kind],
     )  # fmt: skip

@@ -1,12 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""One decision of a table compiled for a CPU, all in place: a walk over slots which `decision_torch` makes in steps.
+"""In-place decision kernels compiled with numba: one loop over slots instead of many torch operations.
 
-In plain torch a merge takes a product over all keys, its division, two searches and a dozen small operations. Here one
-walk finds what leaves and, for the next step, what may leave then: attention, which reads all keys anyway, is given
-that slot's key along with the query, so that its nearest slot is known without reading them again. Where the guess is
-wrong they are read. Running averages stay torch's, whose logarithms are faster. The formulas are the pipeline's own.
+One loop finds the slot to evict and predicts the next victim: attention, which reads all keys anyway, also multiplies
+with that slot's key, so that its nearest slot is known without reading the keys again. If the prediction is wrong the
+keys are read. Running averages stay in torch, whose logarithms are faster. Formulas are those of the pipeline.
 
-Importing this module needs the package `numba` (extra `cpu`), which keeps what it compiled beside the source or in the
+Importing this module needs the package `numba` (extra `cpu`), which caches compiled code next to the source or in the
 user's cache folder.
 """
 
@@ -32,9 +31,9 @@ MOST_COUNTED = 2**20  # queries
 
 
 def decide(work: Work) -> None:
-    """Do `work` on contiguous tensors; what it changes is changed in place.
+    """Carry out `work` in place on contiguous tensors.
 
-    Another type than float32 is plain torch's, which knows `NEAREST` and `SIMILAR` alone.
+    dtypes other than float32 use plain torch, which supports `NEAREST` and `SIMILAR` only.
     """
     if work.keys.dtype != torch.float32:
         torch_inplace.decide(work)
@@ -44,12 +43,12 @@ def decide(work: Work) -> None:
         assert work.score is not None
         (work.score if work.decay == 1.0 else work.score.mul_(work.decay)).add_(work.mass)
     now, heads = work.tokens_seen.numpy(), work.position.shape[1]
-    # Nothing is never None: each type of what is given is compiled anew.
+    # An empty array instead of None: numba compiles separate code per argument type.
     lengths, products = rows.get("lengths"), work.products
     if lengths is None:
         lengths = np.empty((len(rows["position"]), 0), np.float32)
     common = (
-        rows["keys"], rows["values"], rows["position"], rows.get("votes"), rows["dropped"],
+        rows["keys"], rows["values"], rows["position"], rows.get("votes"), rows["evicted_votes"],
         now, rows["recent"], rows["sinks"], heads, rows["left"], rows["merged"], lengths,
     )  # fmt: skip
     beside = rows["beside"] if products is None else products.numpy().reshape(rows["position"].shape)
@@ -62,7 +61,7 @@ def decide(work: Work) -> None:
         _evict(*common, rows["score"])
         if work.absorb is not None:
             gone = (work.flat[name].index_select(0, work.pair[1]) for name in ("keys", "values"))
-            work.absorb(*(states.view(*work.dropped.shape, 1, -1) for states in gone))
+            work.absorb(*(states.view(*work.evicted_votes.shape, 1, -1) for states in gone))
     elif work.kind == POOL:
         _pool(*common, rows["score"], rows["covers"], rows["generation"])
     elif work.kind == SPREAD:
@@ -76,12 +75,12 @@ def decide(work: Work) -> None:
 
 
 def ready(work: Work) -> None:
-    """Compile what a decision like `work` needs, and what puts new tokens where slots have left; `work` is done."""
+    """Compile the kernels for a decision like `work` and for the refill that follows; carries out `work`."""
     decide(work)
     position, votes = work.counted
     counts(position, position if votes is None else votes, votes is None, work.joined.numpy())
     flat = {name: column.numpy() for name, column in work.flat.items()}
-    new, place = np.zeros((work.dropped.numel(), 2), np.float32), work.tokens_seen.numpy()
+    new, place = np.zeros((work.evicted_votes.numel(), 2), np.float32), work.tokens_seen.numpy()
     states, heads = (flat["keys"], flat["values"], flat["position"]), np.arange(len(new))
     lengths = flat["lengths"] if "lengths" in flat else np.empty(0, np.float32)
     fill(*states, lengths, work.pair[1].numpy(), new, new, place, len(new), heads)
@@ -89,9 +88,9 @@ def ready(work: Work) -> None:
 
 @alone
 def fill(keys, values, position, lengths, free, new_keys, new_values, places, heads, numbers):
-    """New tokens over the slots `free` (R,) of all (R * S[, d]), of heads that are `numbers` (R,) among the layer's.
+    """Write new tokens to the slots `free` (R,) of all (R * S[, d]); `numbers` (R,) index the layer's heads.
 
-    Of these are keys and values (B * H, d), and `places` of each row (B,), which has so many `heads`.
+    New keys and values are (B * H, d), `places` are positions per row (B,), `heads` is their number per row.
     """
     for r in range(len(free)):
         slot, head = free[r], numbers[r]
@@ -102,43 +101,43 @@ def fill(keys, values, position, lengths, free, new_keys, new_values, places, he
 
 @alone
 def counts(position, votes, one_each, merged):
-    """(3, R) float32: which heads have merged, the valid slots of each (R, S), and the most votes of one of them."""
-    told = np.zeros((3, len(position)), dtype=np.float32)
+    """Counts (3, R) float32: merged heads, valid slots of each (R, S), most votes of a slot."""
+    counted = np.zeros((3, len(position)), dtype=np.float32)
     for r in range(len(position)):
         live, most = 0, 0
         for s in range(position.shape[1]):
             if position[r, s] >= 0:
                 live += 1
                 most = max(most, 1 if one_each else votes[r, s])
-        told[0, r], told[1, r], told[2, r] = merged[r], live, most
-    return told
+        counted[0, r], counted[1, r], counted[2, r] = merged[r], live, most
+    return counted
 
 
 @lru_cache
 def _lacking(alpha: float) -> np.ndarray:
-    """(N,) float32: what an average over 0, 1, .. queries lacks, up to where that is nothing."""
+    """Missing mass (N,) float32 of an average over 0, 1, .. queries, up to where it is negligible."""
     enough = math.ceil(math.log(NEGLIGIBLE) / math.log(alpha)) if alpha > 0 else 1
     return missing(torch.arange(min(enough, MOST_COUNTED) + 1), alpha).numpy()
 
 
 @part
 def _number(rated):
-    """`rated`, or 0 for what is no number."""
+    """Replace NaN by 0."""
     return np.float32(0) if rated != rated else rated
 
 
 @part
 def _leaving(rating, position, newest, oldest, residual):
-    """The slot of one head that may leave and has the lowest rating (S,), of equals the first.
+    """Victim of one head: the evictable slot with the lowest rating (S,), the first on ties.
 
-    And the one that may be it next time, when one more token is no longer among the newest.
+    Also returns the likely next victim, when one more token has left the recent window.
     """
     found, lowest, second, higher = -1, np.float32(np.inf), -1, np.float32(np.inf)
     for s in range(len(position)):
         rated = _number(np.float32(rating[s]))
         if found >= 0 and second >= 0 and rated >= lowest and rated >= higher:
-            continue  # most are: a branch that a processor foresees
-        # What is not valid stands before all sinks.
+            continue  # most slots: a predictable branch
+        # Invalid slots have positions below all sinks.
         if position[s] < oldest or position[s] > newest or (residual is not None and residual[s]):
             continue
         if position[s] < newest and (found < 0 or rated < lowest):
@@ -165,9 +164,9 @@ def _length(key):
 
 @part
 def _most_alike(keys, lengths, position, source, brought, products, scale):
-    """(slot, cosine) of the valid slot (S,) whose key (S, d) is most similar to that of `source`; of equals the first.
+    """(slot, cosine) of the valid slot whose key (S, d) is most similar to that of `source`; the first on ties.
 
-    Where they were `brought`, `products` (S,) of that key and all others, `scale` times too small, are not made again.
+    If `brought`, `products` (S,) with all keys, `scale` times too small, are used instead of computing them.
     """
     found, highest, key, held = source, np.float32(-np.inf), keys[source], len(lengths) > 0
     for s in range(len(position)):
@@ -182,7 +181,7 @@ def _most_alike(keys, lengths, position, source, brought, products, scale):
 
 @part
 def _merge(keys, values, lengths, target, source, share):
-    """`source` has `share` of what `target` becomes: key and value (S, d), and how long the key is."""
+    """Merge `source` into `target` with weight `share`: key and value (S, d), and the key length."""
     for states in (keys, values):
         own, given = states[target], states[source]
         for d in range(len(own)):
@@ -192,20 +191,20 @@ def _merge(keys, values, lengths, target, source, share):
 
 
 @alone
-def _evict(keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score):
+def _evict(keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths, score):
     slots = position.shape[1]
     for r in range(len(position)):
         source, _ = _leaving(score[r], position[r], now[r // heads] - recent[r], sinks[r], None)
         position[r, source] = FREE
         left[r] = r * slots + source
-        dropped[r] += 1 if votes is None else votes[r, source]
+        evicted_votes[r] += 1 if votes is None else votes[r, source]
 
 
 @part
 def _cheapest_pair(position, covers, place, now, newest, oldest):
-    """The older and the younger of two neighbours in the text that stand for the fewest tokens for their age.
+    """The older and younger of two adjacent slots in the text that cover the fewest tokens for their age.
 
-    Of those that may leave, which must be two. `place` is room for a slot at each place of the text.
+    At least two slots must be evictable. `place` is scratch space with one entry per position.
     """
     place[oldest:newest] = FREE
     for s in range(len(position)):
@@ -226,25 +225,26 @@ def _cheapest_pair(position, covers, place, now, newest, oldest):
 
 @alone
 def _pool(
-    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score, covers, generation
+    keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths,
+    score, covers, generation,
 ):  # fmt: skip
     slots, place = position.shape[1], np.empty(now.max() + 1, np.int32)
     for r in range(len(position)):
         seen, time = position[r], now[r // heads]
         older, younger = _cheapest_pair(seen, covers[r], place, time, time - recent[r], sinks[r])
         stays, source = older, younger
-        if _number(score[r, older]) < _number(score[r, younger]):  # of equals the older one stays
+        if _number(score[r, older]) < _number(score[r, younger]):  # the older one stays on ties
             stays, source = younger, older
         covers[r, stays] += covers[r, source]
         generation[r, stays] = max(generation[r, stays], generation[r, source]) + 1
         seen[source] = FREE
         left[r] = r * slots + source
-        dropped[r] += 1
+        evicted_votes[r] += 1
 
 
 @part
 def _uniform(state, mix_1, mix_2):
-    """A number in [0, 1) from a state of SplitMix64; shifts do not copy the sign."""
+    """A number in [0, 1) from a SplitMix64 state; masks make the shifts logical."""
     state = (state ^ ((state >> 30) & ((1 << 34) - 1))) * mix_1
     state = (state ^ ((state >> 27) & ((1 << 37) - 1))) * mix_2
     state = state ^ ((state >> 31) & ((1 << 33) - 1))
@@ -253,7 +253,7 @@ def _uniform(state, mix_1, mix_2):
 
 @part
 def _chance(score, position, began, reach, source):
-    """Attention of the slot that leaves over the mean of the next `reach` tokens', between 0 and 1."""
+    """Attention of the victim over the mean of the next `reach` tokens, clamped to [0, 1]."""
     around = 0.0
     for s in range(len(position)):
         if position[s] > began and position[s] - began <= reach and score[s] > 0:
@@ -264,13 +264,13 @@ def _chance(score, position, began, reach, source):
 
 @alone
 def _spread(
-    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
+    keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths,
     score, reach, drawn, stream, mix_0, mix_1, mix_2,
 ):  # fmt: skip
     slots = position.shape[1]
     for r in range(len(position)):
         seen = position[r]
-        source, _ = _leaving(seen, seen, now[r // heads] - recent[r], sinks[r], None)  # the oldest goes
+        source, _ = _leaving(seen, seen, now[r // heads] - recent[r], sinks[r], None)  # the oldest is evicted
         began = np.int64(seen[source])
         chance = _chance(score[r], seen, began, reach, source)
         if drawn:
@@ -278,8 +278,8 @@ def _spread(
             chance = np.float32(1) if _uniform(state, mix_1, mix_2) < chance else np.float32(0)
         seen[source] = FREE
         left[r], merged[r] = r * slots + source, chance > 0
-        if not merged[r]:  # nobody takes where nothing is given
-            dropped[r] += votes[r, source]
+        if not merged[r]:  # nothing is given away
+            evicted_votes[r] += votes[r, source]
             continue
         weight = chance / np.float32(reach)
         for s in range(slots):
@@ -292,7 +292,7 @@ def _spread(
 
 @Walk
 def _similar(
-    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
+    keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths,
     guess, brought, products, scale, score, threshold, least,
 ):  # fmt: skip
     slots = position.shape[1]
@@ -310,12 +310,13 @@ def _similar(
             votes[r, target] += votes[r, source]
             _merge(keys[r], values[r], own, target, source, 1 / (1 + math.exp(1 - like)))
         else:
-            dropped[r] += votes[r, source]
+            evicted_votes[r] += votes[r, source]
 
 
 @Walk
 def _residual(
-    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score, residual, sums
+    keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths,
+    score, residual, sums,
 ):  # fmt: skip
     slots = position.shape[1]
     for r in prange(len(position)):
@@ -336,7 +337,7 @@ def _residual(
             share = votes[r, source] / votes[r, target]
             _merge(keys[r], values[r], lengths[r], target, source, share)
         else:
-            dropped[r] += votes[r, source]
+            evicted_votes[r] += votes[r, source]
 
 
 @part
@@ -346,7 +347,7 @@ def _finite(logit):
 
 @Walk
 def _near(
-    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
+    keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths,
     guess, brought, products, scale, score, log_mass, average, asked, lacking, least, bias,
 ):  # fmt: skip
     slots, most = position.shape[1], len(lacking) - 1
@@ -363,7 +364,7 @@ def _near(
         target, like = _most_alike(keys[r], own, seen, source, right, products[r], scale)
         guess[r], left[r], merged[r] = r * slots + then, r * slots + source, like >= least
         if not merged[r]:
-            dropped[r] += votes[r, source]
+            evicted_votes[r] += votes[r, source]
             continue
         given, taking = _finite(rating[source]), _finite(rating[target])
         share = 1 / (1 + math.exp(taking - given))

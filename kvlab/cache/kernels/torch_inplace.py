@@ -1,8 +1,8 @@
-"""One decision of a table in plain torch, all in place: what `decision_kernel` does on a GPU, in the fewest operations.
+"""In-place decision in plain torch for CPUs, in as few operations as possible.
 
-For a CPU, where a decision of the pipeline takes longer to put together than to work out. The formulas are the
-pipeline's own; only slots, plans and edges are left out. All heads of all rows are one list, and a slot is named by its
-place among the slots of all of them, so that every column is read and written as one row of numbers.
+On a CPU the pipeline spends more time on overhead than on arithmetic. Formulas are those of the pipeline, without
+slots, plans and edges. All heads of all rows form one list with global slot indices, so that every column is read and
+written as one flat array.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.decision_formulas import join_one, judge_one, stays
+from kvlab.methods.core.decision_formulas import judge_token, merge_pair, stays
 from kvlab.methods.core.in_place import SIMILAR
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.log_averages import missing, note_average
-from kvlab.methods.core.slot_columns import key_lengths, looked, there
+from kvlab.methods.core.slot_columns import is_valid, key_lengths, queries_seen
 
 
 def decide(work: Work) -> None:
-    """Do `work`, of kind `NEAREST` or `SIMILAR`, on contiguous tensors; what it changes is changed in place."""
+    """Carry out `work`, of kind `NEAREST` or `SIMILAR`, in place on contiguous tensors."""
     flat, (both, source, target) = work.flat, work.pair
     rating, log_mass, lacking = _rated(work)
     _leave(work, rating)
     key = flat["keys"].index_select(0, source)  # (B * H, d)
     likeness = _nearest(work, key)
-    votes = flat["votes"].index_select(0, both)  # of those that leave, then of their nearest ones
+    votes = flat["votes"].index_select(0, both)  # of the victims, then of their nearest slots
     lost, own_votes = votes.chunk(2)
     new: dict[str, Tensor] = {}
     if work.kind == SIMILAR:
@@ -33,11 +33,11 @@ def decide(work: Work) -> None:
     else:
         assert log_mass is not None and lacking is not None
         merges = likeness >= work.least
-        joined = join_one(log_mass.take(both), rating.take(both), votes, lacking.take(target), work.bias)
+        joined = merge_pair(log_mass.take(both), rating.take(both), votes, lacking.take(target), work.bias)
         share, new["votes"], new["average"] = joined.share, joined.votes, joined.average
         new["log_mass"], new["score"] = joined.log_mass, joined.score
 
-    # What does not merge goes into itself as it leaves, which harms nobody.
+    # A victim that does not merge is written to itself, which has no effect since it becomes invalid.
     into, work.left, work.merged = torch.where(merges, target, source), source, merges
     weight, values, keys = share[:, None], flat["values"], flat["keys"]
     value, own = values.index_select(0, both).chunk(2)
@@ -49,18 +49,18 @@ def decide(work: Work) -> None:
         if name in flat:
             column = flat[name]
             column.index_copy_(0, into, numbers if numbers.dtype == column.dtype else numbers.to(column.dtype))
-    work.dropped.view(-1).add_(torch.where(merges, work.none, lost))
+    work.evicted_votes.view(-1).add_(torch.where(merges, work.none, lost))
 
 
 def _mixed(own: Tensor, given: Tensor, weight: Tensor) -> Tensor:
-    """(B * H, d): keys or values of which `given` has `weight` (B * H, 1), worked out in float32."""
+    """Mix keys or values (B * H, d) with `weight` (B * H, 1) of `given`, in float32."""
     return own.float().lerp(given.float(), weight).to(own.dtype)
 
 
 def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The scores (B, H, S), which the newest query has entered, and what they are made of beside an average.
+    """Scores (B, H, S) including the newest query, the log mass, and what averages lack for unseen queries.
 
-    That is the log mass and what the averages lack for the queries that slots have not seen.
+    The latter two are None for scores that are not running averages.
     """
     if work.average is None:
         assert work.score is not None
@@ -68,13 +68,13 @@ def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
         return score.add_(work.mass), None, None
     assert work.asked is not None
     log_mass = noted(work, work.average)
-    lacking = missing(looked(work.position, work.asked[..., :1], work.tokens_seen[:, None, None]), work.alpha)
+    lacking = missing(queries_seen(work.position, work.asked[..., :1], work.tokens_seen[:, None, None]), work.alpha)
     rating = (work.average - lacking).add_(log_mass)
     return (rating if work.score is None else work.score.copy_(rating)), log_mass, lacking
 
 
 def noted(work: Work, average: Tensor) -> Tensor:
-    """The log mass (B, H, S), with which the newest query has entered the running `average`, in place."""
+    """Update the running `average` in place with the newest query; returns the log mass (B, H, S)."""
     log_mass = work.log_mass
     if log_mass is None:
         assert work.votes is not None
@@ -84,25 +84,25 @@ def noted(work: Work, average: Tensor) -> Tensor:
 
 
 def _leave(work: Work, rating: Tensor) -> None:
-    """Find the slot of each head that may leave and has the lowest rating; it is valid no more."""
+    """Evict the evictable slot with the lowest rating of each head."""
     protected = stays(work.position, work.tokens_seen, work.recent, work.first)
-    # What is not valid stands before all sinks, and what is no number counts as 0.
+    # Invalid slots have positions below all sinks, and NaN counts as 0.
     order = torch.where(protected, work.last, rating.nan_to_num(nan=0.0))
     source = torch.add(work.begins, order.argmin(-1).view(-1), out=work.pair[1])
     work.flat["position"].index_copy_(0, source, work.nowhere)
 
 
 def _nearest(work: Work, key: Tensor) -> Tensor:
-    """The cosine (B * H,) of each `key` (B * H, d) and the most similar one of the valid slots, which is found."""
+    """Cosine (B * H,) of each `key` (B * H, d) and its most similar valid slot, which is stored in `work.pair`."""
     both, source, target = work.pair
     lengths = key_lengths(work.keys) if work.lengths is None else work.lengths
-    # In this order, with strides of a row, a product with one row takes a third of the time on a CPU.
+    # This operand order takes a third of the time on a CPU.
     products = torch.bmm(work.by_head, key[:, None].mT).view(lengths.shape)
     products = products.div_(lengths) if products.dtype == lengths.dtype else products / lengths
     if work.full:
         products.view(-1).index_copy_(0, source, work.nobody)
     else:
-        products = torch.where(there(work.position), products, work.never)
+        products = torch.where(is_valid(work.position), products, work.never)
     torch.add(work.begins, products.argmax(-1).view(-1), out=target)
     if key.dtype == torch.float32:
         return products.take(target).div_(lengths.take(source))
@@ -111,9 +111,9 @@ def _nearest(work: Work, key: Tensor) -> Tensor:
 
 
 def _judged(work: Work, likeness: Tensor) -> tuple[Tensor, Tensor]:
-    """(which merge, their weight), (B * H,); the thresholds move."""
+    """(mask of merging heads, their weight), (B * H,); updates the thresholds."""
     assert work.threshold is not None
     own = work.threshold.view(-1)
-    merges, threshold, share = judge_one(likeness, own, work.least, begun=work.merged is not None)
+    merges, threshold, share = judge_token(likeness, own, work.least, begun=work.merged is not None)
     own.copy_(threshold)
     return merges, share

@@ -1,11 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-"""One decision of every KV head on a GPU in one launch: score update, lowest score, nearest slot, merge, all in place.
+"""In-place decision of every KV head on a GPU in one launch: update scores, find victim and nearest slot, merge.
 
-A program is one head of one batch row. It walks over the head's slots twice: once to take the newest query's attention
-into the scores and find what must go, once over the keys to find where that goes. Sums are float32 whatever the table's
-type; offsets have 64 bits, since a cache may pass 2^31 numbers. What is decided is `kvlab.cache.layers.dispatch`'s to
-say, and the pipeline on plain torch is the reference. Importing this module needs the package `triton` (extra
-`kernels`).
+One program handles one head of one batch row. It reads the head's slots twice: to add the newest query's attention to
+the scores and find the victim, and to find its merge target among the keys. Sums are float32 for every dtype; offsets
+are 64-bit because a cache may exceed 2^31 elements. `kvlab.cache.layers.dispatch` chooses the decision; the pipeline in
+plain torch is the reference. Importing this module needs the package `triton` (extra `kernels`).
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ import triton.language as tl
 from kvlab.methods.core.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
 from kvlab.methods.core.inplace_work import Work
 
-COLUMNS = 512  # slots whose metadata a program takes at once
-NUMBERS = 8192  # numbers of the tile of keys it takes at once: 64 registers a thread; half of that where it is written
+COLUMNS = 512  # slots whose metadata a program loads at once
+NUMBERS = 8192  # elements of a key tile: 64 registers per thread; half of that if it is written too
 WARPS = 4
 
 
 def decide(work: Work) -> None:
-    """Do `work`; every tensor in it that the decision changes is changed in place."""
+    """Carry out `work` in place."""
     (batch, heads, slots, dim), wide = work.keys.shape, triton.next_power_of_2(work.keys.shape[3])
-    nothing = work.position  # for a column that this decision does not have: never read
+    nothing = work.position  # placeholder for missing columns, never read
     tile = max(16, min(COLUMNS, NUMBERS // (2 if work.kind == SPREAD else 1) // wide))
     _decide[(batch * heads,)](
         work.keys, work.values, work.position, work.mass,
         *(nothing if column is None else column for column in (
             work.score, work.votes, work.log_mass, work.average, work.asked, work.residual, work.threshold,
         )),
-        work.dropped, work.tokens_seen, work.recent, work.sinks,
+        work.evicted_votes, work.tokens_seen, work.recent, work.sinks,
         heads, slots, dim,
         work.keys.stride(0), work.keys.stride(1), work.keys.stride(2),
         work.values.stride(0), work.values.stride(1), work.values.stride(2),
@@ -58,13 +57,13 @@ def _logaddexp(left, right):
 
 @triton.jit
 def _finite(logit):
-    """What has no logit has a very small one."""
+    """Replace missing logits by a very small one."""
     return tl.where((logit != logit) | (logit == float("-inf")), -1e4, logit)
 
 
 @triton.jit
 def _uniform(state, mix_1, mix_2):
-    """A number in [0, 1) from a state of SplitMix64; shifts do not copy the sign."""
+    """A number in [0, 1) from a SplitMix64 state; masks make the shifts logical."""
     state = (state ^ ((state >> 30) & ((1 << 34) - 1))) * mix_1
     state = (state ^ ((state >> 27) & ((1 << 37) - 1))) * mix_2
     state = state ^ ((state >> 31) & ((1 << 33) - 1))
@@ -74,7 +73,7 @@ def _uniform(state, mix_1, mix_2):
 @triton.jit
 def _decide(
     keys, values, position, mass, score, votes, log_mass, average, asked, residual, threshold,
-    dropped, tokens_seen, recent, sinks,
+    evicted_votes, tokens_seen, recent, sinks,
     heads, slots, dim, key_b, key_h, key_s, value_b, value_h, value_s, col_b, col_h, mass_b, mass_h,
     decay, log_alpha, log_rest, least, mass_of_votes, reach, stream, mix_0, mix_1, mix_2,
     KIND: tl.constexpr, VOTES: tl.constexpr, OWN_MASS: tl.constexpr, SUMS: tl.constexpr, DRAWN: tl.constexpr,
@@ -91,7 +90,7 @@ def _decide(
     if AVERAGED:
         began_at = tl.load(asked + 2 * head)
 
-    # The newest query's attention enters the scores, and the lowest that may go goes.
+    # Add the newest query's attention to the scores and find the lowest evictable one.
     best, leaving = tl.full((), float("inf"), tl.float32), tl.full((), 0, tl.int32)
     for start in range(0, slots, BLOCK_C):
         s = start + tl.arange(0, BLOCK_C)
@@ -113,17 +112,17 @@ def _decide(
         if SCORED:
             tl.store(score + at, rating, mask=there)
         rating = tl.where(rating == rating, rating, 0.0)
-        free = there & (place >= oldest) & (place < newest)  # what is not valid stands before all sinks
+        free = there & (place >= oldest) & (place < newest)  # invalid slots have positions below all sinks
         if KIND == _RESIDUAL:
             free = free & (tl.load(residual + at, mask=there, other=1) == 0)
-        if KIND == _SPREAD:  # the oldest goes
+        if KIND == _SPREAD:  # the oldest is evicted
             rating = place.to(tl.float32)
         order = tl.where(free, rating, float("inf"))
         low = tl.min(order, 0)
         first = tl.min(tl.where(order == low, s, slots), 0)
         leaving = tl.where(low < best, first, leaving)
         best = tl.minimum(low, best)
-    tl.debug_barrier()  # what other threads of this program have stored is read from here on
+    tl.debug_barrier()  # stores of other threads of this program are read from here on
 
     source = leaving.to(tl.int64)
     lost = 1.0
@@ -139,7 +138,7 @@ def _decide(
             s = start + tl.arange(0, BLOCK_C)
             at = column + s.to(tl.int64)
             behind = tl.load(position + at, mask=s < slots, other=0).to(tl.int64) - began
-            takes = (s < slots) & (behind > 0) & (behind <= reach)  # so that it is valid
+            takes = (s < slots) & (behind > 0) & (behind <= reach)  # implies valid
             got = tl.load(score + at, mask=takes, other=0.0)
             around += tl.sum(tl.where(takes & (got > 0), got, 0.0).to(tl.float64), 0)
         got = tl.load(score + column + source)
@@ -148,7 +147,7 @@ def _decide(
         if DRAWN:
             chance = tl.where(_uniform(h * mix_1 + stream + began * mix_0, mix_1, mix_2) < chance, 1.0, 0.0)
         weight = chance / reach
-        span = tl.where(weight > 0, reach, 0)  # nobody takes where nothing is given
+        span = tl.where(weight > 0, reach, 0)  # nothing is given away
         given = weight * tl.load(value_at + source * value_s, mask=wide, other=0.0).to(tl.float32)
         for start in range(0, slots, BLOCK_S):
             s = start + tl.arange(0, BLOCK_S)
@@ -167,7 +166,7 @@ def _decide(
         lost = tl.where(weight > 0, 0.0, lost)
 
     if (KIND == _RESIDUAL) | (KIND == _NEAREST) | (KIND == _SIMILAR):
-        # The slot with the nearest key: of all that stay by cosine, of the residual ones by product.
+        # Slot with the nearest key: by cosine among all kept slots, or by product among the residual ones.
         key = tl.load(key_at + source * key_s, mask=wide, other=0.0).to(tl.float32)
         nearest, into = tl.full((), float("-inf"), tl.float32), leaving
         for start in range(0, slots, BLOCK_S):
@@ -191,7 +190,7 @@ def _decide(
         here, there = column + source, column + target
         both_votes = tl.load(votes + there).to(tl.float32) + lost
         if KIND == _RESIDUAL:
-            merges = tl.where(into != leaving, 1, 0) != 0  # the interpreter takes a comparison for its parts
+            merges = tl.where(into != leaving, 1, 0) != 0  # works around the interpreter's handling of comparisons
             share = lost / both_votes
             rated, rated_there = tl.load(score + here), tl.load(score + there)
             after = rated + rated_there if SUMS else tl.maximum(rated, rated_there)
@@ -237,4 +236,4 @@ def _decide(
         lost = tl.where(merges, 0.0, lost)
 
     tl.store(position + column + source, -1)
-    tl.store(dropped + head, tl.load(dropped + head) + lost)
+    tl.store(evicted_votes + head, tl.load(evicted_votes + head) + lost)

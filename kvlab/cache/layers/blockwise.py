@@ -1,7 +1,7 @@
-"""Tokens that come in one pass of the model and go through a layer in blocks, one decision after each.
+"""Blockwise prefill: tokens of one model pass go through a layer in blocks, with a decision after each block.
 
-What a layer keeps depends on its own queries, keys and values only, which come in the order of the text. So a layer may
-go through all blocks before the next one begins: the result is that of a pass of the model a block.
+What a layer keeps depends only on its own queries, keys and values, so a layer can process all blocks before the next
+layer starts: the result equals one model pass per block.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from kvlab.attention.layer_handoff import AttendingLayer, AttentionCall
 
 
 class Appending(AttendingLayer, Protocol):
-    """A cache layer: it appends states, then attends."""
+    """A cache layer that appends states, then attends."""
 
-    cumulative_length: int  # tokens seen, padding counted
-    announced: list[int]  # real tokens of each row to come
+    cumulative_length: int  # tokens seen, padding included
+    announced: list[int]  # real tokens of each row in the announced prompt
 
-    def take_in(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (B, H, q, d) states; the slots this pass attends to."""
+    def append_states(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Append states (B, H, q, d); returns the slots this pass attends to."""
         ...
 
 
-class InBlocks:
-    """Attends in a layer's place to a first prompt that its method wants in blocks of `size` tokens."""
+class BlockwiseAttention:
+    """Attends in place of a layer, in blocks of `size` tokens."""
 
     def __init__(self, layer: Appending, size: int) -> None:
         self.layer, self.size = layer, size
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
-        """Output (B, Hq, q, d); budgets are those of the whole prompt.
+        """Output (B, Hq, q, d); budgets refer to the whole prompt.
 
-        Blocks begin at each row's own first token, as they do where it is alone: padding goes to the end and back.
+        Blocks begin at each row's first real token, so left padding is moved to the end and back: results do not depend
+        on the batch.
         """
         rows, tokens = query.shape[0], query.shape[2]
         if call.padding is None:
@@ -56,12 +57,12 @@ def _taken(states: Tensor, order: Tensor) -> Tensor:
 def attend_in_blocks(
     layer: Appending, size: int, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall
 ) -> Tensor:
-    """Output (B, Hq, q, d): each block is appended, attends and is decided about before the next one comes."""
+    """Output (B, Hq, q, d): each block is appended, attends and is compressed before the next one."""
     outputs, before = [], layer.cumulative_length
     for first in range(0, query.shape[2], size):
         block = slice(first, first + size)
         seen = before + min(first + size, query.shape[2])
         padding = None if call.padding is None else call.padding[:, :seen]
-        slots = layer.take_in(key[:, :, block], value[:, :, block])
+        slots = layer.append_states(key[:, :, block], value[:, :, block])
         outputs.append(layer.attend(query[:, :, block], *slots, call._replace(padding=padding)))
     return torch.cat(outputs, 2)

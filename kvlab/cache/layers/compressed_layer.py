@@ -1,4 +1,4 @@
-"""One compressed layer: it appends, attends, lets its method decide, and applies the decision, in that order."""
+"""A compressed cache layer: append, attend, decide, apply the decision."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.attention.low_rank_state import low_rank_state
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Bucket
-from kvlab.cache.buckets.layer_budget import Quota
-from kvlab.cache.buckets.slot_bytes import sizes_of
-from kvlab.cache.buckets.whole_layer import whole_pass
-from kvlab.cache.layers.attention_inputs import placed, sinks_by_head
-from kvlab.cache.layers.blockwise import InBlocks
+from kvlab.cache.buckets.layer_budget import Quota, sizes_of
+from kvlab.cache.buckets.whole_layer import join_passes
+from kvlab.cache.layers.attention_inputs import placed, recall, sinks_by_head
+from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState
-from kvlab.cache.layers.recent_queries import recall
-from kvlab.cache.layers.second_pass_queries import check_rehearsed, rehearsed
+from kvlab.cache.layers.second_pass_queries import check_rehearsed, note_rehearsal
 from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.new_token import NewToken
 from kvlab.cache.table.slot_table import SlotTable
@@ -34,9 +32,9 @@ from kvlab.methods.core.view import Slots
 class CompressedLayer(LayerState, CacheLayerMixin):
     """A layer whose physical slots are fewer than the tokens it has seen.
 
-    Heads that keep as much lie in one table; heads that do not are put into a few tables of similar length once the
-    prompt is settled, so that what was dropped is freed. Decoding writes each new token into a free slot in place, so
-    a method with a fixed budget never moves or reallocates a table.
+    Heads that keep equally many slots share one table. Otherwise, after the prompt, heads are grouped into a few tables
+    of similar length so that evicted slots are freed. Decoding writes each new token into a free slot in place, so a
+    method with a fixed budget never moves or reallocates a table.
     """
 
     is_sliding = False
@@ -45,7 +43,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
     supports_early_init = False
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Adopt the first tokens' type and device."""
+        """Take dtype and device from the first tokens."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self.generator = torch.Generator(device=self.device)
         self.generator.manual_seed(self.settings.seed * 1_000_003 + self.layer_idx)
@@ -59,9 +57,9 @@ class CompressedLayer(LayerState, CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append (B, H, q, d) states; return all slots this pass attends to, or only some where heads differ in length.
+        """Append states (B, H, q, d) and return the slots this pass attends to (not all if heads differ in length).
 
-        What is returned names this layer to kvlab's attention function, which then asks the layer itself.
+        The returned tensor identifies this layer to kvlab's attention function, which then calls `attend`.
         """
         check_rehearsed(self)
         self.settings.check_attended()
@@ -70,12 +68,12 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             self.prompt_end = self.cumulative_length + rows
         self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
-            offer(InBlocks(self, block), key_states)
+            offer(BlockwiseAttention(self, block), key_states)
             return key_states, value_states
-        return self.take_in(key_states, value_states)
+        return self.append_states(key_states, value_states)
 
-    def take_in(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """`update` for tokens of a pass that was checked as a whole."""
+    def append_states(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """`update` for tokens of a pass that has been checked already."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows = key_states.shape[2]
@@ -84,16 +82,16 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         self.cumulative_length += rows
         self.lengths = [length + rows for length in self.lengths]
         self.waiting += rows
-        keys, values = self.buckets[0].table.handed()
+        keys, values = self.buckets[0].table.native_states()
         offer(self, keys)
         return keys, values
 
     def get_seq_length(self) -> int:
-        """Logical length: tokens seen, padding counted."""
+        """Tokens seen, padding included."""
         return self.cumulative_length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Logical geometry: the padding mask kvlab asks for is indexed by tokens seen, not by slots."""
+        """Sizes of the padding mask, which is indexed by tokens seen, not by slots."""
         return self.cumulative_length + query_length, 0
 
     def get_max_length(self) -> int:
@@ -101,52 +99,52 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         return -1
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Permute batch rows, metadata included."""
+        """Permute batch rows."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep or permute batch rows, metadata included."""
+        """Select or permute batch rows."""
         self._map_rows(lambda tensor: tensor[indices.to(tensor.device)])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each batch row, metadata included."""
+        """Repeat each batch row."""
         self._map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Nothing can be taken back once slots were dropped or merged."""
+        """Raise NotImplementedError: evicted or merged slots cannot be restored."""
         if tokens_to_remove != 0:
             raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
-        """The slots' keys, free room included."""
+        """Keys of all slots, free ones included."""
         return None if self.slots is None else self.slots.keys
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
-        """The slots' values, free room included."""
+        """Values of all slots, free ones included."""
         return None if self.slots is None else self.slots.values
 
     # attention and decision
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
-        """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
-        rows, passage = query.shape[2], self.settings.passage
-        # A prompt that is narrowed, or goes through the layer in blocks, came in one pass of the model.
-        pieces = passage is None and not self.announced
+        """Output (B, Hq, q, d) over all slots; then the method scores and, when due, compresses this layer."""
+        rows, token_pruning = query.shape[2], self.settings.token_pruning
+        # A pruned prompt, or one processed in blocks, came in one pass of the model.
+        pieces = token_pruning is None and not self.announced
         incomplete = pieces and self.cumulative_length < self.settings.prompt_tokens
         self.settings.unattended = None
         if self.quota is None and call.module is not None:
             self.settings.check_model(call.module, query.shape[1] // key.shape[1])
-        first = self.quota is None and not incomplete
+        completes_prompt = self.quota is None and not incomplete
         row_valid = None
-        if first and passage is not None and passage.current is not None:
-            row_valid = self._mark_narrowed(passage.current)
+        if completes_prompt and token_pruning is not None and token_pruning.current is not None:
+            row_valid = self._mark_narrowed(token_pruning.current)
         elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
-        if first:
+        if completes_prompt:
             whole = self.streams.batch * self.streams.heads * self.settings.num_layers
             sizes = sizes_of(self.settings, self.buckets[0].table, whole)
             lengths = [self.settings.text_tokens or length for length in self.announced or self.lengths]
@@ -156,8 +154,8 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         hidden = None if call.module is None else take_hidden_states(call.module)
         if hidden is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
             raise UserError(
-                "This method works on the model's hidden states, which only the model that make_cache was given hands "
-                "over: pass the prompt to that model, not to an earlier copy of it."
+                "This method needs the model's hidden states, which only the model that make_cache was given provides: "
+                "pass the prompt to that model, not to an earlier copy of it."
             )
         common = call.scaling, call.softcap, call.module, hidden, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
@@ -172,9 +170,9 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
             given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
             seen.append(PassSeen(*given, hides=not table.is_dense))
-        if rows == 1 and not first:
+        if rows == 1 and not completes_prompt:
             for bucket, one in zip(self.buckets, seen, strict=True):
-                work = bucket.work_again()
+                work = bucket.reusable_work()
                 one.along = None if work is None else work.key_of_guess()
         self._keep_queries(seen, real)
         if not self.streams.whole:
@@ -183,15 +181,15 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
         if self.settings.rehearses_now:
-            rehearsed(self, seen[0])
+            note_rehearsal(self, seen[0])
         elif incomplete:
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
-            decide(self, seen, visible, self._shown(seen, visible, query, output), first)
+            decide(self, seen, visible, self._shown(seen, visible, query, output), completes_prompt)
         return output
 
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
-        """The newest queries, where a later decision looks at them again."""
+        """Keep the newest queries if later decisions use them again."""
         rows = self.settings.pipeline.recalled
         if rows and self.settings.compresses and not self.settings.rehearses_now:
             places = self.streams.by_row(self.tokens_seen)
@@ -199,12 +197,12 @@ class CompressedLayer(LayerState, CacheLayerMixin):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
 
     def _shown(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
-        """Show the pass to who watches, and return what was shown; who only counts is given slots without scores."""
-        observer, closely = self.settings.observer, self.settings.watched_closely
+        """Report the pass to the observer and return it; a counting observer gets slots without scores."""
+        observer, reads_slots = self.settings.observer, self.settings.observes_slots
         if observer is None:
             return None
-        tables = [table.rated() for table in self.tables] if closely else visible
-        slots, whole = whole_pass(self.streams, seen, tables, query, closely)
+        tables = [table.with_scores() for table in self.tables] if reads_slots else visible
+        slots, whole = join_passes(self.streams, seen, tables, query, reads_slots)
         observer.attended(self.layer_idx, slots, whole, output)
         return whole
 
@@ -214,7 +212,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         pipeline, rows = self.settings.pipeline, key_states.shape[2]
         tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
         for table in self.tables:
-            table.hold(tokens)
+            table.widen_integers(tokens)
         if rows == 1 and self.quota is not None and not self.settings.rehearses_now:
             token = NewToken(self.streams, key_states, value_states, self.tokens_seen)
             for bucket, table in enumerate(self.tables):
@@ -226,26 +224,26 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
         if not self.buckets:
             self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
-            if self.settings.passage is not None and self.rank == 0:
-                self.settings.passage.begin()
+            if self.settings.token_pruning is not None and self.rank == 0:
+                self.settings.token_pruning.begin()
             self.buckets[0].table.reserve(self.settings.prompt_tokens)
             return
         for table, new in zip(self.tables, arrived, strict=True):
             table.append_many(new)
 
     def _mark_narrowed(self, given: Rows) -> Tensor | None:
-        """The prompt's tokens that reached this layer; the others count as seen and dropped. Returns real rows."""
+        """Account for a pruned prompt: missing tokens count as seen and evicted. Returns the mask of real rows."""
         bucket = self.buckets[0]
         self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length
         self.lengths = given.tokens.tolist()
-        bucket.dropped = bucket.dropped + (given.tokens - given.valid.sum(-1))[:, None]
+        bucket.evicted_votes = bucket.evicted_votes + (given.tokens - given.valid.sum(-1))[:, None]
         dense = bucket.table.is_dense and given.all_valid
         bucket.table.mark_padding(given.valid, given.position)
         bucket.table.is_dense = dense
         return None if dense else given.valid
 
     def _mark_padding(self, row_valid: Tensor) -> None:
-        """Padding among the newest tokens does not count: not as slots, not as tokens seen."""
+        """Exclude padding among the newest tokens from slots and from tokens seen."""
         before = self.tokens_seen - row_valid.shape[1]
         position = before[:, None] + row_valid.cumsum(-1) - 1
         parts = zip(self.tables, self.streams.by_row(row_valid), self.streams.by_row(position), strict=True)

@@ -1,4 +1,4 @@
-"""A layer with attention and a recurrent state side by side (Falcon-H1, Zamba 2): only its attention is compressed."""
+"""Layers with attention and a recurrent state (Falcon-H1, Zamba 2); only the attention part is compressed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-from transformers.cache_utils import LinearAttentionLayer
+from transformers.cache_utils import DynamicSlidingWindowLayer, LinearAttentionLayer
 
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings
 
 
 class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
-    """Compressed slots beside transformers' own state, whose size the text does not change."""
+    """Compressed slots next to transformers' recurrent state, whose size does not depend on the text."""
 
     is_croppable = False  # type: ignore[assignment]
     is_compileable = False
@@ -28,14 +28,14 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
         CompressedLayer.reset(self)
 
     def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]
-        """Of the slots with keys and values, of the state with names: transformers' own way to tell them apart."""
+        """Initialize slots (positional states) or the recurrent state (keyword states), as transformers does."""
         if states:
             CompressedLayer.lazy_initialization(self, *states)
         else:
             LinearAttentionLayer.lazy_initialization(self, **named)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep or permute batch rows."""
+        """Select or permute batch rows."""
         super().batch_select_indices(indices)
         self._map_state(lambda state: state[indices.to(state.device)])
 
@@ -51,3 +51,19 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
     def _map_state(self, change: Callable[[Tensor], Tensor]) -> None:
         for states in (self.conv_states, self.recurrent_states):
             states.update({index: change(state) for index, state in states.items() if state is not None})
+
+
+class OwnWindow(DynamicSlidingWindowLayer):
+    """Sliding window that copies its states: transformers keeps a view, which would keep the whole prompt alive."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Return all keys and values this pass may see; only the window is kept."""
+        seen = super().update(key_states, value_states, *args, **kwargs)
+        if key_states.shape[-2] > 1 and self.keys is not None and self.values is not None:
+            self.keys, self.values = self.keys.clone(), self.values.clone()
+        return seen
+
+
+def with_own_window(layer: Any) -> Any:
+    """Replace a sliding-window layer by `OwnWindow`; other layers unchanged."""
+    return OwnWindow(layer.sliding_window) if type(layer) is DynamicSlidingWindowLayer else layer

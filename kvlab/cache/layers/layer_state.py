@@ -1,12 +1,13 @@
-"""What a layer holds and where it stands, as others read and change it: they know the state, not the layer.
+"""State of a compressed layer, shared by the modules that read and change it.
 
-What is read here is over all heads, whichever tables they lie in.
+Properties cover all heads, whichever table they are in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from torch import Tensor
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.buckets.layer_budget import Quota
-from kvlab.cache.layers.layer_mark import Mark
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.packed_table import PackedTable
@@ -23,9 +23,9 @@ from kvlab.methods.core.view import References, Slots
 
 
 class LayerState:
-    """A layer of buckets, without what makes it a layer of transformers' cache."""
+    """State of a layer: buckets of slot tables, lengths, and the budget."""
 
-    # from the first tokens on
+    # set when the first tokens arrive
     streams: Streams
     tokens_seen: Tensor  # (B,)
     device: torch.device
@@ -33,7 +33,7 @@ class LayerState:
 
     def __init__(self, layer_idx: int, settings: LayerSettings, rank: int | None = None) -> None:
         self.layer_idx = layer_idx
-        self.rank = layer_idx if rank is None else rank  # among the compressed layers, which share the budget
+        self.rank = layer_idx if rank is None else rank  # index among the compressed layers, which share the budget
         self.settings = settings
         self.reset()
 
@@ -42,75 +42,91 @@ class LayerState:
         self.buckets: list[Bucket] = []
         self.quota: Quota | None = None  # of the whole layer
         self.is_initialized = False
-        self.cumulative_length = 0  # tokens seen, padding counted: transformers' logical length
+        self.cumulative_length = 0  # tokens seen, padding included: transformers' logical length
         self.peak_bytes = 0
         self.prompt_end = 0  # `cumulative_length` at the end of the prompt
         self.lengths: list[int] = []  # real tokens of each row, on the host
-        self.announced: list[int] = []  # real tokens of each row of a prompt that goes through the layer in blocks
+        self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
         self.references: References | None = None  # queries of a rehearsal, until the decision
-        self.marked: Mark | None = None  # where a rehearsal goes back to
+        self.checkpoint: Checkpoint | None = None  # state that a rehearsal rolls back to
         self.rotary = self.settings.rotary_of(self.layer_idx)
 
     @property
     def tables(self) -> list[SlotTable]:
-        """The tables that hold this layer's slots; more than one where heads or rows differ in length."""
+        """Slot tables of this layer; several if heads or rows differ in length."""
         return [bucket.table for bucket in self.buckets]
 
     @property
     def table(self) -> SlotTable | None:
-        """The one table of a layer whose heads are equally long; None before the first token."""
-        assert len(self.buckets) <= 1, "heads of unequal length lie in several tables: ask for `tables`"
+        """The only table of a layer with equally long heads; None before the first token."""
+        assert len(self.buckets) <= 1, "heads of unequal length are in several tables: use `tables`"
         return self.buckets[0].table if self.buckets else None
 
     @property
     def slots(self) -> Slots | None:
-        """All slots, free room included, (B, H, S, ...); None before the first token.
+        """All slots (B, H, S, ...), free ones included; None before the first token.
 
-        A padded copy where heads lie in several tables, with slots that are not valid behind the shorter ones.
+        If heads are in several tables this is a copy, padded with invalid slots.
         """
         return self.streams.join_padded([table.whole() for table in self.tables]) if self.buckets else None
 
     @property
     def budget(self) -> Tensor | None:
-        """(B, H) slots each head may keep; None before the first attention."""
+        """Slots (B, H) each head may keep; None before the first attention."""
         return None if self.quota is None else self.quota.slots
 
     @property
-    def dropped(self) -> Tensor:
-        """(B, H) votes lost to eviction."""
-        return self.streams.join([bucket.dropped for bucket in self.buckets])
+    def evicted_votes(self) -> Tensor:
+        """Votes (B, H) lost to eviction."""
+        return self.streams.join([bucket.evicted_votes for bucket in self.buckets])
 
     @property
     def guard_activations(self) -> Tensor:
-        """(B, H): how often a numerical guard replaced the method's own rule."""
+        """Counts (B, H) of numerical guards that replaced the method's rule."""
         return self.streams.join([bucket.guard_activations for bucket in self.buckets])
 
     def per_head(self, read: Callable[[Slots], Tensor]) -> Tensor:
-        """(B, H) what `read` makes of each table, whose answer is (N, W) for slots (N, W, S, ...)."""
-        return self.streams.join([read(table.columns.weighed(table.slots)) for table in self.tables])
+        """Apply `read`, which maps slots (N, W, S, ...) to (N, W), to each table; returns (B, H)."""
+        return self.streams.join([read(table.columns.with_log_mass(table.slots)) for table in self.tables])
 
     def saved_bytes(self) -> Tensor:
-        """(B, H) by how much less a store lets the valid slots take than `slot_bytes` each; 0 without one."""
+        """Bytes (B, H) saved by quantization compared to `slot_bytes` per valid slot; 0 without it."""
         saved = [(table.saved_bytes(), table) for table in self.tables]
         return self.streams.join([table.live() * 0 if own is None else own for own, table in saved])
 
     def packed_bytes(self) -> tuple[int | None, int | None]:
-        """Bytes of codes and of their scales; None where slots are native."""
+        """Bytes of codes and of their scales; None if slots are not quantized."""
         parts = [table.part_bytes() for table in self.tables if isinstance(table, PackedTable)]
         return (sum(part["codes"] for part in parts), sum(part["scales"] for part in parts)) if parts else (None, None)
 
     def table_bytes(self) -> int:
-        """Bytes all tables take, metadata included."""
+        """Bytes of all tables, metadata included."""
         return sum(table.table_bytes() for table in self.tables)
 
     def seen_again(self, seen: PassSeen) -> PassSeen:
-        """The prompt's pass over the table as it lies in memory now; heads are alike before their first decision."""
+        """The prompt's pass over the table's current tensors; heads are equally long before their first decision."""
         table = self.buckets[0].table
         bias = table.bias(table.visible())
         return replace(seen, key=table.states()[0], bias=bias, hides=not table.is_dense)
 
     def note_peak(self, beside: int) -> None:
-        """Remember the most this layer's tables took, with `beside` bytes of others held for a moment."""
+        """Update the peak memory, with `beside` bytes of other tables alive at the same time."""
         self.peak_bytes = max(self.peak_bytes, self.table_bytes() + beside)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A layer's state, but for its slots, which stay where they are."""
+
+    width: int
+    dense: bool
+    whole: torch.dtype  # dtype of positions
+    tokens_seen: Tensor
+    cumulative_length: int
+    lengths: list[int]
+    waiting: int
+    rotary: Any
+    states: dict[str, Any]  # recurrent states
+    every: list[int]  # stride at which queries of the rehearsal are kept, per row

@@ -1,8 +1,8 @@
-"""A rehearsal: the context is read again over the finished, still full prompt, and taken back before any decision.
+"""Rehearsal (second pass): read the context again over the full prompt, then roll back before any decision.
 
-`make_cache` makes the model tell each such cache the token ids of its prompt, and call for the rehearsal at the end of
-the prompt's last pass. So a bare `model.generate(..., past_key_values=cache)` rehearses too, and whoever times a
-prompt's pass has timed its rehearsal.
+`make_cache` installs hooks that report the prompt's token ids to the cache and run the rehearsal at the end of the
+prompt's last pass. So `model.generate(..., past_key_values=cache)` rehearses without further code, and prefill timings
+include the rehearsal.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kvlab.attention.model_marks import STARTS_ANEW
+from kvlab.attention.text_config import STARTS_ANEW
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.layers.decisions import conclude_all, conclude_held, note_statistic
-from kvlab.cache.layers.second_pass_queries import go_back, mark
+from kvlab.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
+from kvlab.cache.layers.second_pass_queries import roll_back, save_checkpoint
 from kvlab.cache.settings import LayerSettings, RehearsalState, wait
 from kvlab.common.errors import UserError
 from kvlab.common.token_ids import check_ids
 from kvlab.methods.core.second_pass import OVERLAP, STUDIES, Rehearsal
 
-LEAST_PIECE = 128  # tokens of a piece, also where the model's trained length leaves less room
+LEAST_PIECE = 128  # lower bound of tokens per piece, even if the model's trained length is smaller
 _LISTENS = "_kvlab_listens_to_prompts"
 Piece = tuple[Tensor, Tensor | None]  # ids (B, n) and mask (B, n)
 
 
 def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> RehearsalState:
-    """What a cache notes of its prompt. Without a tokenizer nothing is asked: the context alone is read again."""
+    """State of a rehearsal. Without a tokenizer there is no request: only the context is read again."""
     asks = [] if tokenizer is None else [plan.ask, *(STUDIES if plan.study else ())]
     ids = [list(tokenizer(ask, add_special_tokens=False)["input_ids"]) for ask in asks] or [[]]
     for ask in ids:
@@ -43,15 +43,15 @@ def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> 
     return RehearsalState(plan, ids[0], start, ids[1:])
 
 
-def listen(model: PreTrainedModel) -> None:
-    """From now on caches that rehearse are told of their prompts (again does no harm).
+def install_rehearsal(model: PreTrainedModel) -> None:
+    """Install hooks that report prompts to caches that rehearse (idempotent).
 
-    Raises UserError for a model that cannot go on from its prompt with several tokens.
+    Raises UserError for a model that cannot continue from its prompt with several tokens.
     """
     if hasattr(model, STARTS_ANEW):
         raise UserError(
-            f"This method reads the prompt a second time, and models of family {model.config.model_type!r} start their "
-            "recurrent state anew at every pass of several tokens: choose a method without a rehearsal."
+            f"This method reads the prompt a second time, but models of family {model.config.model_type!r} reset their "
+            "recurrent state at every pass of several tokens: choose a method without a second pass."
         )
     if not getattr(model, _LISTENS, False):
         model.register_forward_pre_hook(_note, with_kwargs=True)
@@ -61,7 +61,7 @@ def listen(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def rehearse(model: PreTrainedModel, cache: CompressedCache) -> None:
-    """Read the context again, show it to the scorer, take it back, and let all layers decide."""
+    """Read the context again, score with its queries, roll back, and let all layers decide."""
     settings, state = cache.settings, cache.settings.rehearsal
     assert state is not None
     state.running = True
@@ -70,81 +70,81 @@ def rehearse(model: PreTrainedModel, cache: CompressedCache) -> None:
     try:
         _read_again(model, cache, pieces, state.mask)
         for layer in cache.compressed_layers():
-            if settings.held is not None:
-                note_statistic(layer, settings.held[layer.rank].seen)
-        if state.plan.on_policy and not settings.stays_held:
+            if settings.pending is not None:
+                note_statistic(layer, settings.pending[layer.rank].seen)
+        if state.plan.on_policy and not settings.stays_pending:
             _conclude_in_turn(model, cache, pieces, state.mask)
     finally:
         state.running = False
     state.done, state.ids, state.mask = True, [], None
     settings.rehearsal_seconds += _now(settings, cache) - begun
-    if not settings.stays_held:
-        conclude_all(settings)
+    if not settings.stays_pending:
+        decide_pending(settings)
 
 
 def _conclude_in_turn(
     model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None
 ) -> None:
-    """Let each layer decide by the queries that a rehearsal through the layers already compressed asks of it.
+    """Decide layer by layer, with queries from a rehearsal through the layers compressed so far (on-policy).
 
-    Each such rehearsal is read by a copy of the cache, and takes as long as the first one.
+    Each of these rehearsals runs on a copy of the cache and takes as long as the first one.
     """
-    held, references = cache.settings.held or {}, cache.settings.pipeline.references
+    pending, references = cache.settings.pending or {}, cache.settings.pipeline.references
     every = _every(pieces, [], references)
-    for rank, waiting in sorted(held.items()):
+    for rank, waiting in sorted(pending.items()):
         if rank and references:
             waiting.layer.references = None
             for ids, mask in pieces:
                 trial = copy.deepcopy(cache, _shared(cache))
                 layer = trial.compressed_layers()[rank]
-                layer.marked, layer.references = mark(layer, every), waiting.layer.references
+                layer.checkpoint, layer.references = save_checkpoint(layer, every), waiting.layer.references
                 _pass(model, trial, ids, mask, before)
                 waiting.layer.references = layer.references
-        conclude_held(waiting)
-    cache.settings.held = None
+        decide_pending_layer(waiting)
+    cache.settings.pending = None
 
 
 def _shared(cache: CompressedCache) -> dict[int, Any]:
-    """What a copy of a cache has in common with it."""
+    """Memo for deepcopy: objects a copy of the cache shares with it."""
     common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
     return {id(one): one for one in common}
 
 
 def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None) -> None:
-    """Show every layer each piece; answers to requests are written first, and put behind `pieces`."""
-    layers, held, state = cache.compressed_layers(), cache.settings.held, cache.settings.rehearsal
-    assert held is not None and state is not None
+    """Run each piece through all layers; answers to requests are generated first and appended to `pieces`."""
+    layers, pending, state = cache.compressed_layers(), cache.settings.pending, cache.settings.rehearsal
+    assert pending is not None and state is not None
     studied = [len(ask) + state.plan.study for ask in state.studies]
     most = max([ids.shape[1] for ids, _ in pieces] + studied, default=0)
     own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
     every = _every(pieces, studied, cache.settings.pipeline.references)
-    marks = [mark(layer, every) for layer in layers]
-    for layer, marked in zip(layers, marks, strict=True):
-        layer.buckets[0].table.reserve(marked.width + most)
-        held[layer.rank] = replace(held[layer.rank], seen=layer.seen_again(held[layer.rank].seen))
+    checkpoints = [save_checkpoint(layer, every) for layer in layers]
+    for layer, checkpoint in zip(layers, checkpoints, strict=True):
+        layer.buckets[0].table.reserve(checkpoint.width + most)
+        pending[layer.rank] = replace(pending[layer.rank], seen=layer.seen_again(pending[layer.rank].seen))
 
     def take_back() -> None:
         for index, kept in enumerate(own):
             if kept is not None:
                 cache.layers[index] = copy.deepcopy(kept)
-        for layer, marked in zip(layers, marks, strict=True):
-            go_back(layer, marked)
+        for layer, checkpoint in zip(layers, checkpoints, strict=True):
+            roll_back(layer, checkpoint)
 
     for ask in state.studies:
         pieces.append(_answered(model, cache, ask, state.plan.study, before))
         take_back()
-    for layer, marked in zip(layers, marks, strict=True):
-        layer.marked = marked
+    for layer, checkpoint in zip(layers, checkpoints, strict=True):
+        layer.checkpoint = checkpoint
     for ids, mask in pieces:
         _pass(model, cache, ids, mask, before)
         take_back()
-    for layer, marked in zip(layers, marks, strict=True):
-        layer.buckets[0].table.give_back_room(marked.whole)
-        layer.marked = None
+    for layer, checkpoint in zip(layers, checkpoints, strict=True):
+        layer.buckets[0].table.release_space(checkpoint.whole)
+        layer.checkpoint = None
 
 
 def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
-    """One query in how many is kept of each row, so that about `references` are; `more` tokens come besides."""
+    """Stride per row that keeps about `references` queries; `more`: lengths of further pieces."""
     rows = len(pieces[0][0]) if pieces else 1
     total = sum(
         (torch.full((rows,), ids.shape[1]) if mask is None else mask.sum(-1).cpu() for ids, mask in pieces),
@@ -156,7 +156,7 @@ def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
 def _answered(
     model: PreTrainedModel, cache: CompressedCache, ask: list[int], tokens: int, before: Tensor | None
 ) -> Piece:
-    """A request, and `tokens` that the model writes to it behind the full prompt; what comes after an end is masked."""
+    """A request and `tokens` that the model generates after the full prompt; tokens after EOS are masked."""
     rows = cache.compressed_layers()[0].streams.batch
     new = torch.tensor([ask] * rows, device=cache.compressed_layers()[0].device)
     written, output = new, model.get_output_embeddings()
@@ -172,9 +172,9 @@ def _answered(
 
 
 def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
-    """(ids (B, n), mask (B, n) or None) of each pass, padded on the right, so that windows reach back unbroken.
+    """(ids (B, n), mask (B, n) or None) of each pass, right-padded so that windows are contiguous.
 
-    Each row is cut as it would be alone; one with fewer pieces than others has none left in the last passes.
+    Each row is cut as it would be alone; rows with fewer pieces are empty in the last passes.
     """
     ids = torch.cat(state.ids, 1)
     real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
@@ -196,12 +196,12 @@ def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
 
 
 def _pieces_of(context: int, prompt: int, state: RehearsalState, room: int) -> int:
-    """Into how many pieces a row's context is cut; `room` is what the model was trained on."""
+    """Number of pieces of a row's context; `room`: the model's context window."""
     return math.ceil(context / min(state.plan.piece, max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)))
 
 
 def _context(row: list[int], real: list[bool] | None, state: RehearsalState) -> list[int]:
-    """The tokens of a row that are read again: no padding, no question, and not the one every text begins with."""
+    """Tokens of a row that are read again: without padding, question and BOS token."""
     row = row if state.context is None else row[: state.context]
     tokens = row if real is None else [token for token, is_real in zip(row, real, strict=False) if is_real]
     return tokens[1:] if tokens and tokens[0] == state.start else tokens
@@ -215,7 +215,7 @@ def _part(row: list[int], place: int, count: int) -> list[int]:
 def _pass(
     model: PreTrainedModel, cache: CompressedCache, ids: Tensor, mask: Tensor | None, before: Tensor | None
 ) -> Tensor:
-    """Hidden states (B, n, hidden) of `ids` behind what the cache has seen."""
+    """Hidden states (B, n, hidden) of `ids` after the tokens the cache has seen."""
     given: dict[str, Any] = {}
     if mask is not None:
         seen = (
@@ -235,7 +235,7 @@ def _decoder(model: PreTrainedModel) -> nn.Module:
 
 
 def _room(model: PreTrainedModel) -> int:
-    """Tokens the model was trained on."""
+    """The model's context window."""
     most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     return most if isinstance(most, int) else 2**62
 
@@ -247,7 +247,7 @@ def _now(settings: LayerSettings, cache: CompressedCache) -> float:
 
 
 def _cache_of(named: dict[str, Any]) -> CompressedCache | None:
-    """The cache of a pass, if it has its rehearsal still before it."""
+    """The cache of a pass whose rehearsal is still to come, or None."""
     cache = named.get("past_key_values")
     state = getattr(getattr(cache, "settings", None), "rehearsal", None)
     return cache if state is not None and not state.done and not state.running else None
@@ -259,7 +259,7 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
         return
     ids = given[0] if given else named.get("input_ids")
     if not isinstance(ids, Tensor):
-        raise UserError("This method reads the prompt a second time: give the model input_ids, not embeddings.")
+        raise UserError("This method reads the prompt a second time: pass input_ids to the model, not embeddings.")
     state, mask = cache.settings.rehearsal, named.get("attention_mask")
     assert state is not None
     state.ids.append(ids)
@@ -269,5 +269,5 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
 
 def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
     cache = _cache_of(named)
-    if cache is not None and len(cache.settings.held or {}) == cache.settings.num_layers:
+    if cache is not None and len(cache.settings.pending or {}) == cache.settings.num_layers:
         rehearse(module, cache)  # type: ignore[arg-type]

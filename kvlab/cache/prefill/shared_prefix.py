@@ -1,4 +1,4 @@
-"""A prompt that was read and scored but not decided about, from which any number of caches go on."""
+"""Shared prompt prefix: read and scored once, then continued by any number of caches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
@@ -17,51 +19,50 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.pipeline import Pipeline
 
 
-def hold(cache: CompressedCache) -> CompressedCache:
-    """Let `cache` (for a batch of one, still empty) stop before it decides about its prompt.
+def defer_decision(cache: CompressedCache) -> CompressedCache:
+    """Make the empty, batch-of-one `cache` stop before it decides about its prompt.
 
-    Raises:
-        UserError: its method decides in one layer what the next one works on.
+    Raises UserError for prefill saving, where a layer's decision determines the next layer's input.
     """
     if cache.settings.pipeline.saves_prefill:
-        raise UserError("With prefill_saving every layer works on what the one before kept: switch it off for this.")
-    cache.settings.stays_held = True
+        raise UserError("A shared prompt does not work with prefill_saving: turn it off.")
+    cache.settings.stays_pending = True
     return cache
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """`held` has read its prompt; nothing here changes, however often it is gone on from."""
+    """`prompt_cache` has read its prompt; nothing here changes, however often it is gone on from."""
 
-    held: CompressedCache
+    prompt_cache: CompressedCache
 
     @torch.inference_mode()
     def cache(self, pipeline: Pipeline, observer: Observer | None = None) -> CompressedCache:
-        """A cache that decides about the prompt by `pipeline`, whose score and slot state are those of the held one.
+        """A cache that decides about the prompt by `pipeline`, whose score and slot state are those of the pending one.
 
-        `observer` is told of what comes after that decision.
+        `observer` is with_tokenizer of what comes after that decision.
         """
-        settings, held = self.held.settings, self.held.settings.held
-        assert held is not None
+        settings, pending = self.prompt_cache.settings, self.prompt_cache.settings.pending
+        assert pending is not None
         settings = replace(
             settings,
             pipeline=pipeline,
-            held=None,
-            stays_held=False,
+            pending=None,
+            stays_pending=False,
             rehearsal=None,
             statistics=dict(settings.statistics),
         )
-        cache = copy.copy(self.held)
-        cache.settings, cache.layers = settings, [_copied(layer, settings) for layer in self.held.layers]
+        cache = copy.copy(self.prompt_cache)
+        cache.settings, cache.layers = settings, [_copied(layer, settings) for layer in self.prompt_cache.layers]
         for layer in cache.compressed_layers():
             visible = [table.visible() for table in layer.tables]
-            conclude(layer, [layer.seen_again(held[layer.rank].seen)], visible, None, True)
+            conclude(layer, [layer.seen_again(pending[layer.rank].seen)], visible, None, True)
         settings.observer = observer
         return cache
 
 
 def _copied(layer: Any, settings: LayerSettings) -> Any:
-    """The layer with states of its own."""
+    """Copy of the layer with its own states."""
     if not isinstance(layer, CompressedLayer):
         return copy.deepcopy(layer)
     own = copy.copy(layer)
@@ -78,5 +79,31 @@ def _bucket(bucket: Bucket) -> Bucket:
     own.quota, own.table = copy.copy(bucket.quota), copy.copy(bucket.table)
     own.table.slots = bucket.table.slots.map(torch.Tensor.clone)
     own.table.head_state = {name: tensor.clone() for name, tensor in bucket.table.head_state.items()}
-    own.dropped, own.guard_activations = bucket.dropped.clone(), bucket.guard_activations.clone()
+    own.evicted_votes, own.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
     return own
+
+
+_TELLS = "_kvlab_tells_prompts"
+
+
+def with_delimiters(pipeline: Pipeline, tokenizer: Any) -> Pipeline:
+    """Pass the tokenizer to a settler that needs chunk delimiters; other pipelines unchanged."""
+    with_tokenizer = pipeline.can.settle.with_tokenizer
+    return (
+        pipeline if with_tokenizer is None or tokenizer is None else replace(pipeline, settle=with_tokenizer(tokenizer))
+    )
+
+
+def record_token_ids(model: PreTrainedModel) -> None:
+    """Install a hook that reports token ids to caches whose method reads text (idempotent)."""
+    if not getattr(model, _TELLS, False):
+        model.register_forward_pre_hook(_tell, with_kwargs=True)
+        setattr(model, _TELLS, True)
+
+
+def _tell(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
+    if not isinstance(cache, CompressedCache) or not cache.settings.pipeline.reads_text:
+        return
+    if isinstance(ids, Tensor) and not any(layer.prompt_settled for layer in cache.compressed_layers()):
+        cache.settings.prompt_ids.append(ids)

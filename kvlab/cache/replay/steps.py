@@ -1,31 +1,37 @@
-"""Decode steps as the host sees them: whether two are the same work, and what is left to count when one is replayed."""
+"""Decode steps on the host: whether two steps do the same work, and host counters of a replayed step."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
+from kvlab.cache.layers.blockwise import attend_in_blocks
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 
 HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
 
 
-def cannot_repeat(cache: CompressedCache) -> str:
-    """Why no decode step of this cache may be replayed instead of run; empty where one may."""
+def replay_obstacle(cache: CompressedCache) -> str:
+    """Reason why no decode step of this cache can be replayed (CUDA graph); empty if it can."""
     settings, others = cache.settings, len(cache.layers) - len(cache.compressed_layers())
     if any(hasattr(layer, "recurrent_states") for layer in cache.layers):
-        return "a recurrent state stands beside the slots"
+        return "the model also has a recurrent state"
     if others:
-        return f"{others} layers slide over a window whose tensors are new at every step"
+        return f"{others} layers have a sliding window whose tensors are new at every step"
     if settings.store.packs:
-        return "slots are packed in lots, so that steps differ"
+        return "slots are quantized in groups, so steps differ"
     if settings.observer is not None:
-        return "a recorder watches every step"
+        return "a recorder observes every step"
     if settings.changing_rotary is not None:
         return "the model's rotary frequencies depend on the length of the text"
     if settings.pipeline.can.settle.thinned is not None:
-        return "generated tokens are thinned in lots, so that steps differ"
+        return "generated tokens are thinned in groups, so steps differ"
     return ""
 
 
@@ -36,15 +42,14 @@ def decides_next(cache: CompressedCache) -> bool:
 
 
 def kind_of_next(cache: CompressedCache) -> Hashable:
-    """All that the host knows and the next token's pass depends on: where it is equal, the work is the same.
+    """Key of the next token's work: equal keys mean equal work, given tensors the pass reads from the device.
 
-    The pass reads tokens seen, free slots and positions from the device. None while it also depends on a count that
-    only the host has, as before the first decision, or where whole numbers become wider.
+    None if the work also depends on a host count, as before the first decision or when integers are widened.
     """
     layers = cache.compressed_layers()
     if any(not layer.prompt_settled or bucket.table.is_dense for layer in layers for bucket in layer.buckets):
         return None
-    if not all(table.holds(layer.cumulative_length + 1) for layer in layers for table in layer.tables):
+    if not all(table.fits_integers(layer.cumulative_length + 1) for layer in layers for table in layer.tables):
         return None
     return tuple(_kind(layer) for layer in layers)
 
@@ -56,7 +61,7 @@ def _kind(layer: CompressedLayer) -> Hashable:
 
 def _kind_of_bucket(bucket: Bucket) -> Hashable:
     table = bucket.table
-    places = (table.slots.keys, table.slots.values, bucket.dropped, *table.slots.metadata().values())
+    places = (table.slots.keys, table.slots.values, bucket.evicted_votes, *table.slots.metadata().values())
     own = tuple(tensor.data_ptr() for tensor in (*places, *table.head_state.values()))
     assert bucket.quota is not None
     over = table.occupied + 1 > bucket.quota.smallest
@@ -64,7 +69,7 @@ def _kind_of_bucket(bucket: Bucket) -> Hashable:
 
 
 def host_counts(cache: CompressedCache) -> HostCounts:
-    """What a decode step changes on the host."""
+    """Host counters that a decode step changes."""
     return tuple(
         (layer.cumulative_length, layer.lengths, layer.waiting, tuple(table.occupied for table in layer.tables))
         for layer in cache.compressed_layers()
@@ -72,7 +77,7 @@ def host_counts(cache: CompressedCache) -> HostCounts:
 
 
 def put_host_counts(cache: CompressedCache, counts: HostCounts) -> None:
-    """Back to what `host_counts` gave: the step it was taken before did not happen."""
+    """Undo a step's changes: restore what `host_counts` returned before it."""
     for layer, (length, lengths, waiting, occupied) in zip(cache.compressed_layers(), counts, strict=True):
         layer.cumulative_length, layer.lengths, layer.waiting = length, lengths, waiting
         for table, slots in zip(layer.tables, occupied, strict=True):
@@ -80,7 +85,7 @@ def put_host_counts(cache: CompressedCache, counts: HostCounts) -> None:
 
 
 def count_step(cache: CompressedCache) -> None:
-    """Count on the host the decode step that the device has just repeated."""
+    """Update host counters after the device has replayed a decode step."""
     decided = decides_next(cache)
     for layer in cache.compressed_layers():
         layer.cumulative_length += 1
@@ -90,3 +95,59 @@ def count_step(cache: CompressedCache) -> None:
             bucket.table.occupied += 1
             if decided and bucket.is_over and bucket.quota is not None:
                 bucket.table.occupied = min(bucket.table.occupied, bucket.quota.largest)
+
+
+def supports_token_by_token(cache: CompressedCache) -> bool:
+    """Whether layers are independent of other layers, of hidden states and of changing rotary frequencies."""
+    settings, pipeline = cache.settings, cache.settings.pipeline
+    apart = not (pipeline.waits or pipeline.saves_prefill or pipeline.score.needs_hidden_states)
+    plain = all(type(layer) is CompressedLayer for layer in cache.compressed_layers())
+    return apart and plain and settings.changing_rotary is None
+
+
+@contextmanager
+def token_by_token(cache: CompressedCache) -> Iterator[CompressedCache]:
+    """`cache`, empty as yet, as the next pass fills it: every layer by itself, token by token."""
+    layers = cache.layers
+    cache.layers = [TokenByToken(layer) if isinstance(layer, CompressedLayer) else layer for layer in layers]
+    try:
+        yield cache
+    finally:
+        cache.layers = layers
+
+
+class TokenByToken(CacheLayerMixin):
+    """Replaces a compressed layer during one pass over a whole text."""
+
+    is_sliding = False
+    is_compileable = False
+
+    def __init__(self, layer: CompressedLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Deferred to the wrapped layer."""
+
+    def get_seq_length(self) -> int:
+        """Tokens seen so far: none."""
+        return self.layer.get_seq_length()
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """As the wrapped layer's."""
+        return self.layer.get_mask_sizes(query_length)
+
+    def get_max_length(self) -> int:
+        """As the wrapped layer's."""
+        return self.layer.get_max_length()
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append nothing yet; all states (B, H, q, d) go on to the attention function."""
+        offer(self, key_states)
+        return key_states, value_states
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Output (B, Hq, q, d): each token is appended, attends and is compressed before the next one."""
+        return attend_in_blocks(self.layer, 1, query, key, value, call._replace(padding=None))

@@ -1,4 +1,4 @@
-"""The one place where a plan changes tensors: gather and scatter, the same for every method."""
+"""Apply a plan to tensors by gather and scatter; the only place that does, shared by all methods."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from kvlab.methods.core.slot_columns import FREE, key_lengths
 from kvlab.methods.core.view import KEY_LENGTH, Slots, is_constant
 
 FEW_EDGES = 16
-# What a token of its own starts with.
-FRESH: Mapping[str, float] = {"votes": 1, "log_mass": 0.0, "score": 0.0}
+# Initial metadata of a new token.
+NEW_SLOT: Mapping[str, float] = {"votes": 1, "log_mass": 0.0, "score": 0.0}
 
 
 def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
-    """The table after `plan`: merged slots hold their new keys, values and metadata, the rest is marked invalid.
+    """Apply `plan`: targets of merges get new keys, values and metadata, all slots not kept become invalid.
 
-    `rotary` is needed for edges that turn their source keys to the target's position before averaging.
-    Changes `slots` in place where it can (decoding moves no memory but the touched slots) and returns it.
+    `rotary` is needed for edges that re-rotate source keys to the target's position before averaging. Changes `slots`
+    in place where possible (decoding touches only the changed slots) and returns it.
     """
     if plan.extra:
         slots = slots.with_columns(extra=slots.extra | plan.extra)
@@ -42,11 +42,11 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     return slots.with_columns(valid=plan.keep)
 
 
-def rewritten(plan: Plan) -> dict[str, Tensor]:
-    """(B, H, E) slots whose `keys` and whose `values` `apply` may write over in place; without a name, none."""
+def overwritten_slots(plan: Plan) -> dict[str, Tensor]:
+    """Slots (B, H, E) whose `keys` and `values` `apply` may overwrite in place; absent names: none."""
     edges, shift, new = plan.edges, plan.value_shift, plan.new_keys
     index: dict[str, list[Tensor]] = {"keys": [], "values": []}
-    if edges is not None and edges.target.shape[-1] <= FEW_EDGES:  # more give new tensors
+    if edges is not None and edges.target.shape[-1] <= FEW_EDGES:  # more edges create new tensors
         index["keys"] += [edges.target] if edges.key_weight is not None else []
         index["values"].append(edges.target)
     index["keys"] += [] if new is None else [new.slot]
@@ -55,7 +55,7 @@ def rewritten(plan: Plan) -> dict[str, Tensor]:
 
 
 def grow(slots: Slots, capacity: int) -> Slots:
-    """The same table with room for `capacity` slots per head; the new ones are invalid."""
+    """Copy with `capacity` slots per head; the new ones are invalid."""
     width = slots.position.shape[2]
     grown = slots.map(lambda tensor: longer(tensor, capacity - width))
     grown.position[:, :, width:] = FREE
@@ -63,9 +63,9 @@ def grow(slots: Slots, capacity: int) -> Slots:
 
 
 def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> None:
-    """Overwrite slot `index` (B, H, 1) of every head, in place, with one number each or with (B, H, 1[, d]) values.
+    """Overwrite slot `index` (B, H, 1) of every head in place, with a scalar or (B, H, 1[, d]) values per column.
 
-    What all slots share stays as it is.
+    Columns that are constant for all slots are skipped.
     """
     for name, value in new.items():
         tensor = _tensor(slots, name)
@@ -101,13 +101,13 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
 
 
 def _measure(slots: Slots) -> None:
-    """Bring the lengths of keys up to date, where they are held."""
+    """Recompute key lengths, if stored."""
     if KEY_LENGTH in slots.extra:
         slots.extra[KEY_LENGTH].copy_(key_lengths(slots.keys))
 
 
 def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
-    """One source a head and nothing to spare where it is not merged: the fewest operations, all in place."""
+    """Fast path for one source per head that needs no guard: few operations, all in place."""
     ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
     if edges.key_weight is not None:
         turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
@@ -148,17 +148,17 @@ def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | No
 
 
 def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:
-    """(B, H, E) where each edge writes. Inactive ones write back what is there, to a slot no active edge goes into."""
+    """Slots (B, H, E) each edge writes to; inactive edges rewrite a slot that no active edge targets."""
     if edges.target.shape[-1] == 1:
         return edges.target
-    # A slot that leaves, or, where none leaves, slot 0.
+    # A victim, or slot 0 if there is none.
     leaves = (slots.valid & ~plan.keep).to(torch.int8).argmax(-1, keepdim=True)
     return torch.where(edges.active, edges.target, leaves)
 
 
 @dataclass(frozen=True)
 class _Into:
-    """Where edges write and what they make of it, each (B, H, E): (own weight x target + sources) x scale + shift."""
+    """Targets of edges and their new values, each (B, H, E): (own weight x target + sources) x scale + shift."""
 
     target: Tensor
     active: Tensor
@@ -168,7 +168,7 @@ class _Into:
 
 
 def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
-    """`states` (B, H, S, d) with their targets rewritten; `sources` (B, H, E, d) are weighted already."""
+    """Rewrite the targets in `states` (B, H, S, d); `sources` (B, H, E, d) are already weighted."""
     return (_combine_few if into.target.shape[-1] <= FEW_EDGES else _combine_many)(states, sources, into)
 
 
@@ -184,15 +184,15 @@ def _combine_few(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
 
 
 def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
-    """(B, H, E, d): for each edge the sum of `sources` over all active edges with the same target."""
+    """For each edge, the sum of `sources` over all active edges with the same target, (B, H, E, d)."""
     if target.shape[-1] == 1:
-        return sources  # an inactive edge writes back what was there
+        return sources  # an inactive edge rewrites the old value
     same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
     return same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
 
 
 def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
-    """Prefill: in one pass of scatter-adds over the whole table."""
+    """Prefill: scatter-adds over the whole table."""
     target, active = into.target, into.active
     index = wide(target, states)
     one = torch.ones(states.shape[:3], device=states.device)
@@ -201,13 +201,13 @@ def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     if into.scale is not None:
         merged *= _put(one, target, into.scale, active)[..., None]
     if into.shift is not None:
-        # Edges of one target carry the same shift, so writing what each target should hold is the same as adding once.
+        # Edges of one target carry the same shift, so writing the target's final value equals adding it once.
         shifted = at(merged, target) + torch.where(active[..., None], into.shift, 0.0)
         merged.scatter_(2, index, shifted)
     return merged.to(states.dtype)
 
 
 def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tensor:
-    """`tensor` (B, H, S[, n]) with `value` written in place at targets of active edges (one target, one value)."""
+    """Write `value` in place at the targets of active edges of `tensor` (B, H, S[, n]); one value per target."""
     index, active = wide(target, tensor), active if tensor.dim() == 3 else active[..., None]
     return tensor.scatter_(2, index, torch.where(active, value.to(tensor.dtype), tensor.gather(2, index)))

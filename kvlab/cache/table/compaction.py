@@ -1,31 +1,36 @@
-"""Moving what is valid into tables of its own, so that what was dropped is really freed."""
+"""Compaction: copy valid slots into new tables so that evicted slots are freed."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.slot_columns import FREE, there
+from kvlab.cache.table.slot_ops import at
+from kvlab.methods.core.slot_columns import FREE, is_valid
 from kvlab.methods.core.view import Slots
+from kvlab.stores.code import Code
 
 
-def in_order(slots: Slots) -> Tensor:
-    """(B, H, S) indices of the slots by position, the invalid ones last."""
+def order_by_position(slots: Slots) -> Tensor:
+    """Slot indices (B, H, S) ordered by position, invalid slots last."""
     last = torch.iinfo(slots.position.dtype).max
-    return slots.position.masked_fill(~there(slots.position), last).argsort(dim=-1, stable=True)
+    return slots.position.masked_fill(~is_valid(slots.position), last).argsort(dim=-1, stable=True)
 
 
 def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length: int, capacity: int) -> Slots:
-    """A new table (N, width, capacity) of some streams, valid slots first; no head has more than `length` of them.
+    """New table (N, width, capacity) of some streams, valid slots first, at most `length` per head.
 
-    `order` is what `in_order` says of `slots` (B, H, S). Stream n is heads n * width, ..., counted row by row; None
-    stands for all rows. What lies behind the first `length` slots is room, and invalid.
+    `order` is `order_by_position(slots)`. Stream n is heads n * width, ... counted row by row; None selects all rows.
+    Slots after the first `length` are invalid.
     """
     place = torch.arange(capacity, device=order.device)
     source = place.clamp_max(order.shape[-1] - 1)
     if streams is None:
         index = order[..., source]
-        packed = slots.map(lambda tensor: _gather(tensor, index))
+        packed = slots.map(lambda tensor: at(tensor, index))
     else:
         head = streams[:, None, None] * width + torch.arange(width, device=order.device)[:, None]
         row, head = head // order.shape[1], head % order.shape[1]  # (N, width, 1)
@@ -35,5 +40,48 @@ def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length
     return packed
 
 
-def _gather(tensor: Tensor, index: Tensor) -> Tensor:
-    return tensor.gather(2, index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1]))
+@dataclass(frozen=True)
+class Squeeze:
+    """Lots of each head that stay and that go (B, H, n), their slots, and what is coded anew of those that go."""
+
+    stay: Tensor
+    go: Tensor
+    kept: Tensor  # (B, H, n) slots of groups that stay
+    scattered: Tensor  # slots of groups that are re-encoded
+    real_first: Tensor  # order of `scattered`: valid slots first, in whole groups
+    index: Tensor  # (B, H, n) slots in their new order
+    real: Tensor  # which of the re-encoded slots are valid
+
+    @classmethod
+    def of(cls, valid: Tensor, lot: int, occupied: int, count: int) -> Squeeze | None:
+        """Make room for `count` slots among `valid` (B, H, S), at most `occupied` per head; None if impossible."""
+        used, lots = valid.shape[2], valid.shape[2] // lot
+        most = min(occupied, used)  # bound per head; its emptiest groups hold no more than their share
+        enough = ((emptiest, -(-emptiest * most // used)) for emptiest in range(1, lots + 1))
+        found = next(((many, few) for many, few in enough if (many - few) * lot >= count), None)
+        if found is None:
+            return None
+        many, few = found
+        order = valid.unflatten(2, (-1, lot)).sum(-1).argsort(dim=-1, descending=True, stable=True)
+        stay, go = order[..., : lots - many], order[..., lots - many :]
+        kept, scattered = slots_of(stay, lot), slots_of(go, lot)
+        real_first = at(valid, scattered).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+        real_first = real_first[..., : few * lot]
+        index = torch.cat([kept, at(scattered, real_first)], 2)
+        return cls(stay, go, kept, scattered, real_first, index, at(valid, index[..., kept.shape[2] :]))
+
+    def coded(self, code: Code, stored: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+        """Codes `stored` of states of `width` in the new order; groups with shared scales are re-encoded."""
+        if code.group == 1:
+            return {name: at(tensor, self.index) for name, tensor in stored.items()}
+        stay, go = (
+            {name: at(tensor, lots if name in code.shared else slots) for name, tensor in stored.items()}
+            for lots, slots in ((self.stay, self.kept), (self.go, self.scattered))
+        )
+        anew = code.encode(at(code.decode(go, width), self.real_first), self.real)
+        return {name: torch.cat([stay[name], anew[name]], 2) for name in stored}
+
+
+def slots_of(lots: Tensor, lot: int) -> Tensor:
+    """Slots (B, H, n * lot) of groups (B, H, n)."""
+    return (lots[..., None] * lot + torch.arange(lot, device=lots.device)).flatten(2)

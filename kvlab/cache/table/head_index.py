@@ -1,7 +1,7 @@
-"""Which bucket each stream of a layer lies in, and the way there and back.
+"""Map between a layer's heads and the buckets they are in.
 
-A stream is one KV head of one batch row; where the heads of a row have equal lengths, or a method decides over heads
-together, all heads of a row travel as one. A bucket's tensors are (N, W, ...): N streams of W heads, W being 1 or H.
+A stream is one KV head of one batch row, or all heads of a row if they are equally long or the method decides across
+heads. A bucket's tensors are (N, W, ...): N streams of W heads, with W 1 or H.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 
 class Streams:
-    """`members`: for each bucket its streams, numbered row by row. One bucket with all in order is `whole`."""
+    """`members`: the streams of each bucket, numbered row by row. `whole`: one bucket with all streams in order."""
 
     def __init__(self, rows: int, heads: int, width: int, members: Sequence[list[int]], device: torch.device) -> None:
         self.batch, self.heads, self.width = rows, heads, width
@@ -32,26 +32,26 @@ class Streams:
 
     @classmethod
     def all_rows(cls, rows: int, heads: int, device: torch.device) -> Streams:
-        """Everything in one bucket."""
+        """One bucket with everything."""
         return cls(rows, heads, heads, [list(range(rows))], device)
 
     def row(self, stream: int) -> int:
-        """The batch row a stream belongs to."""
+        """Batch row of a stream."""
         return stream * self.width // self.heads
 
     def heads_in(self, bucket: int) -> tuple[Tensor, int]:
-        """Which KV head of the layer each head of a bucket is, (N, W), and how many the layer has."""
+        """Layer head index (N, W) of each head of a bucket, and the number of heads in the layer."""
         numbers = torch.arange(self.heads, device=self._order.device).expand(self.batch, -1)
         return self.by_head(numbers)[bucket], self.heads
 
     @cached_property
     def numbers(self) -> list[np.ndarray]:
-        """Which head each head of a bucket is among those of all rows, (N * W,) for each bucket."""
+        """Index of each head of a bucket among the heads of all rows, (N * W,) per bucket."""
         members = (np.array(member, dtype=np.int64)[:, None] for member in self.members)
         return [(member * self.width + np.arange(self.width)).reshape(-1) for member in members]
 
     def by_head(self, tensor: Tensor) -> Sequence[Tensor]:
-        """(B, H * G, ...) as each bucket's (N, W * G, ...)."""
+        """Split (B, H * G, ...) into each bucket's (N, W * G, ...)."""
         if self.whole:
             return [tensor]
         apart = self.heads // self.width
@@ -59,22 +59,22 @@ class Streams:
         return stacked.index_select(0, self._order).split_with_sizes(self.sizes)
 
     def by_row(self, tensor: Tensor) -> Sequence[Tensor]:
-        """(B, ...) as each bucket's (N, ...)."""
+        """Split (B, ...) into each bucket's (N, ...)."""
         if self.whole:
             return [tensor]
         return tensor.index_select(0, self._rows).split_with_sizes(self.sizes)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """(B, H * G, ...) from each bucket's (N, W * G, ...)."""
+        """Join each bucket's (N, W * G, ...) to (B, H * G, ...)."""
         if self.whole:
             return parts[0]
         joined = torch.cat(list(parts)).index_select(0, self._back)
         return joined.reshape(self.batch, -1, *joined.shape[2:])
 
     def join_padded(self, parts: Sequence[Any]) -> Any:
-        """Tables or plans of all buckets as one, (B, H, S, ...), with zeros (and so invalid slots) behind short ones.
+        """Join tables or plans of all buckets to (B, H, S, ...), short ones padded with zeros (invalid slots).
 
-        Takes tensors, and dictionaries and dataclasses of them; None stands for nothing in that bucket.
+        Accepts tensors, and dictionaries and dataclasses of them; None means absent in that bucket.
         """
         if self.whole:
             return parts[0]
@@ -89,9 +89,9 @@ class Streams:
         return some
 
     def mapped(self, old_rows: list[int]) -> tuple[Streams, list[list[int]]]:
-        """(the streams once row i is what row `old_rows[i]` was, for each bucket the places its streams come from).
+        """Streams after row i became what row `old_rows[i]` was, and per bucket the old places of its streams.
 
-        A bucket none of whose streams is left has no places, and is not among the new ones.
+        A bucket without remaining streams has no places and is left out of the new streams.
         """
         apart = self.heads // self.width
         members, places = [], []

@@ -1,4 +1,4 @@
-"""One new token of every row: as the layer was given it, and as each of its tables takes it."""
+"""One new token per row, split by table on demand."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 from kvlab.cache.table.head_index import Streams
 from kvlab.methods.core.slot_columns import key_lengths
 
-# What numpy has no type for is moved as whole numbers of as many bits.
+# dtypes that numpy lacks are moved as integers of the same width.
 MOVED_AS = {torch.bfloat16: torch.int16}
 
 
 class NewToken:
     """`keys`, `values` (B, H, 1, d) at `position` (B,).
 
-    Tables that know where to put it read arrays of all heads; for the others it is divided.
+    In-place refills read arrays of all heads; other tables get their part.
     """
 
     def __init__(self, streams: Streams, keys: Tensor, values: Tensor, position: Tensor) -> None:
@@ -39,17 +39,17 @@ class NewToken:
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """On a CPU: keys and values (B * H, d), positions (B,)."""
+        """CPU only: keys and values (B * H, d), positions (B,)."""
         return _rows(self.keys), _rows(self.values), self.position.numpy()
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """On a CPU: the lengths of the keys, (B * H,) float32."""
+        """CPU only: key lengths (B * H,) float32."""
         return key_lengths(self.keys).numpy().reshape(-1)
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
-    """The same memory, where `tensor` is contiguous."""
+    """View the memory of a contiguous tensor as an array."""
     kind = MOVED_AS.get(tensor.dtype)
     return (tensor if kind is None else tensor.view(kind)).numpy()
 

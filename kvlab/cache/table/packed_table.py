@@ -1,39 +1,39 @@
-"""A slot table of which most slots are held in a store's code: packed in lots, decoded a block at a time."""
+"""Slot table with quantized slots: encoded in groups ("lots"), decoded one block at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from kvlab.cache.table import apply_plan
-from kvlab.cache.table.lazy_slots import HeldSlots
+from kvlab.cache.table.compaction import Squeeze
 from kvlab.cache.table.new_token import NewToken
-from kvlab.cache.table.packed_compaction import Squeeze
 from kvlab.cache.table.slot_ops import at, like, longer, wide
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.common.limits import GROWTH
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.rotary import Rotary
-from kvlab.methods.core.slot_columns import FREE, key_lengths, there
+from kvlab.methods.core.slot_columns import FREE, is_valid, key_lengths
 from kvlab.methods.core.view import KEY_LENGTH, Slots
 from kvlab.stores import Store
 from kvlab.stores.code import Code
-from kvlab.stores.quantized_states import HeldStates
+from kvlab.stores.quantized_states import PackedStates, whole
 
 
 class PackedTable(SlotTable):
-    """Slots in two parts: the first `room` have codes, `used` of which are in use; the rest are native.
+    """Slots in two parts: `room` encoded ones, `used` of them in use, then native (unquantized) ones.
 
-    The native part begins with a head's first slots and the newest ones; new tokens, and slots that a merge has
-    changed, come behind them. Whenever a lot of them has gathered, the oldest are packed, in the order they came. What
-    leaves the coded part leaves a hole. `slots` has the metadata of both parts, and states of width 0.
+    The native part starts with each head's first slots and the newest ones; new tokens and slots changed by a merge
+    follow. When a full group has gathered, the oldest are encoded in order of arrival. Evicted slots leave holes in the
+    encoded part. `slots` has the metadata of both parts and states of width 0.
     """
 
     def __init__(self, native: SlotTable, store: Store) -> None:
-        """Pack `native`, whose valid slots lie first in every head, in the order of their positions."""
+        """Encode `native`, whose valid slots come first in every head, ordered by position."""
         own, live, longest = native.slots, native.live()[..., None], native.width
         codes = {"keys": store.keys, "values": store.values}
         self.scheme, self.codes = store, {side: code for side, code in codes.items() if code is not None}
@@ -47,7 +47,7 @@ class PackedTable(SlotTable):
         index = index.clamp(0, longest - 1)
         moved = native.columns.packed(own.map(lambda tensor: at(tensor, index)))
         moved.position.masked_fill_(~real, FREE)
-        states, real = {"keys": moved.keys, "values": moved.values}, there(moved.position[:, :, : self.room])
+        states, real = {"keys": moved.keys, "values": moved.values}, is_valid(moved.position[:, :, : self.room])
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
         self.coded = {side: code.encode(states[side][:, :, : self.room], real) for side, code in self.codes.items()}
         self.first_native = sinks
@@ -56,44 +56,48 @@ class PackedTable(SlotTable):
         self.head_state, self.changed, self.restless = native.head_state, _nothing(), 0
         self._make_room(store.lot, 0)
 
-    # what others see
+    # reading
 
-    def states(self) -> tuple[HeldStates, HeldStates]:
+    def states(self) -> tuple[PackedStates, PackedStates]:
         """(keys, values) of the first `width` slots."""
-        return self._held("keys", self.width), self._held("values", self.width)
+        return self._packed_states("keys", self.width), self._packed_states("values", self.width)
 
-    def handed(self) -> tuple[Tensor, Tensor]:
+    def native_states(self) -> tuple[Tensor, Tensor]:
         """The native part."""
         count = self.width - self.room
         return self.native["keys"][:, :, :count], self.native["values"][:, :, :count]
 
     def visible(self) -> Slots:
-        """The first `width` slots and their log mass; no score that follows."""
-        return HeldSlots.of(super().visible(), *self.states())
+        """The first `width` slots with log mass, without derived scores."""
+        return PackedSlots.of(super().visible(), *self.states())
 
-    def rated(self) -> Slots:
-        """The same with every score."""
-        return HeldSlots.of(super().rated(), *self.states())
+    def with_scores(self) -> Slots:
+        """The first `width` slots with all scores."""
+        return PackedSlots.of(super().with_scores(), *self.states())
 
     def whole(self) -> Slots:
-        """All slots, free room included, with every score."""
-        return HeldSlots.of(super().whole(), self._held("keys", self.capacity), self._held("values", self.capacity))
+        """All slots, free ones included, with all scores."""
+        return PackedSlots.of(
+            super().whole(), self._packed_states("keys", self.capacity), self._packed_states("values", self.capacity)
+        )
 
     def first(self, count: int) -> Slots:
-        """The first `count` of the visible slots, with their log mass."""
-        return HeldSlots.of(super().first(count), self._held("keys", count), self._held("values", count))
+        """The first `count` visible slots, with log mass."""
+        return PackedSlots.of(
+            super().first(count), self._packed_states("keys", count), self._packed_states("values", count)
+        )
 
     def bias(self, visible: Slots) -> Tensor:
         """`Slots.bias` of the `visible` slots."""
         return visible.bias(self.never)
 
-    def _held(self, side: str, count: int) -> HeldStates:
-        return HeldStates(self.codes[side], self.coded[side], self.native[side][:, :, : count - self.room], self.room)
+    def _packed_states(self, side: str, count: int) -> PackedStates:
+        return PackedStates(self.codes[side], self.coded[side], self.native[side][:, :, : count - self.room], self.room)
 
-    # what changes it
+    # changes
 
     def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, Tensor | float]) -> None:
-        """Write one token per head behind the native slots; what has gathered is packed before."""
+        """Write one token per head after the native slots, encoding full groups first."""
         keys, values, position = token.of_table(bucket)
         self.left_bytes = 0
         if self.width - self.room >= self._stays + self.scheme.lot:
@@ -103,12 +107,12 @@ class PackedTable(SlotTable):
         where = position[:, None, None].expand(*keys.shape[:2], 1)
         if KEY_LENGTH in self.slots.extra:
             extra = {**extra, KEY_LENGTH: key_lengths(keys)}
-        apply_plan.write(self.slots, place, {"position": where, **apply_plan.FRESH, **extra})
+        apply_plan.write(self.slots, place, {"position": where, **apply_plan.NEW_SLOT, **extra})
         self._put(place, keys, values)
         self.width, self.occupied = self.width + 1, self.occupied + 1
 
     def append_many(self, new: Slots) -> None:
-        """Put several tokens behind the slots in use."""
+        """Append several tokens."""
         rows, self.left_bytes = new.keys.shape[2], 0
         self._make_room(rows, 0)
         here = slice(self.width, self.width + rows)
@@ -120,8 +124,8 @@ class PackedTable(SlotTable):
         self.width, self.occupied = self.width + rows, self.occupied + rows
 
     def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
-        """What `plan` leaves of the visible `slots`; keys and values are only decoded where it changes some."""
-        assert isinstance(slots, HeldSlots)
+        """Apply `plan` to the visible `slots`; keys and values are decoded only if it changes some."""
+        assert isinstance(slots, PackedSlots)
         changed = [(plan.edges.target, plan.edges.active)] if plan.edges is not None else []
         for other in (plan.value_shift, plan.new_keys):
             if other is not None:
@@ -132,7 +136,7 @@ class PackedTable(SlotTable):
         return apply_plan.apply(slots.decoded(), plan, rotary)
 
     def adopt(self, after: Slots, bound: int) -> None:
-        """Take over the visible slots as a plan left them; those whose state it changed are native from now on."""
+        """Install the visible slots as a plan left them; slots whose state changed become native."""
         index, real = self.changed
         states = after.metadata()
         for name, column in self._first(self.width).own().items():
@@ -140,27 +144,27 @@ class PackedTable(SlotTable):
                 column.copy_(states[name])
         self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
         if index.shape[-1]:
-            self._hold_native(index, real, after)
+            self._move_to_native(index, real, after)
         self.changed = _nothing()
         self.occupied = min(self.occupied, bound)
 
     @property
     def _stays(self) -> int:
-        """Native slots that are not packed yet: the first, the newest, and as many as two decisions have changed."""
+        """Native slots that are not encoded yet: the first, the newest, and as many as two decisions change."""
         return self.first_native + max(self.scheme.residual, self.scheme.gathered, 2 * self.restless)
 
-    def _hold_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
-        """Put slots `index` (B, H, E), where `real`, into the native part with the states they have in `after`."""
+    def _move_to_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
+        """Move slots `index` (B, H, E), where `real`, to the native part with their states in `after`."""
         count, first = index.shape[-1], self.width
         self.restless = count
         self._make_room(count, self.scheme.lot)
         native = real & (index >= self.room)
-        valid = there(self.slots.position.gather(2, index)) & real
+        valid = is_valid(self.slots.position.gather(2, index)) & real
         place = torch.where(native, index, first + torch.arange(count, device=index.device))
         self._put(place, at(after.keys, index), at(after.values, index))
         moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
         hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
-        # Nothing may be read from a hole: methods look at columns of their own.
+        # Clear holes in every column, because methods read whole columns.
         for name, column in self.slots.own().items():
             nothing = FREE if name == "position" else 0
             column[:, :, first : first + count] = nothing
@@ -169,7 +173,7 @@ class PackedTable(SlotTable):
         self.width += count
 
     def pack_gathered(self) -> None:
-        """Pack the oldest of the slots that have gathered behind those that stay native, in whole lots."""
+        """Encode the oldest gathered native slots, in whole groups."""
         self._close_native()
         lot, start = self.scheme.lot, self.room + self.first_native
         count = (self.width - self.room - self._stays) // lot * lot
@@ -179,7 +183,7 @@ class PackedTable(SlotTable):
             self._grow(max(count, self.used // GROWTH // lot * lot))
             start = self.room + self.first_native
         first, last = start - self.room, self.width - self.room
-        real = there(self.slots.position[:, :, start : start + count])
+        real = is_valid(self.slots.position[:, :, start : start + count])
         for side, code in self.codes.items():
             native = self.native[side]
             _write(self.coded[side], code, code.encode(native[:, :, first : first + count], real), self.used)
@@ -192,12 +196,12 @@ class PackedTable(SlotTable):
         self._trim()
 
     def _close_native(self) -> None:
-        """Close up holes among the native slots, where there must be some."""
+        """Close holes among the native slots, if there must be some."""
         count = self.width - self.room
         if count <= self.occupied:
             return
         columns = slice(self.room, self.width)
-        real = there(self.slots.position[:, :, columns]).view(torch.uint8)
+        real = is_valid(self.slots.position[:, :, columns]).view(torch.uint8)
         index = real.argsort(dim=-1, descending=True, stable=True)
         for column in self.slots.own().values():
             column[:, :, columns] = at(column[:, :, columns], index)
@@ -206,14 +210,14 @@ class PackedTable(SlotTable):
         self.width = self.room + self.occupied
 
     def _trim(self) -> None:
-        """Give back native room that a whole turn needed."""
+        """Free native space that a long turn needed."""
         most = self._stays + 2 * self.scheme.lot
         if self.capacity - self.room > most >= self.width - self.room:
             self.native = {side: tensor[:, :, :most].clone() for side, tensor in self.native.items()}
             self.slots = self.slots.map(lambda tensor: tensor[:, :, : self.room + most].clone())
 
     def _make_room(self, rows: int, more: int) -> None:
-        """Native room for `rows` more slots, and `more` beyond them where there is too little."""
+        """Ensure native space for `rows` more slots; allocate `more` in addition when growing."""
         lacking = self.width + rows - self.capacity
         if lacking > 0:
             self.left_bytes = self.table_bytes()
@@ -221,7 +225,7 @@ class PackedTable(SlotTable):
             self.native = {side: longer(tensor, lacking + more) for side, tensor in self.native.items()}
 
     def _grow(self, count: int) -> None:
-        """Room for `count` more codes."""
+        """Add space for `count` more codes."""
         self.left_bytes, room = self.table_bytes(), self.room
 
         def widen(tensor: Tensor) -> Tensor:
@@ -237,17 +241,18 @@ class PackedTable(SlotTable):
         self.room, self.width = room + count, self.width + count
 
     def _squeezed(self, count: int) -> bool:
-        """Whether room for `count` codes could be made by closing up holes; lots with many are remade, others stay.
+        """Try to make room for `count` codes by closing holes; returns whether it worked.
 
-        Of a code whose slots share something the remade lots are decoded and coded anew, as few as will do.
+        Groups with many holes are rebuilt; if slots of a group share scales these are decoded and re-encoded, as few as
+        possible.
         """
-        made = Squeeze.of(self.there()[:, :, : self.used], self.scheme.lot, self.occupied, count)
+        made = Squeeze.of(self.valid()[:, :, : self.used], self.scheme.lot, self.occupied, count)
         if made is None:
             return False
         index = made.index
         for side, code in self.codes.items():
-            held = self.coded[side]
-            _write(held, code, made.coded(code, held, self.native[side].shape[3]), 0)
+            stored = self.coded[side]
+            _write(stored, code, made.coded(code, stored, self.native[side].shape[3]), 0)
         for column in self.slots.own().values():
             column[:, :, : index.shape[2]] = at(column, index)
             column[:, :, index.shape[2] : self.room] = 0
@@ -264,30 +269,30 @@ class PackedTable(SlotTable):
     def packed(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
     ) -> SlotTable:
-        """A native table of the valid slots, decoded, for a layer that is settled once more."""
-        states = self._held("keys", self.capacity), self._held("values", self.capacity)
+        """Decode into a native table of the valid slots, for a layer that is regrouped again."""
+        states = self._packed_states("keys", self.capacity), self._packed_states("values", self.capacity)
         slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
-        native = SlotTable(HeldSlots.of(slots, *states).decoded(), self.columns)
+        native = SlotTable(PackedSlots.of(slots, *states).decoded(), self.columns)
         native.weighted, native.head_state = self.weighted, self.head_state
         return native.packed(order, room, lengths, streams, width)
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Keep, repeat or permute batch rows."""
+        """Select, repeat or permute batch rows."""
         super().map_rows(change)
         self.native = {side: change(tensor) for side, tensor in self.native.items()}
-        self.coded = {side: {name: change(t) for name, t in held.items()} for side, held in self.coded.items()}
+        self.coded = {side: {name: change(t) for name, t in stored.items()} for side, stored in self.coded.items()}
 
     def detach(self) -> None:
-        """Nothing: all of it is its own."""
+        """Nothing to do: the table owns its memory."""
 
     # bytes
 
     def table_bytes(self) -> int:
-        """Bytes the tensors take, codes, scales, metadata and the heads' own state included."""
+        """Bytes of all tensors: codes, scales, metadata and per-head state."""
         return super().table_bytes() + sum(self.part_bytes().values())
 
     def part_bytes(self) -> dict[str, int]:
-        """Bytes allocated for `codes`, for their `scales` and for `native` keys and values."""
+        """Bytes of `codes`, their `scales`, and `native` keys and values."""
         coded = [(name in code.scales, tensor.nbytes) for side, code in self.codes.items()
                  for name, tensor in self.coded[side].items()]  # fmt: skip
         return {
@@ -304,8 +309,8 @@ class PackedTable(SlotTable):
         return sum(tensor.shape[-1] * tensor.element_size() for tensor in self.native.values())
 
     def saved_bytes(self) -> Tensor:
-        """(N, W) by how much less the valid slots take than as many native ones."""
-        valid = self.there()[:, :, : self.room]
+        """Bytes (N, W) by which the valid slots are smaller than native ones."""
+        valid = self.valid()[:, :, : self.room]
         saved = valid.sum(-1) * self._native_bytes()
         for side, code in self.codes.items():
             for name, tensor in self.coded[side].items():
@@ -320,7 +325,7 @@ def _nothing() -> tuple[Tensor, Tensor]:
 
 
 def _once_each(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Tensor, Tensor]:
-    """(slots (B, H, E), which of them are meant) of all that were named, none twice."""
+    """Deduplicate changed slots: (slots (B, H, E), mask of active ones)."""
     if len(changed) == 1 and changed[0][0].shape[-1] == 1:
         return changed[0]
     index, active = (torch.cat(both, 2) for both in zip(*changed, strict=True))
@@ -334,8 +339,36 @@ def _without_states(slots: Slots) -> Slots:
     return replace(slots, keys=slots.keys[..., :0].clone(), values=slots.values[..., :0].clone())
 
 
-def _write(held: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:
-    """Put what was coded behind the first slots, in place."""
-    for name, tensor in held.items():
+def _write(stored: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:
+    """Write codes in place, after the first `behind` slots."""
+    for name, tensor in stored.items():
         first = behind // code.group if name in code.shared else behind
         tensor[:, :, first : first + new[name].shape[2]] = new[name]
+
+
+class PackedSlots(Slots):
+    """View of a packed table whose keys and values are decoded on first access; eviction-only plans never do."""
+
+    @classmethod
+    def of(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> PackedSlots:
+        """The metadata of `slots` beside these states."""
+        return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
+
+    def after(self, plan: Plan) -> Slots:
+        """Result of a plan that changes no keys or values."""
+        left = self.with_columns(valid=plan.keep)
+        left.extra = self.extra | (plan.extra or {})
+        if plan.log_mass is not None:
+            left.log_mass = torch.where(plan.keep, plan.log_mass, self.log_mass)
+        return left
+
+    def decoded(self) -> Slots:
+        """Decode everything, for the time of one layer's decision."""
+        return Slots(**{name: getattr(self, name) for name in vars(self)})
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name in ("keys", "values") and isinstance(value, PackedStates):
+            value = whole(value)
+            setattr(self, name, value)
+        return value

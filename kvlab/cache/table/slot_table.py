@@ -1,31 +1,32 @@
-"""One layer's slot table in memory: room for new tokens, growth by blocks, what the host knows of its length."""
+"""Slot table of one layer: storage for new tokens, growth by blocks, and host-side bounds on its length."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.cache.kernels.cpu import is_recorded
+from kvlab.cache.kernels.cpu import compiled, is_recording
 from kvlab.cache.table import apply_plan
-from kvlab.cache.table.append_in_place import Refill
+from kvlab.cache.table.apply_plan import NEW_SLOT
 from kvlab.cache.table.compaction import pack
-from kvlab.cache.table.new_token import NewToken
+from kvlab.cache.table.new_token import NewToken, as_array
 from kvlab.common.limits import room_to_grow
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.rotary import Rotary
-from kvlab.methods.core.slot_columns import ASKED, FREE, Columns, key_lengths, there, whole_numbers
+from kvlab.methods.core.slot_columns import ASKED, FREE, Columns, integer_dtype, is_valid, key_lengths
 from kvlab.methods.core.view import KEY_LENGTH, NEVER, Slots
 from kvlab.stores.quantized_states import States
 
 
 class SlotTable:
-    """Slots plus the host's bounds on them, so that appending and attending never read a count from the device.
+    """Slots with host-side bounds, so that appending and attending never read a count from the device.
 
-    Only the first `width` slots of a head are ever looked at; what lies behind is room to grow. `occupied` bounds the
-    valid slots of any head. While `is_dense`, all of the first `width` are valid, and attention may leave the validity
-    mask out. `weighted` says that some log mass may differ from 0.
+    Only the first `width` slots of a head are read; the rest is free space. `occupied` bounds the valid slots of any
+    head. While `is_dense`, the first `width` slots are all valid and attention needs no mask. `weighted`: some log mass
+    may not be 0.
     """
 
     def __init__(self, first: Slots, columns: Columns) -> None:
@@ -34,100 +35,100 @@ class SlotTable:
         self.width = self.occupied = first.keys.shape[2]
         self.is_dense = True
         self.weighted = False
-        self.head_state: dict[str, Tensor] = {}  # (B, H, ...) what the method keeps of a head beside its slots
-        self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a number that lies on the device already
-        self.left_bytes = 0  # of the table the last growth copied: for a moment both were held
+        self.head_state: dict[str, Tensor] = {}  # (B, H, ...) the method's per-head state
+        self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a device constant, created once
+        self.left_bytes = 0  # bytes of the table copied by the last growth: both existed for a moment
 
     @property
     def slots(self) -> Slots:
-        """As they lie in memory: what follows from other columns is not there."""
+        """The stored columns, without derived ones."""
         return self._slots
 
     @slots.setter
     def slots(self, slots: Slots) -> None:
         self._slots = slots
-        self._freed: Tensor | None = None  # where the last decision made room, as long as that is known
-        self._fills = False  # no slot is free once a token is there
+        self._freed: Tensor | None = None  # slots freed by the last decision, if known
+        self._fills = False  # whether the next token fills the last free slot
         self._refill: Refill | None = None
         self._slots_bytes: int | None = None
 
     @property
     def capacity(self) -> int:
-        """Slots per head the tensors have room for."""
+        """Allocated slots per head."""
         return self.slots.keys.shape[2]
 
     def states(self) -> tuple[States, States]:
         """(keys, values) of the first `width` slots."""
-        return self.handed()
+        return self.native_states()
 
-    def handed(self) -> tuple[Tensor, Tensor]:
-        """(keys, values) that go through the model to attention, which asks the layer for all there are."""
+    def native_states(self) -> tuple[Tensor, Tensor]:
+        """(keys, values) that the model passes on to attention, which gets the full states from the layer."""
         keys, values = self.slots.keys, self.slots.values
         return (keys, values) if self.width == self.capacity else (keys[:, :, : self.width], values[:, :, : self.width])
 
     def visible(self) -> Slots:
-        """The first `width` slots, views of the table's own tensors, and which are valid, and log mass; no score."""
-        return self.columns.weighed(self._first(self.width), self.is_dense)
+        """The first `width` slots as views, with validity and log mass, without scores."""
+        return self.columns.with_log_mass(self._first(self.width), self.is_dense)
 
-    def rated(self) -> Slots:
-        """The same with every score."""
-        return self.rate(self.visible())
+    def with_scores(self) -> Slots:
+        """The first `width` slots with all scores."""
+        return self.add_scores(self.visible())
 
-    def rate(self, visible: Slots) -> Slots:
-        """Slots of this table that have their log mass with every score."""
-        return self.columns.rated(visible, self.head_state.get(ASKED))
+    def add_scores(self, visible: Slots) -> Slots:
+        """Add all scores to slots of this table that have log mass."""
+        return self.columns.with_scores(visible, self.head_state.get(ASKED))
 
     def whole(self) -> Slots:
-        """All slots, free room included, with every score."""
-        return self.rate(self.columns.weighed(self.slots))
+        """All slots, free ones included, with all scores."""
+        return self.add_scores(self.columns.with_log_mass(self.slots))
 
-    def held(self) -> Slots:
-        """The first `width` slots as they lie in memory: nothing that follows from other columns, validity neither."""
+    def stored(self) -> Slots:
+        """The first `width` stored slots, without derived columns or validity."""
         return self._first(self.width)
 
-    def there(self) -> Tensor:
-        """(B, H, S) bool: which of all slots are valid."""
-        return there(self.slots.position)
+    def valid(self) -> Tensor:
+        """Validity (B, H, S) of all slots."""
+        return is_valid(self.slots.position)
 
     def live(self) -> Tensor:
-        """Valid slots of each head, (B, H) int64."""
-        return self.there().sum(-1)
+        """Number of valid slots per head, (B, H) int64."""
+        return self.valid().sum(-1)
 
     def first(self, count: int) -> Slots:
-        """The first `count` of the visible slots, with their log mass."""
-        return self.columns.weighed(self._first(count))
+        """The first `count` visible slots, with log mass."""
+        return self.columns.with_log_mass(self._first(count))
 
     def _first(self, count: int) -> Slots:
         return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
 
     def bias(self, visible: Slots) -> Tensor | None:
-        """`Slots.bias` of the `visible` slots; None where it would be 0."""
+        """`Slots.bias` of the `visible` slots; None if it is 0."""
         if not self.is_dense:
             return visible.bias(self.never)
         return visible.log_mass_of_heads() if self.weighted and visible.has_mass else None
 
-    def hold(self, tokens: int) -> None:
-        """Make whole numbers wide enough for a text of `tokens` tokens."""
-        if not self.holds(tokens):
-            short, long = self.slots.position.dtype, whole_numbers(tokens)
+    def widen_integers(self, tokens: int) -> None:
+        """Widen integer columns if `tokens` tokens need it."""
+        if not self.fits_integers(tokens):
+            short, long = self.slots.position.dtype, integer_dtype(tokens)
             self.slots = self.slots.map(lambda tensor: tensor.to(long) if tensor.dtype == short else tensor)
 
-    def holds(self, tokens: int) -> bool:
-        """Whether they are."""
-        return self.slots.position.dtype.itemsize >= whole_numbers(tokens).itemsize
+    def fits_integers(self, tokens: int) -> bool:
+        """Whether integer columns are wide enough for `tokens` tokens."""
+        return self.slots.position.dtype.itemsize >= integer_dtype(tokens).itemsize
 
-    def was_freed(self, slots: Tensor, only: bool) -> None:
-        """A decision has freed slots (B * H,), numbered over all heads: the first free ones now, or the `only` ones."""
+    def note_freed(self, slots: Tensor, only: bool) -> None:
+        """Record freed slots (B * H,), numbered over all heads: the first free ones or, with `only`, the only ones."""
         self._freed, self._fills = slots, only
 
     def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, float]) -> None:
-        """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used.
+        """Write one token per head into a free slot in place; extends the table if all slots may be taken.
 
-        Of `token` the streams in `bucket`; `extra` is the method's own state of a new slot.
+        Uses the streams of `token` in `bucket`; `extra` is the method's state of a new slot.
         """
         self.left_bytes = 0
         freed, self._freed = self._freed, None
-        if freed is not None and not is_recorded():  # replayed, the step would write where this one did
+        if freed is not None and not is_recording():  # a replayed step would write to the same slot again
             self._refill = self._refill or Refill(self.slots, extra)
             self._refill.put(freed, token, token.streams.numbers[bucket])
             self.occupied, self.is_dense = self.occupied + 1, self._fills
@@ -138,14 +139,14 @@ class SlotTable:
             self.width += 1
         if self.is_dense:
             free = torch.full((*keys.shape[:2], 1), self.occupied, dtype=torch.int64, device=keys.device)
-        else:  # the first that is not valid
+        else:  # the first invalid slot
             free = self.slots.position[:, :, : self.width].argmin(-1, keepdim=True)
         place = position[:, None, None].expand(*keys.shape[:2], 1)
         new: dict[str, Tensor | float] = {
             "keys": keys,
             "values": values,
             "position": place,
-            **apply_plan.FRESH,
+            **apply_plan.NEW_SLOT,
             **extra,
         }
         if KEY_LENGTH in self.slots.extra:
@@ -154,7 +155,7 @@ class SlotTable:
         self.occupied += 1
 
     def append_many(self, new: Slots) -> None:
-        """Put several tokens behind the slots in use."""
+        """Append several tokens."""
         rows, width, self.left_bytes, self._freed = new.keys.shape[2], self.width, 0, None
         self._make_room(rows, 0)
         arrived = _tensors(new)
@@ -163,17 +164,17 @@ class SlotTable:
         self.width, self.occupied = width + rows, self.occupied + rows
 
     def reserve(self, capacity: int) -> None:
-        """Room for `capacity` slots, taken at once."""
+        """Allocate space for `capacity` slots at once."""
         self._make_room(capacity - self.width, 0)
 
     def forget(self, width: int, dense: bool) -> None:
-        """Take back all that was appended since the table had `width` slots and nothing was decided."""
+        """Remove everything appended since the table had `width` slots; no decision may have been made since."""
         self.slots.position[:, :, width:] = FREE
         self.width = self.occupied = width
         self.is_dense, self.left_bytes = dense, 0
 
-    def give_back_room(self, whole: torch.dtype) -> None:
-        """Keep no more than the visible slots, with whole numbers of type `whole`; memory is freed by `detach`."""
+    def release_space(self, whole: torch.dtype) -> None:
+        """Drop free space, with integer columns of type `whole`; memory is freed by `detach`."""
         now = self.slots.position.dtype
         kept = self._first(self.width)
         self.slots = (
@@ -181,32 +182,32 @@ class SlotTable:
         )
 
     def _make_room(self, rows: int, more: int) -> None:
-        """Room for `rows` more slots; a table that is too short is copied into one with `more` beyond them."""
+        """Ensure space for `rows` more slots; a growing table is copied into one with `more` in addition."""
         if self.width + rows > self.capacity:
             self.left_bytes = self.table_bytes()
             self.slots = apply_plan.grow(self._first(self.width), self.width + rows + more)
 
     def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
-        """The newest slots get validity (B, q) and positions (B, q)."""
+        """Set validity (B, q) and positions (B, q) of the newest slots."""
         first = self.width - row_valid.shape[1]
         self.slots.position[:, :, first : self.width] = position.masked_fill(~row_valid, FREE)[:, None]
         self.is_dense = False
 
     def store(self, changed: Mapping[str, Tensor]) -> None:
-        """Take over new values of metadata of the visible slots, or of the first of them, as far as they are held."""
+        """Store changed metadata of the visible slots (or of the first ones), for columns that are stored."""
         own = self._first(self.width).own()
         for name in changed.keys() & own.keys():
             own[name][:, :, : changed[name].shape[2]].copy_(changed[name])
 
     def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
-        """What `plan` leaves of the visible `slots`."""
+        """Apply `plan` to the visible `slots`."""
         return apply_plan.apply(slots, plan, rotary)
 
     def pack_gathered(self) -> None:
-        """Where slots are held in a code: code those that are due."""
+        """Encode gathered slots; nothing to do in a native table."""
 
     def adopt(self, after: Slots, bound: int) -> None:
-        """Take over the visible slots as a plan left them; no head has more than `bound` valid ones."""
+        """Install the visible slots as a plan left them; no head has more than `bound` valid ones."""
         own, states = _tensors(self._first(self.width)), after.metadata() | {"keys": after.keys, "values": after.values}
         for name, tensor in own.items():
             if tensor.data_ptr() != states[name].data_ptr():
@@ -215,8 +216,8 @@ class SlotTable:
         self.is_dense, self._freed = False, None
         self.occupied = min(self.occupied, bound)
 
-    def note_heads(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what a plan notes of each head, in place where there is something of that shape already."""
+    def store_head_state(self, state: Mapping[str, Tensor]) -> None:
+        """Store per-head state from a plan, in place if the shape is unchanged."""
         for name, value in state.items():
             own = self.head_state.get(name)
             if own is not None and own.shape == value.shape and own.dtype == value.dtype:
@@ -224,10 +225,10 @@ class SlotTable:
             else:
                 self.head_state[name] = value
 
-    def was_asked(self, tokens: Tensor, rows: Tensor | None = None) -> None:
-        """Scores are made of all queries up to the newest of `tokens` (N,); of a prompt, of its last `rows` (N or 1,).
+    def note_queries(self, tokens: Tensor, rows: Tensor | None = None) -> None:
+        """Record that scores include all queries up to `tokens` (N,); of a prompt, its last `rows` (N or 1,).
 
-        Noted where counts of queries follow from that.
+        Only needed if query counts are derived from that.
         """
         if self.columns.counts is None:
             return
@@ -240,9 +241,9 @@ class SlotTable:
     def packed(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
     ) -> SlotTable:
-        """A new table of the valid slots of some streams (default all), with `room` more slots than the longest has.
+        """New table of the valid slots of some streams (default: all), with `room` free slots beyond the longest head.
 
-        `lengths` are the valid slots of each of their heads, `order` is `pack.in_order` of the table's slots.
+        `lengths`: valid slots of each of their heads; `order`: `compaction.order_by_position` of the table's slots.
         """
         index = None if streams is None else torch.tensor(streams, device=order.device)
         longest = max(lengths)
@@ -254,30 +255,30 @@ class SlotTable:
         return table
 
     def detach(self) -> None:
-        """Give every tensor memory of its own: a value is often a slice of a fused projection it would keep alive."""
+        """Copy tensors that are views: a value is often a slice of a fused projection that it would keep alive."""
         self.slots = self.slots.map(torch.Tensor.contiguous)
 
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        """Keep, repeat or permute batch rows."""
+        """Select, repeat or permute batch rows."""
         self.slots = self.slots.map(change)
         self.head_state = {name: change(tensor) for name, tensor in self.head_state.items()}
 
     def table_bytes(self) -> int:
-        """Bytes the tensors take, metadata and the heads' own state included."""
+        """Bytes of all tensors, metadata and per-head state included."""
         if self._slots_bytes is None:
             self._slots_bytes = _bytes(*_tensors(self.slots).values())
         return self._slots_bytes + self.head_bytes()
 
     def head_bytes(self) -> int:
-        """Bytes of the heads' own state, which does not grow with the slots."""
+        """Bytes of the per-head state, which does not grow with the slots."""
         return _bytes(*self.head_state.values())
 
     def saved_bytes(self) -> Tensor | None:
-        """(N, W) by how much less the valid slots take than `slot_bytes` each; None where they take just that."""
+        """Bytes (N, W) by which valid slots are smaller than `slot_bytes` each; None if they are not."""
         return None
 
     def live_bytes(self) -> int:
-        """Bytes of the valid slots, metadata and the heads' own state included; reads counts from the device."""
+        """Bytes of valid slots, metadata and per-head state included; reads counts from the device."""
         saved = self.saved_bytes()
         whole = int(self.live().sum()) * self.slot_bytes() + self.head_bytes()
         return whole if saved is None else whole - int(saved.sum())
@@ -294,3 +295,34 @@ def _tensors(slots: Slots) -> dict[str, Tensor]:
 
 def _bytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class Refill:
+    """Columns of a contiguous CPU table as numpy arrays over the same memory, (N * W * S[, d]).
+
+    Writing a few numbers through an array takes a tenth of the time a tensor takes. `state`: the method's state of a
+    new slot.
+    """
+
+    def __init__(self, slots: Slots, state: Mapping[str, float]) -> None:
+        own = slots.own() | {"keys": slots.keys, "values": slots.values}
+        flat = {name: column.view(-1, *column.shape[3:]) for name, column in own.items()}
+        self.columns = {name: as_array(column) for name, column in flat.items()}
+        start = {name: number for name, number in {**NEW_SLOT, **state}.items() if name in flat}
+        self.start = {name: as_array(flat[name].new_full((), number)) for name, number in start.items()}
+        self.lengths = self.columns.get(KEY_LENGTH, np.empty(0, np.float32))
+        self.compiled = compiled() if slots.keys.dtype == torch.float32 else None
+
+    def put(self, free: Tensor, token: NewToken, heads: np.ndarray) -> None:
+        """Write `token` to the slots `free` (N * W,) of heads that have indices `heads` (N * W,) in the layer."""
+        own, slots, (keys, values, position) = self.columns, free.numpy(), token.arrays
+        states, apart = (own["keys"], own["values"], own["position"]), len(keys) // len(position)
+        if self.compiled is not None:
+            self.compiled.fill(*states, self.lengths, slots, keys, values, position, apart, heads)
+        else:
+            for column, numbers in zip(states, (keys, values, position.repeat(apart)), strict=True):
+                column[slots] = numbers[heads]
+            if KEY_LENGTH in own:
+                own[KEY_LENGTH][slots] = token.lengths[heads]
+        for name, number in self.start.items():
+            own[name][slots] = number

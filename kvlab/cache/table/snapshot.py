@@ -1,4 +1,4 @@
-"""A table as it was just before a plan was applied to it in place: only what the plan writes over is copied."""
+"""Snapshot of a table before a plan changes it in place: only the overwritten slots are copied."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any
 
 from torch import Tensor
 
-from kvlab.cache.table.apply_plan import rewritten
+from kvlab.cache.table.apply_plan import overwritten_slots
 from kvlab.cache.table.slot_ops import at, wide
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots
 
 
-class SetAside(Slots):
-    """Metadata of its own; keys and values are the table's, put back anew whenever somebody looks at them."""
+class TableSnapshot(Slots):
+    """Own copy of metadata; keys and values are the table's, with overwritten slots restored on access."""
 
-    # By name, the slots (B, H, E) a plan writes over, and their states (B, H, E, d).
+    # By name, overwritten slots (B, H, E) and their old states (B, H, E, d).
     written: Mapping[str, tuple[Tensor, Tensor]] = MappingProxyType({})
 
     @classmethod
     def of(cls, slots: Slots, plan: Plan) -> Slots:
-        """`slots` as they are now; of use until the table changes again."""
+        """Snapshot `slots`; valid until the table changes again."""
         columns = {name: column.clone() for name, column in slots.own().items() if name not in slots.extra}
         kept = slots.with_columns(**columns, extra={name: column.clone() for name, column in slots.extra.items()})
-        over = rewritten(plan)
+        over = overwritten_slots(plan)
         if not over:
             return kept
         states = {"keys": slots.keys, "values": slots.values}

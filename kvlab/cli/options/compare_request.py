@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.cli.options.method_parts import PartsOptions
 from kvlab.cli.options.model import ModelOptions
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.options.repeats import new_batch_id, run_repeats, show_batch
+from kvlab.common.errors import UserError
 
 if TYPE_CHECKING:
     from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
@@ -32,8 +32,7 @@ class RunningOptions:
         int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")
     ] = None
     generation_config: Annotated[
-        str,
-        typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on"),
+        str, typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on")
     ] = "ignore"
     record: Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")] = ""
 
@@ -109,7 +108,7 @@ def execute(
     Raises UserError for what cannot be, or does not fit (without `force`).
     """
     from kvlab.cli.options.plan_check import check_fits, notes_of
-    from kvlab.methods.spec import own_bytes
+    from kvlab.methods.spec import unused_byte_budgets
     from kvlab.trace import unfinished
     from kvlab.trace.catalogue import list_repeats
     from kvlab.trace.labels import check_tags
@@ -118,7 +117,7 @@ def execute(
     kept = kept or KeptOptions()
     check_tags(kept.tag or ())
     request = make_request(methods, budgets, title=kept.title or title, **options)
-    if told := own_bytes(methods, budgets):
+    if told := unused_byte_budgets(methods, budgets):
         typer.echo(told, err=True)
     if not force:
         check_fits(request, out)
@@ -201,7 +200,7 @@ def _with_progress(
 
 
 def _show(paths: list[Path], as_json: bool) -> None:
-    from kvlab.analysis.comparison.board import ask, verdicts, wanted
+    from kvlab.analysis.comparison.board import check_answer, expected_answer, verdicts
     from kvlab.analysis.comparison.compare import headline
     from kvlab.analysis.comparison.verdict import NO_REFERENCE
     from kvlab.cli.options.tables import print_headline
@@ -209,8 +208,8 @@ def _show(paths: list[Path], as_json: bool) -> None:
     from kvlab.trace.labels import Labels
 
     runs = [open_run(path) for path in paths]
-    wish = wanted(runs, Labels())
-    asked = None if wish is None else ask(runs, wish)
+    wish = expected_answer(runs, Labels())
+    asked = None if wish is None else check_answer(runs, wish)
     frame = headline(runs) if asked is None else verdicts(runs, asked)
     if as_json:
         frame.insert(0, "path", [str(path) for path in paths])
@@ -226,3 +225,33 @@ def _show(paths: list[Path], as_json: bool) -> None:
     for note, labels in said.items():
         typer.echo(f"{', '.join(labels)}: {note}")
     typer.echo(f"Look at it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")
+
+
+@dataclass(frozen=True)
+class PartsOptions:
+    """The parts of a composed method, and a store."""
+
+    score: Annotated[str | None, typer.Option(help="compose a method: whose score, such as snapkv")] = None
+    allocate: Annotated[str | None, typer.Option(help="compose a method: whose split of the budget, such as adakv")] = (
+        None
+    )
+    select: Annotated[str | None, typer.Option(help="compose a method: which slots may go, such as topk")] = None
+    settle: Annotated[str | None, typer.Option(help="compose a method: what becomes of them, such as zsmerge")] = None
+    store: Annotated[str | None, typer.Option(help="how slots are held, in all methods but full, such as kivi4")] = None
+
+    def added_to(self, methods: str) -> str:
+        """The methods asked for, and one composed of the parts that were given; the store holds the slots of all.
+
+        Raises UserError where there is neither a method nor a part.
+        """
+        from kvlab.requests.method_spec import split_list
+
+        parts = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
+        given = [f":{part}={choice}" for part, choice in parts.items() if choice is not None]
+        if not given and not methods:
+            raise UserError(
+                "Name a method, such as keepkv, or compose one with --score, --allocate, --select, --settle."
+            )
+        named = [*split_list(methods), *(["compose" + "".join(given)] if given else [])]
+        held = "" if self.store is None else f":store={self.store}"
+        return ",".join(name if name == "full" or ":store=" in name else name + held for name in named)

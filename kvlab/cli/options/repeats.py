@@ -64,13 +64,15 @@ def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress
 
 def show_batch(out: Path, batch: str, as_json: bool) -> None:
     """The cells of a batch: right of how many, with intervals, and what the full cache made of the prompts."""
-    from kvlab.analysis.comparison.repeats import batch_of, judged, ranked
+    from kvlab.analysis.comparison.repeats import build_batch, ranked, repeat_table
     from kvlab.cli.options.tables import print_batch
     from kvlab.figures.repeats import rank_line, read_apart, read_references
     from kvlab.trace import open_run
     from kvlab.trace.catalogue import list_repeats
 
-    found = batch_of([judged([open_run(out / run.run_id) for run in entry.runs]) for entry in list_repeats(out, batch)])
+    found = build_batch(
+        [repeat_table([open_run(out / run.run_id) for run in entry.runs]) for entry in list_repeats(out, batch)]
+    )
     if as_json:
         typer.echo(found.cells.to_json(orient="records", indent=2, double_precision=15))
         return

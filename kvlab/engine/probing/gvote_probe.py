@@ -1,4 +1,4 @@
-"""GVote's sampled queries against the queries that really came, with GVote's own code."""
+"""Compare GVote's sampled queries with the actual later queries, using GVote's own code."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from kvlab.methods.scorers.lookahead.gvote import Ballots, chosen, nucleus_size
 def sampled_queries(
     gvote: GVote, slots: Slots, seen: PassSeen, prompt_tokens: int, inner_states: Moments, dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """What GVote would decide after the prompt, beside the attention of the queries behind it. Batch of one.
+    """GVote's decision after the prompt, and the attention of the queries after it. Batch of one.
 
-    `slots` are those of prompt and continuation, `seen` has the continuation's queries and at least the last of the
-    prompt's; `inner_states` are those of the prompt's hidden states (of `dtype`) without the sinks. T are the prompt's
-    tokens, S the samples.
-    Attention is over the prompt's tokens only and adds up to one. By KV head (H), means over its query heads:
+    `slots` are those of prompt and continuation; `seen` has the continuation's queries and at least the last of the
+    prompt's; `inner_states` are the moments of the prompt's hidden states (of `dtype`) without the sinks. T: prompt
+    tokens, S: samples. Attention is over the prompt only and sums to one. By KV head (H), means over its query heads:
     `true` (H, T) of the first query after the prompt, `synthetic` (H, T) mean over the samples, `ballots` (H, T);
-    `overlap` and `usage` (H, S): true attention to each sample's own nucleus of `p_nuc`, and that set's share of the
+    `overlap` and `usage` (H, S): true attention to each sample's nucleus of `p_nuc`, and that nucleus's share of the
     prompt (GVote, figure 3a), `true_usage` (H,) the same of the true query; `inner_...` the same without the sinks;
-    `step_budget` (H,) the share of the prompt one sample may choose; `union` and `covered` (H, S + 1): after so many
-    samples, the kept set's share of the prompt and of the true attention (0 samples: the protected slots alone);
-    `future` (H, m): attention of each later query to what is kept in the end.
+    `step_budget` (H,) the share of the prompt that one sample may choose; `union` and `covered` (H, S + 1): the kept
+    set's share of the prompt and of the true attention after 0 to S samples (0: the protected slots alone);
+    `future` (H, m): attention of each later query to the final kept set.
     """
     score, protect = _parts(gvote)
     slots = slots.map(lambda tensor: tensor[:, :, :prompt_tokens])
@@ -66,15 +65,15 @@ def _view(slots: Slots, seen: PassSeen, tokens: Tensor) -> View:
 
 
 def _inside(mass: Tensor, inner: Tensor) -> Tensor:
-    """Attention (H, G, ..., T) to the `inner` (1, T) tokens alone, adding up to one."""
+    """Attention (H, G, ..., T) restricted to the `inner` (1, T) tokens and renormalised."""
     mass = mass.masked_fill(~inner[0], 0.0)
     return mass / mass.sum(-1, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny)
 
 
 def _overlaps(true: Tensor, sampled: Tensor, share: float, prefix: str) -> dict[str, Tensor]:
-    """Of the true attention (H, G, T), what lies in each sample's nucleus; and how large the nuclei are.
+    """True attention (H, G, T) inside each sample's nucleus, and the sizes of the nuclei.
 
-    Attention without any mass has no nucleus: query heads without one do not count, and NaN where none has one.
+    Query heads without mass have no nucleus and are left out; NaN where no query head has one.
     """
     sizes, wanted = nucleus_size(sampled, share), nucleus_size(true, share)
     sets = chosen(sampled, sizes, int(sizes.max()))  # (H, G, S, T)

@@ -1,4 +1,4 @@
-"""How Gaussian a layer's hidden states are, channel by channel: what GVote's samples assume."""
+"""How Gaussian a layer's hidden states are per channel, as GVote's samples assume."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import torch
 from torch import Tensor
 
 SHOWN_CHANNELS = 16
-MOST_ROWS = 4096  # of the prompt, evenly spread, for what needs sorting
+MOST_ROWS = 4096  # of the prompt, evenly spaced, for statistics that need sorting
 MOST_POOLED = 1_000_000
 EDGES = torch.linspace(-6, 6, 49)  # standard deviations
 PROBABILITIES = (torch.arange(33) + 0.5) / 33
-CONSTANT = 1e-6  # a channel that varies by less than this share of its mean does so by rounding
+CONSTANT = 1e-6  # variation below this share of the mean is rounding
 
 
 class Moments:
-    """Mean and central moments of each channel, of rows that come in parts (Pébay 2008, equations 2.1 and 3.1)."""
+    """Mean and central moments per channel, accumulated over parts (Pébay 2008, equations 2.1 and 3.1)."""
 
     def __init__(self) -> None:
         self.count = 0
         self.mean = self.second = self.third = self.fourth = torch.zeros(())  # sums of powers about the mean
 
     def add(self, rows: Tensor) -> None:
-        """Take in `rows` (n, hidden); what is kept of them is float64 and lies on the host."""
+        """Add `rows` (n, hidden); the sums are float64 on the host."""
         if not len(rows):
             return
         rows, n, m = rows.float(), self.count, len(rows)
-        own = rows.mean(0)
-        centred = rows - own
+        part_mean = rows.mean(0)
+        centred = rows - part_mean
         s2, s3, s4 = (centred.pow(power).sum(0).cpu().double() for power in (2, 3, 4))
-        mean = own.cpu().double()
+        mean = part_mean.cpu().double()
         d, all_ = mean - self.mean, n + m
         fourth = d**4 * (n * m * (n * n - n * m + m * m) / all_**3) + 6 * d**2 * (n * n * s2 + m * m * self.second) / (
             all_ * all_
@@ -43,7 +43,7 @@ class Moments:
 
     @property
     def constant(self) -> Tensor:
-        """(hidden,) bool: the channels that do not vary."""
+        """(hidden,) bool: channels that do not vary."""
         return self.deviation <= CONSTANT * self.mean.abs()
 
     @property
@@ -52,35 +52,35 @@ class Moments:
         return (self.second / max(self.count - 1, 1)).sqrt()
 
     def standardised(self, power: int) -> Tensor:
-        """(hidden,) mean of the third or fourth power, in standard deviations; NaN where a channel does not vary."""
+        """(hidden,) standardised third or fourth moment; NaN where a channel does not vary."""
         sums = self.third if power == 3 else self.fourth
         return (sums / self.count / self.deviation.pow(power)).masked_fill(self.constant, torch.nan)
 
 
 class HiddenStatistics:
-    """Statistics of a prompt's hidden states, which come in parts; the first `sinks` of `tokens` tokens are left out.
+    """Statistics of a prompt's hidden states, accumulated over parts; the first `sinks` of `tokens` are left out.
 
-    Between parts no more is held than eight numbers a channel and `MOST_ROWS` rows, on the host.
+    Between parts it holds eight numbers per channel and `MOST_ROWS` rows, on the host.
     """
 
     def __init__(self, tokens: int, sinks: int) -> None:
         self.sinks, self.seen = sinks, 0
         self.whole, self.inner = Moments(), Moments()
         inner = max(tokens - sinks, 0)
-        self.rows = sinks + torch.linspace(0, inner - 1, min(MOST_ROWS, inner)).round().long()  # what needs sorting
+        self.rows = sinks + torch.linspace(0, inner - 1, min(MOST_ROWS, inner)).round().long()  # kept for sorting
         self.kept: list[Tensor] = []
 
     def add(self, states: Tensor) -> None:
-        """Take in the next tokens' `states` (n, hidden)."""
+        """Add the next tokens' `states` (n, hidden)."""
         inner = states[max(self.sinks - self.seen, 0) :]
         self.whole.add(states)
         self.inner.add(inner)
-        here = self.rows[(self.rows >= self.seen) & (self.rows < self.seen + len(states))] - self.seen
-        self.kept.append(states[here.to(states.device)].cpu())
+        rows = self.rows[(self.rows >= self.seen) & (self.rows < self.seen + len(states))] - self.seen
+        self.kept.append(states[rows.to(states.device)].cpu())
         self.seen += len(states)
 
     def statistics(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """Float32 on `device`, where the rows are sorted; to be asked once, as they are given up.
+        """Float32 statistics on `device`, where the rows are sorted. Call once: the rows are released.
 
         `mean`, `deviation`, `skew`, `kurtosis` (excess), `kurtosis_with_sinks` and `distance` (Kolmogorov-Smirnov, to
         the normal distribution of the same mean and deviation), each (hidden,). `histogram` (1 + 16, 48) densities
@@ -96,10 +96,10 @@ class HiddenStatistics:
             "kurtosis_with_sinks": self.whole.standardised(4) - 3,
         }
         found = {name: values.float().to(device) for name, values in of_channels.items()}
-        rows = torch.cat(self.kept).to(device).float()  # a copy, so that it may be changed
+        rows = torch.cat(self.kept).to(device).float()  # a copy, modified in place
         self.kept.clear()
         constant = inner.constant.to(device)
-        scale = found["deviation"].masked_fill(constant, torch.inf)  # a channel that does not vary is zero everywhere
+        scale = found["deviation"].masked_fill(constant, torch.inf)  # makes a constant channel zero
         ordered = _sorted(rows.sub_(found["mean"]).div_(scale))  # (n, hidden)
         del rows
         channels = shown_channels(ordered.shape[1]).to(device)
@@ -120,19 +120,19 @@ def hidden_statistics(states: Tensor, sinks: int) -> dict[str, Tensor]:
 
 
 def shown_channels(hidden: int) -> Tensor:
-    """The channels whose histograms are kept, evenly spaced."""
+    """Evenly spaced channels whose histograms are kept."""
     return torch.linspace(0, hidden - 1, min(SHOWN_CHANNELS, hidden)).round().long()
 
 
 def _sorted(numbers: Tensor) -> Tensor:
-    """Along the first dimension; on a CPU by numpy, which takes a tenth of torch's time."""
+    """Sort along the first dimension; on a CPU with numpy, which is ten times faster than torch."""
     if numbers.device.type == "cpu":
         return torch.from_numpy(np.sort(numbers.numpy(), axis=0))
     return numbers.sort(0).values
 
 
 def _distance(ordered: Tensor) -> Tensor:
-    """Largest gap between the empirical and the normal distribution function, for each column of sorted values."""
+    """Kolmogorov-Smirnov distance to the normal distribution, per column of sorted values."""
     normal = torch.special.ndtr(ordered)
     count = len(ordered)
     above = torch.arange(1, count + 1, device=ordered.device)[:, None] / count

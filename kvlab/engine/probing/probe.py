@@ -1,8 +1,8 @@
-"""Once more the full cache over the prompt and its continuation: what GVote and KeepKV say of attention itself.
+"""Probe the full cache on prompt and continuation: the attention statistics that GVote and KeepKV rely on.
 
-Run once a comparison, at level `full`, and written into the comparison's first run. It costs one more prefill of the
-prompt, and for each layer as much attention as `PROMPT_ROWS` + continuation + GVote's samples queries ask for: on mini
-(CPU, 1,676 tokens, 48 more) 3.0 to 4.2 times the prefill alone, and 19 MB on disk.
+Runs once per comparison, at level `full`, and is written into the first run. It costs one more prefill and, per layer,
+the attention of `PROMPT_ROWS` + continuation + GVote's sampled queries: on mini (CPU, 1,676 tokens, 48 more) 3.0 to 4.2
+times the prefill alone, and 19 MB on disk.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ ROWS_AT_ONCE = 16
 
 @dataclass
 class Gathered:
-    """What the passes so far showed of one layer: hidden statistics, and the queries that are asked again."""
+    """One layer so far: statistics of hidden states, and the newest queries."""
 
     hidden: HiddenStatistics
     query: Tensor | None = None  # (1, Hq, r, d), the newest
 
 
 class Probe:
-    """Watches the full cache read prompt and continuation, in any number of passes (`kvlab.cache.settings.Observer`).
+    """Observer (`kvlab.cache.settings.Observer`) of the full cache, for any number of passes over the text.
 
-    `rows`: how many of the last queries are asked again, once the text has all its `tokens`. `layers` are written, and
-    of `history_layers` and `heads` the attention of the last `history_rows` queries.
+    Once the text has all its `tokens`, its last `rows` queries are evaluated for `layers`; the attention of the last
+    `history_rows` queries is written for `history_layers` and `heads`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Probe:
         self.layers: dict[int, Gathered] = {}
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
-        """Gather what this layer's pass shows; write it when the text is complete."""
+        """Collect this layer's pass; write the results when the text is complete."""
         if layer_idx not in self.wanted:
             return
         if layer_idx not in self.layers:
@@ -100,11 +100,11 @@ class Probe:
         try:
             arrays = sampled_queries(self.gvote, slots, seen, self.prompt_tokens, hidden.inner, dtype)
         except UserError:
-            return  # a family whose query projection kvlab does not know: everything else is still worth having
+            return  # unknown query projection of this model family: skip only these arrays
         self.writer.write_arrays("sampled", layer_idx, _host(arrays))
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
-        """The full cache never drops anything."""
+        """Nothing to do: the full cache makes no decisions."""
 
 
 @torch.inference_mode()
@@ -120,9 +120,9 @@ def probe(
 ) -> None:
     """Write `history`, `hidden` and `sampled` (see `kvlab.trace.schema.ARRAYS`) of every full-attention layer.
 
-    `prompt` is (1, T) ids, `continuation` the full cache's own next tokens. The samples are those that `gvote` draws
-    from the same prompt with the same seed. No pass is longer than `chunk` tokens, with the same result. `recording`
-    names the layers and, for `history`, KV heads; where that is too much, less is kept and the record says so.
+    `prompt` is (1, T) ids, `continuation` the full cache's next tokens. `gvote` draws its samples as in a run with the
+    same seed. No pass is longer than `chunk` tokens. `recording` selects layers and, for `history`, KV heads; if that
+    exceeds the limit, less is kept and the record says so.
     """
     future = torch.tensor([continuation[:MOST_FUTURE]], dtype=prompt.dtype, device=prompt.device)
     ids = torch.cat([prompt, future], 1)
@@ -142,11 +142,11 @@ def probe(
     for part in ids.split(chunk_sizes(ids.shape[1], chunk or ids.shape[1]), 1):
         loaded.model(part, past_key_values=cache, use_cache=True, logits_to_keep=1)
         for layer in cache.compressed_layers():
-            layer.tables[0].reserve(ids.shape[1])  # after the first pass: all others then append in place
+            layer.tables[0].reserve(ids.shape[1])  # later passes then append in place
 
 
 def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:
-    """The text's last pass as if it had been that of the queries `query` (1, Hq, r, d), its last ones."""
+    """`seen` with its queries replaced by the text's last queries `query` (1, Hq, r, d)."""
     alibi = seen.alibi
     if alibi is not None:
         alibi = replace(alibi, queries=slots.position[:, :, -query.shape[2] :])
@@ -158,19 +158,19 @@ def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:
 def history(seen: PassSeen, rows: int) -> dict[str, np.ndarray]:
     """Attention of the last `rows` queries, by KV head: `mass` and `log_score`.
 
-    Both (rows, H, tokens): the group's mean probability, and the log of its mean exp score (KeepKV's s before any
-    normalisation), -inf where a query cannot look.
+    Both (rows, H, tokens): the group's mean probability, and the log of its mean exp score (KeepKV's unnormalised s),
+    -inf at masked positions.
     """
     tokens = seen.key.shape[2]
     masses, scores = [], []
     for first in range(tokens - rows, tokens, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, tokens)
         logits = seen.up_to(last).last_logits(last - first)[0]  # (H, G, r, last)
-        room = (0, tokens - last)
+        padding = (0, tokens - last)
         mass = probabilities(logits[None], None, seen.sinks)[0]
-        masses.append(torch.nn.functional.pad(mass.mean(1), room))
+        masses.append(torch.nn.functional.pad(mass.mean(1), padding))
         score = torch.logsumexp(logits, 1) - torch.tensor(float(logits.shape[1])).log()
-        scores.append(torch.nn.functional.pad(score, room, value=-torch.inf))
+        scores.append(torch.nn.functional.pad(score, padding, value=-torch.inf))
     return _host({"mass": torch.cat(masses, 1).transpose(0, 1), "log_score": torch.cat(scores, 1).transpose(0, 1)})
 
 

@@ -1,4 +1,4 @@
-"""Rows of the `events` table: one for each slot that left."""
+"""Rows of the `events` table: one per evicted or merged slot."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from kvlab.cache.buckets.joined_view import states_at
 from kvlab.engine.recording.step_errors import Answer, relative_error
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import Slots
+from kvlab.requests.recording import decision_that_fits
+from kvlab.trace import RunWriter
 
 EVICTED = -1
-EDGES_AT_ONCE = 256  # at most, and no more than keep what is worked out for them small beside a short prompt
+EDGES_AT_ONCE = 256  # at most; fewer for a short prompt, to keep temporaries small
 BLOCKS = 8
 Place = tuple[np.ndarray, ...]  # head and slot of each event
 
@@ -22,9 +24,9 @@ Place = tuple[np.ndarray, ...]  # head and slot of each event
 def event_columns(
     before: Slots, plan: Plan, after: Slots, given: Answer, answered: Answer, leaving: Tensor
 ) -> dict[str, np.ndarray]:
-    """Columns (one entry an event) of all that left one layer: evictions first, then merges. Batch of one.
+    """Columns (one entry per event) of the slots that left one layer: evictions first, then merges. Batch of one.
 
-    `given` and `answered` are what the same query got before and after, `leaving` (H, S) the slots that left.
+    `given` and `answered` are the same query's results before and after, `leaving` (H, S) the slots that left.
     """
     evicted, merging, parts = _numpy(leaving).copy(), None, []
     if plan.edges is not None:
@@ -43,7 +45,7 @@ def event_columns(
 def absent_columns(absent: Tensor, heads: int) -> dict[str, np.ndarray]:
     """Evictions of tokens that never reached a layer (prefill saving): `absent` (T,) bool, the same in every head.
 
-    Without a key they got no mass there and their leaving perturbed nothing.
+    Having no key there, they got no mass and their eviction perturbed nothing.
     """
     source = np.tile(absent.nonzero()[:, 0].cpu().numpy(), heads)
     count = len(source)
@@ -64,7 +66,7 @@ def absent_columns(absent: Tensor, heads: int) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class _Merging:
-    """The edges that exist: where each lies in the plan's tensors, and its slots."""
+    """Active merge edges: their index in the plan's tensors, and their slots."""
 
     head: np.ndarray
     edge: Place
@@ -79,12 +81,12 @@ def _active(edges: Edges) -> _Merging:
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
-    """On the host, where picking an event's few numbers costs least."""
+    """The tensor on the host, where picking single numbers is cheap."""
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
 
 
 def _first(tensor: Tensor) -> np.ndarray:
-    """The only row of a batch of one."""
+    """Row 0 of a batch of one."""
     return _numpy(tensor)[0]
 
 
@@ -136,7 +138,7 @@ def _merges(
 
 
 def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
-    """Of the keys that each edge joins; a prompt has nearly as many edges as keys, so they are looked at in blocks."""
+    """Cosine similarity of the keys that each edge joins, in blocks: a prompt has nearly as many edges as keys."""
     if edges.similarity is not None:
         return _first(edges.similarity)[merging.edge]
     size = max(1, min(EDGES_AT_ONCE, before.position.shape[-1] // BLOCKS))
@@ -146,6 +148,36 @@ def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
 
 
 def _cosine(before: Slots, source: Tensor, target: Tensor) -> Tensor:
-    """(H, E): between the keys of slots `source` and `target`, (1, H, E) each."""
-    leaving, taking = (states_at(before, "keys", end)[0].float() for end in (source, target))
-    return torch.cosine_similarity(leaving, taking, dim=-1)
+    """(H, E) between the keys of slots `source` and `target`, (1, H, E) each."""
+    first, second = (states_at(before, "keys", slots)[0].float() for slots in (source, target))
+    return torch.cosine_similarity(first, second, dim=-1)
+
+
+ARRAY = "decision"
+
+
+def write_decision(writer: RunWriter, layer_idx: int, before: Slots, plan: Plan, tokens: int) -> None:
+    """Write a layer's decision about the `tokens` read so far, if requested and if it fits. Batch of one."""
+    record, heads = writer.record, before.score.shape[1]
+    layers = [layer for layer in range(record.model.num_hidden_layers) if layer not in record.sliding_layers]
+    wanted = record.recording.of_layers(layers)
+    recorded = record.recording.of_heads(heads)
+    kept, sentence = decision_that_fits(wanted, len(recorded), tokens)
+    if sentence and ARRAY not in record.left_out:
+        writer.update(left_out=record.left_out | {ARRAY: sentence})
+    if layer_idx in kept:
+        valid = before.valid[0]
+        score = by_position(before, before.score, valid, tokens, torch.nan)
+        stayed = by_position(before, plan.keep.float(), valid, tokens, 0.0)
+        writer.write_arrays(ARRAY, layer_idx, {"score": _host(score, recorded), "kept": _host(stayed, recorded) > 0})
+
+
+def by_position(slots: Slots, of_slots: Tensor, valid: Tensor, tokens: int, absent: float) -> Tensor:
+    """Scatter (1, H, S) numbers of the `valid` (H, S) slots to their positions: (H, `tokens`)."""
+    row = torch.full((valid.shape[0], tokens + 1), absent, device=valid.device)
+    place = torch.where(valid, slots.position[0].long(), tokens)  # an extra column takes invalid slots
+    return row.scatter(1, place, of_slots[0].float())[:, :tokens]
+
+
+def _host(numbers: Tensor, heads: list[int]) -> np.ndarray:
+    return numbers[heads].cpu().numpy()

@@ -1,4 +1,4 @@
-"""Watches every layer of one run and writes down what happened; the cache does not know it is there."""
+"""The observer that records one run: steps, events, memory and arrays of every layer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache import CompressedCache
-from kvlab.engine.recording.decision import write_decision
-from kvlab.engine.recording.events import absent_columns, event_columns
-from kvlab.engine.recording.health import growth, lengths, non_finite
+from kvlab.engine.recording.events import absent_columns, event_columns, write_decision
 from kvlab.engine.recording.host_blocks import HostBlocks
 from kvlab.engine.recording.shadow import Shadow, Truth
 from kvlab.engine.recording.step_buffer import LEFT, PendingRows
-from kvlab.engine.recording.step_errors import Answer, answer, given_answer, mass_columns, rows_by_position
+from kvlab.engine.recording.step_errors import (
+    Answer,
+    answer,
+    given_answer,
+    growth,
+    lengths,
+    mass_columns,
+    non_finite,
+    rows_by_position,
+)
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
 from kvlab.methods.scorers.attention.ema import EMA
@@ -33,19 +40,19 @@ FLUSH_EVERY, FLUSH_SECONDS = 64, 2.0
 
 @dataclass
 class LayerRecord:
-    """What is gathered of one layer: its shadow, this step's numbers, and the attention rows so far."""
+    """State of one layer: its shadow, this step's numbers, and the attention rows so far."""
 
     shadow: Shadow
     columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
-    counts: np.ndarray | None = None  # what a decision in place has told instead (`kvlab.cache.layers.counts`)
+    counts: np.ndarray | None = None  # in place of columns, from an in-place decision (`kvlab.cache.layers.counts`)
     truth: Truth | None = None
     given: Answer | None = None
-    broken: Tensor | None = None  # (H, S) slots that are not finite, as attended to
-    true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row a step
+    broken: Tensor | None = None  # (H, S) attended slots that are not finite
+    true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row per step
     slot_mass: list[np.ndarray] = field(default_factory=list)
 
     def move(self, device: torch.device) -> None:
-        """Take what this step showed to another device."""
+        """Move this step's tensors to another device."""
         if self.truth is None or self.truth.mass.device == device:
             return
         assert self.given is not None and self.broken is not None
@@ -54,11 +61,11 @@ class LayerRecord:
 
 
 class Recorder:
-    """Implements `kvlab.cache.layers.compressed_layer.Observer` for a batch of one prompt.
+    """Observer (`kvlab.cache.layers.compressed_layer.Observer`) for a batch of one prompt.
 
     Level `light` writes counts (`steps` without masses, `memory`); `full` keeps the shadow and writes everything: keys
-    and values of what `recording` names, attention rows of what `rows` names. The shadow lies on the host, so a device
-    holds at most one layer for it, whatever the number of layers.
+    and values selected by `recording`, attention rows selected by `rows`. The shadow is on the host, so the device
+    holds at most one layer of it.
     """
 
     def __init__(
@@ -76,26 +83,24 @@ class Recorder:
         self.step = 0
         self.layers: dict[int, LayerRecord] = {}
         self.hosts: dict[torch.device, HostBlocks] = {}
-        self.shown: LayerRecord | None = None  # the last one
+        self.shown: LayerRecord | None = None  # the last layer observed
         self.pending = PendingRows(writer)
-        self.none = self.same = torch.zeros(0)  # (H,) zeros and ones: what leaves and what grows in most steps
+        self.none = self.same = torch.zeros(0)  # (H,) zeros and ones: the values of most steps
         self.flushed = time.monotonic()
 
-    # Observer
-
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
-        """Ask the shadow what the last query would have seen, before anything is decided."""
+        """Compare this pass with the uncompressed shadow, before the decision."""
         if layer_idx not in self.layers:
             self.layers[layer_idx] = LayerRecord(Shadow(self.capacity, self._host_of))
         layer, heads = self.layers[layer_idx], slots.valid.shape[1]
         self._turn_to(layer)
-        earlier = layer.columns.get(LEFT) if self.step == 0 else None  # of the prompt's blocks before this one
+        earlier = layer.columns.get(LEFT) if self.step == 0 else None  # by earlier blocks of the prompt
         layer.columns, layer.counts = self._nothing_left(heads, query=seen.query), None
         if earlier is not None:
             layer.columns[LEFT] = earlier
         if not self.full:
             return
-        # Of a prompt in chunks only the last is shown, with the slots of all of them; in blocks each is.
+        # A chunked prompt is shown once, after its last chunk; a prompt in blocks is shown block by block.
         first = layer.shadow.tokens == 0
         layer.shadow.append(slots, slots.valid.shape[2] if first else seen.num_new)
         if first:
@@ -115,10 +120,10 @@ class Recorder:
             layer.slot_mass.append(self._half(rows_by_position(layer.given.mass, columns, layer.shadow)))
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
-        """Write the events of this decision, and follow where the tokens went."""
+        """Write the events of this decision and update which slot owns each token."""
         layer = self.layers[layer_idx]
         self._turn_to(layer)
-        gone = (before.valid > plan.keep)[0]  # there, and not kept
+        gone = (before.valid > plan.keep)[0]
         leaving = gone.sum(-1, dtype=torch.float32)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
         leaving = leaving + layer.columns[LEFT] if self.step == 0 else leaving
@@ -149,32 +154,32 @@ class Recorder:
         if self._keeps_rows(layer_idx):
             layer.slot_mass[-1] = self._half(rows_by_position(answered.mass, places, layer.shadow))
         if self.step == 0:
-            # Prefill attends to everything: what the compression cost shows only if the last query is asked again.
+            # Prefill attends to everything: the cost of compression shows only when the last query is evaluated again.
             layer.columns |= mass_columns(after, places, layer.shadow, answered, layer.truth)
 
     def counted(self, layer_idx: int, counts: np.ndarray) -> None:
-        """The same of a decode step at level `light`."""
+        """Take the per-head counts of an in-place decode decision at level `light`."""
         layer = self.layers[layer_idx]
         self._turn_to(layer)
         layer.counts = counts
 
-    # per step
-
     def end_step(self, cache: CompressedCache) -> None:
-        """Note this step's rows of `steps` and `memory`; they are on disk after the next flush."""
+        """Queue this step's rows of `steps` and `memory`; the next flush writes them."""
         layers = cache.compressed_layers()
         records = [self.layers[layer.layer_idx] for layer in layers]
         for record in records:
             record.truth = record.given = record.broken = None
         self.shown = None
-        self.pending.note(self.step, layers, [record.columns for record in records], [one.counts for one in records])
+        self.pending.note(
+            self.step, layers, [record.columns for record in records], [record.counts for record in records]
+        )
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
             self.writer.flush()
             self.flushed = time.monotonic()
 
     def write_arrays(self) -> None:
-        """Write unit keys and values and the attention rows; the record says how far the halves are from the states."""
+        """Write keys and values (unit vectors and norms) and attention rows, and note their float16 rounding error."""
         errors = dict.fromkeys(("keys", "values"), 0.0)
         for index, layer in self.layers.items() if self.full else ():
             for name in errors if self.recording.of_layers([index]) else ():
@@ -190,7 +195,7 @@ class Recorder:
             self.writer.update(array_error=errors)
 
     def _turn_to(self, layer: LayerRecord) -> None:
-        """Let go of what the layer before was shown; of a prompt it waits on the host, for a decision may come late."""
+        """Release the previous layer's tensors; for a prompt move them to the host, as its decision may come later."""
         last, self.shown = self.shown, layer
         if last is None or last is layer:
             return
@@ -205,11 +210,11 @@ class Recorder:
         return self.hosts[device]
 
     def _following(self, layer_idx: int) -> Shadow | None:
-        """The shadow that is asked after this one, if it lies beside the same device."""
+        """The shadow used after this one, if it serves the same device."""
         places = list(self.layers)
         after = self.layers[places[(places.index(layer_idx) + 1) % len(places)]].shadow
-        here = self.layers[layer_idx].shadow
-        return after if after is not here and after.keys and after.host is here.host else None
+        current = self.layers[layer_idx].shadow
+        return after if after is not current and after.keys and after.host is current.host else None
 
     def _nothing_left(self, heads: int, query: Tensor) -> dict[str, Tensor]:
         if self.none.shape[0] != heads or self.none.device != query.device:
@@ -217,14 +222,14 @@ class Recorder:
         return {LEFT: self.none, "merged": self.none}
 
     def _note_absent(self, layer_idx: int, layer: LayerRecord, heads: int) -> None:
-        """With prefill saving: what never reached a layer left it before it began."""
+        """With prefill saving: record tokens that never reached a layer as evicted."""
         if layer.shadow.absent is not None:
             columns = absent_columns(layer.shadow.absent, heads)
             count = len(columns["head"])
             self.writer.append("events", {"step": np.zeros(count, int), "layer": np.full(count, layer_idx)} | columns)
 
     def _note_prediction(self, layer: LayerRecord, slots: Slots, given: Answer) -> None:
-        """How far the method's predicted attention was from what came, over the slots it had a prediction for."""
+        """Relative error of the method's predicted attention, over the slots it had a prediction for."""
         if EMA not in slots.extra:
             return
         newest = slots.position[0] == slots.position[0].amax(-1, keepdim=True)
@@ -239,13 +244,13 @@ class Recorder:
         return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))
 
     def _half(self, mass: Tensor) -> np.ndarray:
-        """The recorded heads' rows of `mass` (H, T)."""
+        """The recorded heads' rows of `mass` (H, T) as float16."""
         heads = self.recording.of_heads(len(mass))
         return (mass if len(heads) == len(mass) else mass[heads]).half().cpu().numpy()
 
 
 def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
-    """Rows of the `memory` table: what each compressed layer holds after a step."""
+    """Rows of the `memory` table: each compressed layer's footprint after a step."""
     layers = cache.memory().layers
     names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
     return {name: [getattr(layer, name) for layer in layers] for name in names} | {"step": [step] * len(layers)}
@@ -261,7 +266,7 @@ def _count(broken: Tensor) -> Tensor:
 
 
 def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:
-    """(steps, H, width) from rows that grew with the text, zeros where a token did not exist yet."""
+    """Stack rows that grew with the text into (steps, H, width), zero-padded."""
     stacked = np.zeros((len(rows), rows[0].shape[0], width), dtype=np.float16)
     for step, row in enumerate(rows):
         stacked[step, :, : row.shape[1]] = row

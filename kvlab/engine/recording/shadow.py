@@ -1,4 +1,4 @@
-"""The shadow: one layer's uncompressed keys and values on the host, and which slot each token lives in now."""
+"""The shadow: one layer's uncompressed keys and values on the host, and the slot that owns each token."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots
 
 TOKENS_AT_ONCE = 4096
-TINY = torch.finfo(torch.float32).tiny  # so that only a vector of zeros is not of length 1
+TINY = torch.finfo(torch.float32).tiny  # lower bound of a norm, so that only zero vectors are not unit vectors
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What the last query of a pass would have got from the full cache: mass (H, T) group mean, output (Hq, d)."""
+    """Result of a pass's last query with the full cache: mass (H, T) group mean, output (Hq, d)."""
 
     mass: Tensor
     output: Tensor
@@ -39,44 +39,40 @@ class Stored:
 
 
 class Shadow:
-    """Keeps every token's key and value of one layer (batch of one), as the compressed run computed them.
+    """Every token's key and value of one layer (batch of one), as the compressed run computed them.
 
-    They lie on the host in blocks of `TOKENS_AT_ONCE` tokens and come to the device one after another when they are
-    asked, so that recording takes as much of its memory whatever the number of layers.
-
-    With prefill saving some of a prompt's tokens never reach a layer: it has no keys of them, so they get no mass here
-    and count as dropped from the start.
-
-    What is dropped lies at position `capacity`, where no token can be, so that looking things up there needs no case of
-    its own.
+    They are on the host in blocks of `TOKENS_AT_ONCE` tokens and are streamed to the device when needed, so recording
+    takes the same device memory for any number of layers. With prefill saving some prompt tokens never reach a layer:
+    they have no key, get no mass and count as dropped from the start. Dropped tokens are owned by position `capacity`,
+    where no token can be, which avoids a special case in lookups.
     """
 
     def __init__(self, capacity: int, host_of: Callable[[torch.device], HostBlocks] = HostBlocks) -> None:
         self.capacity, self.host_of = capacity, host_of
         self.tokens = 0
-        self.rows = 0  # tokens whose states are here
-        self.keys: list[Tensor] = []  # blocks (tokens, H, d) on the host, in the order of the text
+        self.rows = 0  # tokens whose states are stored
+        self.keys: list[Tensor] = []  # blocks (tokens, H, d) on the host, in text order
         self.values: list[Tensor] = []
-        self.owner: Tensor | None = None  # (H, capacity) position naming the slot each token lives in, or `capacity`
-        self.absent: Tensor | None = None  # (capacity,) bool: tokens that never reached this layer; None for none
-        self.present: Tensor | None = None  # (rows of the first pass,) where the others are, if some are absent
-        self.gaps = 0  # how many are absent
+        self.owner: Tensor | None = None  # (H, capacity) position of the slot that owns each token, or `capacity`
+        self.absent: Tensor | None = None  # (capacity,) bool: tokens that never reached this layer; None if all did
+        self.present: Tensor | None = None  # (rows of the first pass,) positions of the others, if some are absent
+        self.gaps = 0  # number of absent tokens
 
     def append(self, slots: Slots, count: int) -> None:
-        """Take over the `count` newest tokens of a slot table."""
+        """Append the `count` newest tokens of a slot table."""
         position = slots.position.masked_fill(~slots.valid, -1)
-        # (1, H, count), in the order of the text
+        # (1, H, count), in text order
         newest = position.argmax(-1, keepdim=True) if count == 1 else position.topk(count, dim=-1).indices.flip(-1)
         if self.owner is None:
             self._begin(slots, slots.position.gather(2, newest)[0, 0].long())
         for first in range(0, count, TOKENS_AT_ONCE):
             self._store(slots, newest[0, :, first : first + TOKENS_AT_ONCE])
             if count > 1:
-                self.host.settle()  # what is on its way takes room on the device
+                self.host.settle()  # pending copies hold device memory
         self.tokens = self.rows + self.gaps
 
     def _begin(self, slots: Slots, position: Tensor) -> None:
-        """Make room, and note which positions before the last of the first pass's `position` (count,) are missing."""
+        """Allocate the owners, and find the positions that are missing in the first pass's `position` (count,)."""
         heads, device = slots.valid.shape[1], slots.valid.device
         self.host = self.host_of(device)
         self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
@@ -105,7 +101,7 @@ class Shadow:
         self.rows += index.shape[1]
 
     def truth(self, seen: PassSeen, following: Shadow | None = None) -> Truth:
-        """What the last query of this pass would have seen; the states of `following`, asked next, are sent ahead."""
+        """Evaluate the pass's last query with the full cache; the states of `following`, used next, are sent ahead."""
         arriving = self.host.each([*self.keys, *self.values], () if following is None else following.settled_blocks())
         position = self._positions(seen.query.device)
         parts = []
@@ -122,24 +118,24 @@ class Shadow:
         return Truth(self._by_token(mass.mean(1)), output.flatten(0, 1))
 
     def settled_blocks(self) -> list[Tensor]:
-        """The first blocks of keys, as far as nothing will be written into them any more."""
+        """The leading blocks of keys that are complete."""
         return self.keys[: self.rows // TOKENS_AT_ONCE]
 
     def _positions(self, device: torch.device) -> Tensor:
-        """(rows,): where in the text the stored tokens stand."""
+        """(rows,) positions of the stored tokens."""
         every = torch.arange(self.tokens, device=device)
         if self.present is None:
             return every
         return torch.cat([self.present.to(device), every[len(self.present) + self.gaps :]])
 
     def _by_token(self, mass: Tensor) -> Tensor:
-        """(H, T) from (H, rows): nothing where a token is absent."""
+        """(H, T) from (H, rows), zero where a token is absent."""
         if self.present is None:
             return mass
         return mass.new_zeros(len(mass), self.tokens).index_copy_(1, self._positions(mass.device), mass)
 
     def follow(self, before: Slots, plan: Plan, leaving: Tensor) -> None:
-        """Update the owners after a plan was applied to the table `before`, whose slots `leaving` (H, S) left."""
+        """Update the owners after a plan was applied to the table `before` and its slots `leaving` (H, S) left."""
         assert self.owner is not None
         position, dropped = before.position[0].long(), self.capacity
         moved = torch.arange(self.capacity + 1, device=position.device).repeat(len(position), 1)
@@ -152,16 +148,16 @@ class Shadow:
         self.host.put_back(self.owner, moved.gather(1, self.host.fetch(self.owner)))
 
     def columns(self, slots: Slots) -> Tensor:
-        """(H, S): the position naming each slot, `capacity` for those that are not valid."""
+        """(H, S) position of each slot, `capacity` for invalid ones."""
         return torch.where(slots.valid[0], slots.position[0].long(), self.capacity)
 
     def owned(self) -> Tensor:
-        """(H, T) owners of the tokens seen so far, on the device, `capacity` for those dropped."""
+        """(H, T) owners of the tokens seen so far, on the device; `capacity` for dropped tokens."""
         assert self.owner is not None
         return self.host.fetch(self.owner)[:, : self.tokens]
 
     def stored(self, name: str, heads: Sequence[int]) -> Stored:
-        """The `keys` or `values` of some KV heads as they are written, made block by block; absent tokens are zeros."""
+        """The `keys` or `values` of some KV heads in the format on disk; absent tokens are zeros."""
         self.host.settle()
         parts = [_stored(block[:, list(heads)]) for block in self._filled(getattr(self, name))]
         unit, norm = (np.concatenate([getattr(part, field) for part in parts], 1) for field in ("unit", "norm"))
@@ -187,7 +183,7 @@ def _spread(stored: np.ndarray, place: np.ndarray, tokens: int) -> np.ndarray:
 
 
 def _stored(states: Tensor) -> Stored:
-    """Of a block (tokens, H, d)."""
+    """A block (tokens, H, d) in the format on disk."""
     exact = states.transpose(0, 1).float()
     norm = exact.norm(dim=-1)
     unit, length = (exact / norm.clamp_min(TINY)[..., None]).half(), norm.half()

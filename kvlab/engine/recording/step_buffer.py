@@ -1,6 +1,6 @@
-"""Rows of `steps` and `memory` that wait on the device, so that recording a step never waits for it.
+"""Buffer rows of `steps` and `memory` on the device, so that recording a step never synchronises.
 
-A step leaves small tensors of each layer; they are read all at once when the writer puts its rows on disk.
+A step leaves small tensors per layer; they are read together when the writer flushes.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.layers.counts import TOLD
+from kvlab.cache.layers.counts import COUNT_NAMES
 from kvlab.methods.core.view import Slots
 from kvlab.trace import RunWriter
 
-LEFT = "left"  # evicted or merged: told apart when the rows are written
+LEFT = "left"  # evicted or merged; separated when the rows are written
 LIVE, MOST, GUARDED, BUDGET = "live_slots", "max_votes", "guard_activations", "budget_slots"
-SAVED = "saved_bytes"  # by a store that packs
+SAVED = "saved_bytes"  # by a packing store
 TABLES = (LIVE, MOST, GUARDED)
 
 
 @dataclass(frozen=True)
 class _Held:
-    """What the host knows of one layer's tables."""
+    """One layer's tables as known to the host."""
 
     physical_slots: int
     slot_bytes: int
@@ -38,7 +38,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Noted:
-    """One layer after one step: columns (H,) each on the device, and what the host knew."""
+    """One layer after one step: columns (H,) each on the device, and host values."""
 
     step: int
     layer: int
@@ -47,21 +47,21 @@ class _Noted:
     held: _Held
     budget: Tensor  # (B, H)
     columns: dict[str, Tensor]
-    counts: np.ndarray | None  # (3, B, H) as in `TOLD`, in place of `columns` and of what is counted in tables
+    counts: np.ndarray | None  # (3, B, H) as in `COUNT_NAMES`, in place of `columns` and of counts from tables
 
     def kind(self) -> tuple[tuple[str, ...] | None, torch.device]:
-        """Those alike in this are read together; no names of columns where there are counts."""
+        """Group key: entries with equal kinds are read together. The names are None where there are counts."""
         return (tuple(self.columns) if self.counts is None else None), self.budget.device
 
 
 class PendingRows:
-    """Takes each layer's numbers after each step and writes them to `writer` whenever that flushes."""
+    """Collect each layer's numbers after each step; write them when `writer` flushes."""
 
     def __init__(self, writer: RunWriter) -> None:
         self.writer = writer
         self.noted: list[_Noted] = []
-        self.counted: list[dict[str, Tensor]] = []  # of all layers after each step, (layers, H) each
-        self.guarded: dict[int, np.ndarray | float] = {}  # guard activations of each layer up to the last row written
+        self.counted: list[dict[str, Tensor]] = []  # per step: (layers, H) each
+        self.guarded: dict[int, np.ndarray | float] = {}  # guard activations per layer up to the last row written
         self._held: dict[int, tuple[object, _Held]] = {}
         writer.before_flush.append(self.write)
 
@@ -72,21 +72,22 @@ class PendingRows:
         columns: Sequence[dict[str, Tensor]],
         counts: Sequence[np.ndarray | None],
     ) -> None:
-        """The numbers of `layers` after `step`: their `columns` (H,) each, and what their tables hold.
+        """Queue the numbers of `layers` after `step`: their `columns` (H,) each, and the counts of their tables.
 
-        Nobody looks into tables where decisions in place have told `counts` of all layers.
+        Tables are not read if in-place decisions reported `counts` of all layers.
         """
-        if any(told is None for told in counts):
+        if any(reported is None for reported in counts):
             self.counted.append(_counted(layers))
-            columns = [given if told is None else _apart(told) for given, told in zip(columns, counts, strict=True)]
+            pairs = zip(columns, counts, strict=True)
+            columns = [own if reported is None else _columns_of(reported) for own, reported in pairs]
             counts = [None] * len(layers)
-        for layer, given, told in zip(layers, columns, counts, strict=True):
+        for layer, own, reported in zip(layers, columns, counts, strict=True):
             assert layer.budget is not None
-            known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
-            self.noted.append(_Noted(*known, layer.budget, given, told))
+            host = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
+            self.noted.append(_Noted(*host, layer.budget, own, reported))
 
     def write(self) -> None:
-        """Append everything noted; the first time that the device is waited for."""
+        """Append everything queued; this is where the device is synchronised."""
         noted, counted = self.noted, self.counted
         if not noted:
             return
@@ -97,7 +98,7 @@ class PendingRows:
         for (names, _), same in groupby(noted, key=_Noted.kind):
             group = list(same)
             if names is None:
-                columns = self._told(group)
+                columns = self._reported(group)
             else:
                 columns = _read(group, names)
                 columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
@@ -105,23 +106,23 @@ class PendingRows:
             self.writer.append("steps", self._step_columns(group, columns))
             self.writer.append("memory", _memory_columns(group, columns[LIVE], columns.get(SAVED)))
 
-    def _told(self, group: list[_Noted]) -> dict[str, np.ndarray]:
-        """Columns (rows, H) where decisions in place have told counts: one slot of a head left, no guard was called."""
-        counts = np.stack([one.counts for one in group if one.counts is not None], 1)[:, :, 0]  # (3, rows, H)
-        columns = dict(zip(TOLD, counts, strict=True))
+    def _reported(self, group: list[_Noted]) -> dict[str, np.ndarray]:
+        """Columns (rows, H) from in-place counts: one slot per head left, and no guard was active."""
+        counts = np.stack([row.counts for row in group if row.counts is not None], 1)[:, :, 0]  # (3, rows, H)
+        columns = dict(zip(COUNT_NAMES, counts, strict=True))
         columns[LEFT] = np.ones_like(counts[0])
-        before = [self.guarded.get(one.layer, 0.0) for one in group]
+        before = [self.guarded.get(row.layer, 0.0) for row in group]
         columns[GUARDED] = np.stack([np.broadcast_to(count, counts.shape[2:]) for count in before])
-        columns[BUDGET] = torch.stack([one.budget for one in group])[:, 0].float().numpy()
+        columns[BUDGET] = torch.stack([row.budget for row in group])[:, 0].float().numpy()
         return columns
 
     def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Columns of `steps`, (rows x H,) each, from the `given` (rows, H)."""
+        """Columns of `steps`, (rows x H,) each, from `given` (rows, H)."""
         heads = given[LIVE].shape[1]
         own = {
-            "step": [one.step for one in group],
-            "layer": [one.layer for one in group],
-            "tokens_seen": [one.tokens_seen for one in group],
+            "step": [row.step for row in group],
+            "layer": [row.layer for row in group],
+            "tokens_seen": [row.tokens_seen for row in group],
         }
         columns = {name: values for name, values in given.items() if name not in (LEFT, SAVED)}
         columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in own.items()}
@@ -132,15 +133,15 @@ class PendingRows:
         return {name: values.reshape(-1) for name, values in columns.items()}
 
     def _since_last(self, group: list[_Noted], guarded: np.ndarray) -> np.ndarray:
-        """Counts that only grow, as what came new in each step."""
+        """Turn cumulative counts into counts per step."""
         new = guarded.copy()
-        for row, one in enumerate(group):
-            new[row] -= self.guarded.get(one.layer, 0.0)
-            self.guarded[one.layer] = guarded[row]
+        for index, row in enumerate(group):
+            new[index] -= self.guarded.get(row.layer, 0.0)
+            self.guarded[row.layer] = guarded[index]
         return new
 
     def _tables(self, layer: CompressedLayer) -> _Held:
-        """Asked again only when a table was made, grown or given state of its heads."""
+        """Sizes of the tables, recomputed only when a table was created, grown or given head state."""
         tables = layer.tables
         key = tuple((id(table), table.capacity, len(table.head_state)) for table in tables)
         if layer.layer_idx not in self._held or self._held[layer.layer_idx][0] != key:
@@ -156,27 +157,27 @@ class PendingRows:
 
 
 def _read(group: list[_Noted], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """The columns of that name (rows, H) and the budgets, read from the device at once."""
-    given = [torch.stack([one.columns[name] for one in group]).float() for name in names]
-    budget = torch.stack([one.budget for one in group])[:, 0].float()
+    """The named columns (rows, H) and the budgets, read from the device in one transfer."""
+    given = [torch.stack([row.columns[name] for row in group]).float() for name in names]
+    budget = torch.stack([row.budget for row in group])[:, 0].float()
     read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
     return dict(zip((*names, BUDGET), read, strict=True))
 
 
-def _apart(told: np.ndarray) -> dict[str, Tensor]:
-    """Of what a decision in place has told of a layer the columns (H,) that tables do not say."""
-    merged = torch.from_numpy(told[0, 0])
+def _columns_of(reported: np.ndarray) -> dict[str, Tensor]:
+    """Columns (H,) from a layer's in-place counts that its tables do not hold."""
+    merged = torch.from_numpy(reported[0, 0])
     return {LEFT: torch.ones_like(merged), "merged": merged}
 
 
 def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
-    """What is counted in the tables of all layers, (layers, H) each, on the device of the first."""
+    """Counts from the tables of all layers, (layers, H) each, on the device of the first."""
     tables = [layer.tables[0] for layer in layers if layer.streams.whole]
     guarded = [layer.guard_activations for layer in layers]
     alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
     if len(tables) == len(layers) and len(alike) == 1:
-        # Of one shape: a model has many layers, and each question of the device costs time.
-        valid = torch.cat([table.there() for table in tables])
+        # Same shapes are read together, as each read of the device takes time.
+        valid = torch.cat([table.valid() for table in tables])
         votes = torch.cat([table.slots.votes for table in tables])
         joined = tables[0].slots.with_columns(valid=valid, votes=votes)
         return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}
@@ -187,7 +188,7 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
 
 
 def _saved(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
-    """By how much less the slots of each head take than native ones, where a store packs them."""
+    """Bytes per head that a packing store saves against native slots."""
     if not layers[0].settings.store.packs:
         return {}
     device = layers[0].guard_activations.device
@@ -198,17 +199,17 @@ def _memory_columns(group: list[_Noted], live: np.ndarray, saved: np.ndarray | N
     slots = live.astype(np.int64).sum(1)
     less = np.zeros_like(slots) if saved is None else saved.astype(np.int64).sum(1)
     return {
-        "step": [one.step for one in group],
-        "layer": [one.layer for one in group],
-        "logical_tokens": [one.tokens_seen for one in group],
-        "physical_slots": [one.held.physical_slots for one in group],
+        "step": [row.step for row in group],
+        "layer": [row.layer for row in group],
+        "logical_tokens": [row.tokens_seen for row in group],
+        "physical_slots": [row.held.physical_slots for row in group],
         "live_slots": (slots / live.shape[1]).tolist(),
         "live_bytes": [
-            int(count) * one.held.slot_bytes + one.held.head_bytes - int(packed)
-            for count, packed, one in zip(slots, less, group, strict=True)
+            int(count) * row.held.slot_bytes + row.held.head_bytes - int(packed)
+            for count, packed, row in zip(slots, less, group, strict=True)
         ],
-        "allocated_bytes": [one.held.allocated_bytes for one in group],
-        "codes_bytes": [one.held.codes_bytes for one in group],
-        "scales_bytes": [one.held.scales_bytes for one in group],
-        "peak_bytes": [one.peak_bytes for one in group],
+        "allocated_bytes": [row.held.allocated_bytes for row in group],
+        "codes_bytes": [row.held.codes_bytes for row in group],
+        "scales_bytes": [row.held.scales_bytes for row in group],
+        "peak_bytes": [row.peak_bytes for row in group],
     }

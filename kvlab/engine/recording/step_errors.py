@@ -1,16 +1,18 @@
-"""The numbers of one step of one layer: what its slots got against what the full cache would have given."""
+"""Errors of one step of one layer: its slots' result against that of the full cache."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_view import each_table
+from kvlab.cache.buckets.joined_view import STATES, measured, per_table
 from kvlab.engine.recording.shadow import Shadow, Truth
+from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots
 
 VALUE_BLOCK = 4096
@@ -18,9 +20,9 @@ VALUE_BLOCK = 4096
 
 @dataclass(frozen=True)
 class Answer:
-    """What the last query of a pass gets from a table of slots: mass (H, S) group mean, output (Hq, d) float32.
+    """Result of a pass's last query on a table of slots: mass (H, S) group mean, output (Hq, d) float32.
 
-    `state_mass` (H,) is what a state beside the slots gets of it (LESS), so that both sum to 1; None without one.
+    `state_mass` (H,) is the mass of a low-rank state (LESS), so that both sum to 1; None without one.
     """
 
     mass: Tensor
@@ -29,7 +31,7 @@ class Answer:
 
 
 def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer:
-    """Ask the last query of `seen` again, of the table `slots`; `logits` (1, H, G, 1, S) if they are known."""
+    """Evaluate the last query of `seen` on the table `slots`; `logits` (1, H, G, 1, S) if already computed."""
     if logits is None:
         logits = seen.logits_at_slots(slots)
     bias = slots.bias()
@@ -39,26 +41,26 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
             share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
         )
     mass = probabilities(logits, bias, seen.sinks)[0, :, :, 0]  # (H, G, S)
-    return Answer(mass.mean(1), each_table(slots, _given, mass[None])[0].flatten(0, 1))
+    return Answer(mass.mean(1), per_table(slots, _given, mass[None])[0].flatten(0, 1))
 
 
 def _given(slots: Slots, mass: Tensor) -> Tensor:
-    """(N, W, G, d) float32: the values of a table in the shares `mass` (N, W, G, S or more)."""
+    """(N, W, G, d) float32: a table's values weighted by `mass` (N, W, G, S or more)."""
     values = slots.values
     return mixed(mass[..., : values.shape[2]].flatten(0, 1), values.flatten(0, 1)).unflatten(0, values.shape[:2])
 
 
 def mixed(mass: Tensor, values: Tensor) -> Tensor:
-    """(H, G, d) float32: the values (H, S, d) in the shares `mass` (H, G, S); in blocks, for `values` may be halves."""
+    """(H, G, d) float32: values (H, S, d) weighted by `mass` (H, G, S); in blocks, as `values` may be float16."""
     blocks = zip(mass.split(VALUE_BLOCK, -1), values.split(VALUE_BLOCK, 1), strict=True)
     parts = [share @ part.float() for share, part in blocks]
     return torch.stack(parts).sum(0) if parts[1:] else parts[0]
 
 
 def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
-    """What the last query of a pass got from `slots`: as attention left it in float32, else asked again.
+    """The last query's result as attention computed it in float32, else evaluated again.
 
-    `output` (1, Hq, q, d) is what the pass returned.
+    `output` (1, Hq, q, d) is the pass's output.
     """
     mass = seen.kept_mass(slots.valid.shape[2])
     if mass is not None and output.dtype == torch.float32:
@@ -69,13 +71,12 @@ def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
 def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, truth: Truth) -> dict[str, Tensor]:
     """kept_mass, merged_true_mass, merged_mass, sag, regret, output_error; each (H,). `columns` as `shadow.columns`.
 
-    A state beside the slots counts as one merged slot of all that was dropped: its tokens' true mass is merged, not
-    regretted.
+    A low-rank state counts as one merged slot of all dropped tokens: their true mass is merged, not regret.
     """
     owner, heads = shadow.owned(), truth.mass.shape[0]
-    # true mass by the position naming the slot each token lives in; the last column holds what was dropped
+    # true mass by owning slot; the last column holds dropped tokens
     by_name = truth.mass.new_zeros(heads, shadow.capacity + 1).scatter_add_(1, owner, truth.mass)
-    # The columns wait for many steps: as a view, one of them would hold a number a token that long.
+    # Cloned because the columns are kept for many steps, and a view would keep the whole tensor.
     own, dropped = by_name.gather(1, columns), by_name[:, shadow.capacity].clone()
     shared = slots.valid[0] & (slots.votes[0] > 1)
     merged_true, merged = (own * shared).sum(-1), (given.mass * shared).sum(-1)
@@ -95,7 +96,7 @@ def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, t
 def relative_error(given: Tensor, true: Tensor, heads: int) -> Tensor:
     """||given - true|| / ||true|| of (Hq, d) outputs, mean over each KV head's group; (H,).
 
-    A true output of zeros has no relative error, unless it was given exactly; NaN where none of the group has one.
+    A zero true output has no relative error unless `given` is exact; NaN where no query head of the group has one.
     """
     off, size = (given - true).norm(dim=-1), true.norm(dim=-1)
     error = (off / size).masked_fill((size == 0) & (off > 0), torch.nan).masked_fill(off == 0, 0.0)
@@ -103,6 +104,43 @@ def relative_error(given: Tensor, true: Tensor, heads: int) -> Tensor:
 
 
 def rows_by_position(mass: Tensor, columns: Tensor, shadow: Shadow) -> Tensor:
-    """(H, T): the mass of each slot in the column of the position naming it, `columns` as `shadow.columns`."""
+    """(H, T): scatter each slot's mass to its position, `columns` as from `shadow.columns`."""
     row = mass.new_zeros(mass.shape[0], shadow.capacity + 1)
     return row.scatter_(1, columns, mass)[:, : shadow.tokens]
+
+
+def lengths(slots: Slots) -> Tensor:
+    """(2, H, S) float32 norms of keys and of values. Batch of one."""
+    norm = partial(torch.linalg.vector_norm, dim=-1, dtype=torch.float32)
+    return torch.stack([measured(slots, name, norm)[0] for name in STATES])
+
+
+def non_finite(slots: Slots, taken: Tensor | None = None) -> Tensor:
+    """(H, S) bool: valid slots with an infinite or NaN key, value or log mass. Batch of one.
+
+    `taken` are their `lengths` if already computed.
+    """
+    # One sum instead of a test per number: finite exactly when all parts are, except for overflow, which also counts.
+    if taken is None:
+        keys, values = (measured(slots, name, partial(torch.sum, dim=-1, dtype=torch.float32)) for name in STATES)
+        total = keys + values + slots.log_mass
+    else:
+        total = slots.log_mass + taken.sum(0)
+    return (slots.valid & ~torch.isfinite(total))[0]
+
+
+def growth(before: Tensor, plan: Plan, after: Tensor) -> dict[str, Tensor]:
+    """`key_growth` and `value_growth`, (H,) each: largest norm of a slot over that of the longest of its parts.
+
+    From the `lengths` before and after `plan`; 1 where nothing grew. Means of keys never grow, added values and
+    rescaled keys may.
+    """
+    longest = before
+    if plan.edges is not None:
+        parts = (plan.edges.source, plan.edges.target, plan.edges.active)
+        source, target, active = (part.expand(2, -1, -1) for part in parts)
+        sources = before.gather(2, source).masked_fill(~active, 0.0)
+        longest = before.scatter_reduce(2, target, sources, "amax")
+    ratio = after / longest.clamp_min(torch.finfo(torch.float32).tiny)
+    keys, values = ratio.masked_fill(~plan.keep, 1.0).amax(-1).clamp_min(1.0)
+    return {"key_growth": keys, "value_growth": values}

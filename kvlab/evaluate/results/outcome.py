@@ -1,4 +1,4 @@
-"""What running one prompt under one cache gave, and reading the cache's memory for it."""
+"""The outcome of one prompt with one cache: answer, memory and time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any, Protocol
 import torch
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
+from kvlab.engine.forward import synchronize
 from kvlab.evaluate.scoring.survival import Survival
 from kvlab.requests.compare import MethodChoice
 
 
 class Loaded(Protocol):
-    """What `kvlab.load_model` returns, as far as evaluation needs it."""
+    """The part of `kvlab.load_model`'s result that evaluation needs."""
 
     @property
     def model(self) -> PreTrainedModel: ...
@@ -33,7 +34,7 @@ CacheMaker = Callable[[MethodChoice], Cache]
 
 @dataclass(frozen=True)
 class Memory:
-    """What a cache held when its prompts were done, per prompt."""
+    """A cache's footprint after its prompts, per prompt."""
 
     slots: float
     logical_tokens: int
@@ -43,13 +44,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One prompt under one cache; the likelihood measures are None for tasks that generate, `survival` for
-    prompts that hide nothing."""
+    """One prompt with one cache; likelihoods are None for generating tasks, `survival` without hidden tokens."""
 
     prediction: str
     memory: Memory
     seconds: float
-    prompt_seconds: float | None = None  # of these, until the prompt was read, rehearsed and compressed
+    prompt_seconds: float | None = None  # of these, for reading, rehearsing and compressing the prompt
     bits_per_byte: float | None = None
     kl: float | None = None
     top1_agreement: float | None = None
@@ -57,13 +57,13 @@ class Outcome:
 
 
 def read_memory(cache: Any, rows: int) -> Memory:
-    """Return the memory of a cache that held `rows` prompts, as one prompt's share."""
+    """The footprint of a cache with `rows` prompts, per prompt."""
     held = cache.memory()
     return Memory(held.live_slots, held.logical_tokens, held.live_bytes // rows, held.allocated_bytes // rows)
 
 
 class Stopwatch:
-    """Seconds of work; on a GPU the queue is waited for on both ends."""
+    """Measure seconds of work, synchronising the device at both ends."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -71,9 +71,9 @@ class Stopwatch:
 
     @contextmanager
     def until(self, model: PreTrainedModel, passes: int) -> Iterator[list[float]]:
-        """Notes, in the list it gives, what the first `passes` passes of the model take, one number each.
+        """Yield a list that receives the seconds of each of the model's first `passes` forward passes.
 
-        What a cache does at the end of a pass, such as a rehearsal, is part of it.
+        Work of the cache at the end of a pass, such as a rehearsal, is included.
         """
         took: list[float] = []
         begun = 0.0
@@ -81,12 +81,12 @@ class Stopwatch:
         def begin(*_: object) -> None:
             nonlocal begun
             if len(took) < passes:
-                self._settle()
+                synchronize(self.device)
                 begun = time.perf_counter()
 
         def end(*_: object) -> None:
             if len(took) < passes:
-                self._settle()
+                synchronize(self.device)
                 took.append(time.perf_counter() - begun)
 
         hooks = [model.register_forward_pre_hook(begin), model.register_forward_hook(end)]
@@ -99,14 +99,8 @@ class Stopwatch:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Add the time spent inside to `seconds`."""
-        self._settle()
+        synchronize(self.device)
         start = time.perf_counter()
         yield
-        self._settle()
+        synchronize(self.device)
         self.seconds += time.perf_counter() - start
-
-    def _settle(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        elif self.device.type == "mps":
-            torch.mps.synchronize()

@@ -1,4 +1,4 @@
-"""One result row: a sample under one method with one budget. Torch-free."""
+"""The schema of result rows: one per sample, method and budget. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from kvlab.requests.compare import MethodChoice
 
 ROWS = pa.schema(
     [
-        ("key", pa.string()),  # names what was asked: two rows with one key are the same measurement
+        ("key", pa.string()),  # identifies the request: rows with equal keys are the same measurement
         ("task", pa.string()),
         ("difficulty", pa.string()),  # JSON, every parameter with its value
-        ("content", pa.string()),  # hash of a user's own prompt; empty for a generated one
-        ("length", pa.int32()),  # tokens asked for; 0 for a user's own prompt
+        ("content", pa.string()),  # hash of a user's prompt; empty for a generated one
+        ("length", pa.int32()),  # requested tokens; 0 for a user's prompt
         ("prompt_tokens", pa.int32()),  # tokens of the prompt, BOS included
-        ("tokens_in_sight", pa.int32()),  # of these, how many were there when the prompt was compressed
+        ("tokens_in_sight", pa.int32()),  # of these, those present when the prompt was compressed
         ("depth", pa.float32()),  # null: spread or random
         ("index", pa.int32()),
         ("seed", pa.int64()),
         ("method", pa.string()),
         ("variant", pa.string()),  # empty where the method has none
-        ("hyper_parameters", pa.string()),  # JSON, those that were given
-        ("budget", pa.float64()),  # asked: fraction of the prompt, slots per KV head, share of bytes, or bytes
+        ("hyper_parameters", pa.string()),  # JSON, those given by the user
+        ("budget", pa.float64()),  # requested: fraction of the prompt, slots per KV head, share of bytes, or bytes
         ("budget_unit", pa.string()),  # fraction | slots | share of bytes | bytes
-        ("question_aware", pa.bool_()),  # the question was in sight when the prompt was compressed
+        ("question_aware", pa.bool_()),  # the question was visible when the prompt was compressed
         ("model", pa.string()),
         ("model_digest", pa.string()),
         ("metric", pa.string()),
@@ -42,34 +42,34 @@ ROWS = pa.schema(
         ("live_bytes", pa.int64()),  # at the end, per sample
         ("allocated_bytes", pa.int64()),
         ("seconds", pa.float64()),  # prefill and answer, per sample
-        ("prompt_seconds", pa.float64()),  # of these, until it was compressed, a rehearsal included; null in older rows
-        ("batch_rows", pa.int32()),  # samples that ran together; bytes and seconds are their share
+        ("prompt_seconds", pa.float64()),  # of these, until compressed, including a rehearsal; null in older rows
+        ("batch_rows", pa.int32()),  # batch size; bytes and seconds are per sample
         ("bits_per_byte", pa.float64()),  # text tasks only, null elsewhere
         ("kl", pa.float64()),  # nats per token, full cache against this one
         ("top1_agreement", pa.float64()),
-        # of the tokens of hidden statements, at the end; null where nothing was hidden, or in rows older than these
+        # of the hidden statements' tokens, at the end; null where nothing was hidden, and in older rows
         ("hidden_own", pa.float64()),  # share with a slot of their own, mean over layers and KV heads
-        ("hidden_merged", pa.float64()),  # share that lives in a slot with others
-        ("prefill_chunk", pa.int32()),  # tokens a pass of the prompt; null: all in one, or rows older than these
-        ("device", pa.string()),  # this and the next: null in rows older than these
+        ("hidden_merged", pa.float64()),  # share that is in a shared slot
+        ("prefill_chunk", pa.int32()),  # tokens per prefill pass; null: all in one, or older rows
+        ("device", pa.string()),  # this and the next: null in older rows
         ("versions", pa.string()),  # JSON, of Python and of every package whose change could change a number
-        ("chat", pa.string()),  # JSON, how the prompt stood in the chat template; null: plain text, or older rows
-        ("settings", pa.string()),  # JSON, every hyper-parameter as it was; null in rows older than these
+        ("chat", pa.string()),  # JSON, settings of the chat template; null: plain text, or older rows
+        ("settings", pa.string()),  # JSON, every hyper-parameter's value; null in older rows
     ]
 )
 
-# What was asked for in the user's own words.
-ASKED = [
+# Columns that state the request as the user gave it.
+REQUEST = [
     "task", "difficulty", "content", "length", "depth", "index", "seed", "method", "hyper_parameters", "budget",
     "budget_unit", "question_aware", "model", "model_digest", "prefill_chunk", "chat",
 ]  # fmt: skip
 
-ANY_LENGTH = 0  # the length of a prompt that was not asked for by length
+ANY_LENGTH = 0  # length of a prompt not requested by length
 
 
 @dataclass(frozen=True)
 class PromptIdentity:
-    """What names a prompt: the same identity always makes the same prompt."""
+    """Identifies a prompt: equal identities generate equal prompts."""
 
     task: str
     difficulty: str
@@ -81,7 +81,7 @@ class PromptIdentity:
 
 
 def canonical_json(values: Mapping[str, object] | Sequence[str]) -> str:
-    """Return JSON with sorted names and no spaces, so that equal values give equal text."""
+    """JSON with sorted keys and no spaces, so that equal values give equal text."""
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -95,11 +95,11 @@ def row_key(
     prefill_chunk: int | None = None,
     chat: Mapping[str, object] | None = None,
 ) -> str:
-    """Return the hash that names one measurement; one without chunks or chat is named as before there were any.
+    """Hash that identifies a measurement; without chunks or chat it equals the hash from before these existed.
 
-    `settings` are all hyper-parameters with their values: a default or a preset that changes makes another measurement.
+    `settings` are all hyper-parameters with their values, so a changed default or preset is another measurement.
     """
-    asked = {
+    request = {
         "task": prompt.task,
         "difficulty": prompt.difficulty,
         "length": prompt.length,
@@ -115,19 +115,19 @@ def row_key(
         "model": model,
         "model_digest": model_digest,
     }
-    asked |= {} if prefill_chunk is None else {"prefill_chunk": prefill_chunk}
-    asked |= {} if chat is None else {"chat": chat}
-    return hashlib.sha256(canonical_json(asked).encode()).hexdigest()[:32]
+    request |= {} if prefill_chunk is None else {"prefill_chunk": prefill_chunk}
+    request |= {} if chat is None else {"chat": chat}
+    return hashlib.sha256(canonical_json(request).encode()).hexdigest()[:32]
 
 
 def newest(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without those that were asked for in the same words when these had other defaults.
+    """Drop rows of the same request that were measured with older defaults.
 
-    Of several measurements of one prompt by one method, options and budget as given, the last that says its settings
-    stays, else the last.
+    Of several measurements of one prompt, method, options and budget, the last with recorded settings is kept, else the
+    last.
     """
-    asked = [name for name in ASKED if name in rows]
-    if rows.empty or len(asked) < len(ASKED) - 1:  # without chunks: older than these
+    asked = [name for name in REQUEST if name in rows]
+    if rows.empty or len(asked) < len(REQUEST) - 1:  # older rows have no chunks
         return rows
     known = rows["settings"].notna() if "settings" in rows else pd.Series(False, rows.index)
     stale = rows.assign(_known=known).sort_values("_known", kind="stable").duplicated(asked, keep="last")
@@ -135,5 +135,5 @@ def newest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def budget_unit(choice: MethodChoice) -> str:
-    """Return the unit of a choice's budget."""
+    """The unit of a choice's budget."""
     return Budget(choice.budget).unit

@@ -1,8 +1,7 @@
-"""The rows of an evaluation on disk: Parquet parts in one folder, appended as it goes, whole or not there at all.
+"""Store an evaluation's rows as Parquet parts in one folder, written atomically as the evaluation runs.
 
-A part is written under another name and renamed when complete, so a killed evaluation leaves complete parts only. Rows
-are told apart by their key; a key that stands in two parts counts once. The shards of a sweep (`kvlab.sweep`) are read
-like parts, and never written here. Torch-free.
+A part is renamed when complete, so a killed evaluation leaves only complete parts. Rows are identified by their key; a
+key in two parts counts once. Shards of a sweep (`kvlab.sweep`) are read like parts, but not written here. Torch-free.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ import pyarrow.parquet as pq
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import ROWS, newest
 
-FLUSH_SECONDS = 2.0  # the most work a kill can cost, beside the sample it interrupts
+FLUSH_SECONDS = 2.0  # the most work a kill can lose, besides the interrupted sample
 MOST_PARTS = 64
 SHARDS = "shards"
 
 
 class ResultStore:
-    """Appends rows to a folder and reads them back; use `opened` so that only one process writes."""
+    """Append rows to a folder and read them back; use `opened`, so that only one process writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +37,7 @@ class ResultStore:
     @classmethod
     @contextmanager
     def opened(cls, folder: Path) -> Iterator[ResultStore]:
-        """Yield the store of a folder, made if need be; raises UserError where another process writes to it."""
+        """Open the store of a folder, created if missing; raises UserError if another process writes to it."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -57,30 +56,30 @@ class ResultStore:
             lock.release()
 
     def append(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Take rows; they are on disk at most `FLUSH_SECONDS` of work later."""
+        """Add rows; they are written at most `FLUSH_SECONDS` later."""
         self._waiting.extend(rows)
         if time.monotonic() - self._flushed >= FLUSH_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write the waiting rows as one more part."""
+        """Write the buffered rows as a new part."""
         if self._waiting:
             self._write(pa.Table.from_pylist([dict(row) for row in self._waiting], schema=ROWS))
             self._waiting.clear()
         self._flushed = time.monotonic()
 
     def keys(self) -> set[str]:
-        """Return the keys of all rows on disk."""
+        """Keys of all rows on disk."""
         tables = self._tables(["key"])
         return {key for table in tables for key in table.column("key").to_pylist()}
 
     def frame(self) -> pd.DataFrame:
-        """Return all rows on disk, each key once, in the order written."""
+        """All rows on disk, each key once, in the order written."""
         tables = [*self._tables(None), ROWS.empty_table()]
         return pa.concat_tables(tables).to_pandas().drop_duplicates("key", ignore_index=True)
 
     def rows_of_parts(self, keys: Collection[str]) -> dict[str, dict[str, object]]:
-        """Return those of the asked rows that an evaluation in one process left here, by key."""
+        """The rows with these `keys` that a single-process evaluation wrote here, by key."""
         tables = self._tables(None, self._parts())
         return {row["key"]: row for table in tables for row in table.to_pylist() if row["key"] in keys}
 
@@ -108,11 +107,11 @@ class ResultStore:
             os.replace(unfinished, path)
         except OSError as error:
             reason = error.strerror or error
-            raise UserError(f"{self.folder} cannot be written to ({reason}): make room and run again.") from error
+            raise UserError(f"{self.folder} cannot be written to ({reason}): free some space and run again.") from error
         return path
 
     def _tidy(self) -> None:
-        """Remove what a kill left behind and join many small parts into one."""
+        """Remove leftovers of a killed process and join many small parts into one."""
         for path in self.folder.glob("*.unfinished"):
             path.unlink()
         parts = self._parts()
@@ -120,15 +119,15 @@ class ResultStore:
             return
         frame = pa.concat_tables(self._tables(None, parts)).to_pandas().drop_duplicates("key", ignore_index=True)
         self._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False))
-        # A kill between the writing and the removing leaves doubles, which `frame` drops and the next start joins.
+        # A kill before this loop ends leaves duplicates, which `frame` drops and the next start joins.
         for path in parts:
             if path not in self.damaged:
                 path.unlink()
 
 
 def read_results(folder: Path) -> pd.DataFrame:
-    """Return the newest rows of an evaluation folder, each key once; raises UserError where there are none."""
+    """The newest rows of an evaluation folder, each key once; raises UserError if there are none."""
     frame = newest(ResultStore(folder).frame()).reset_index(drop=True)
     if frame.empty:
-        raise UserError(f"{folder} holds no results: run `kvlab eval --out {folder}` first.")
+        raise UserError(f"{folder} contains no results: run `kvlab eval --out {folder}` first.")
     return frame

@@ -1,6 +1,6 @@
-"""The summary of an evaluation: one line a task, length, method and budget, and means over tasks. Torch-free.
+"""Summarise an evaluation: one row per task, length, method and budget, and means over tasks. Torch-free.
 
-Every mean over prompts comes with the bounds of its 95 % interval in columns of its name with `_low` and `_high`.
+Every mean over prompts has its 95 % interval in columns of its name with `_low` and `_high`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
 
 
 def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "length")) -> pd.DataFrame:
-    """Return one row a group of `by` and method: every measure's mean over the prompts with its 95 % interval.
+    """One row per group of `by` and method: every measure's mean over the prompts with its 95 % interval.
 
     Columns: `by`, method, hyper_parameters, budget, budget_unit, question_aware, model, prefill_chunk (null: none),
-    metric, samples (prompts), pairs (prompts that the full cache was asked too), and with `_low` and `_high` score,
-    difference to the full cache on the same prompts (null where it has none), slots (mean per KV head), kept (slots
+    metric, samples (prompts), pairs (prompts with a full-cache result), and with `_low` and `_high` score, difference
+    to the full cache on the same prompts (null without pairs), slots (mean per KV head), kept (slots
     over tokens seen), live_bytes, bytes (these over the full cache's on the same prompt), seconds, prompt_seconds, and
     for text tasks bits_per_byte, kl, top1_agreement.
     """
@@ -40,15 +40,15 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
 
 
 def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES) -> pd.DataFrame:
-    """Return one row a group of `by`: every measure's mean over the tasks, with the 95 % interval of these tasks.
+    """One row per group of `by`: every measure's mean over the tasks, with the 95 % interval for these tasks.
 
-    `rows` as `with_measures` gives them, where these are the measures. A prompt that stands in several rows of a
-    group, as with several budgets, counts once, with their mean: they are no further samples. Prompts are drawn within
-    tasks. Columns: `by`, the measures with `_low` and `_high`, prompts and tasks (how many).
+    `rows` as from `with_measures`. A prompt with several rows in a group, as with several budgets, counts once with
+    their mean, since they are not independent samples. Prompts are resampled within tasks. Columns: `by`, the measures
+    with `_low` and `_high`, and the numbers of prompts and tasks.
     """
     lines = []
     for names, group in _as_numbers(rows, measures).groupby(list(by), dropna=False, sort=False):
-        prompts = _once_a_prompt(group, measures)
+        prompts = _once_per_prompt(group, measures)
         named = dict(zip(by, names, strict=True))
         counts = {"prompts": len(prompts), "tasks": prompts["task"].nunique()}
         lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist(), _are_scores(group)))
@@ -56,19 +56,19 @@ def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = 
 
 
 def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Interval:
-    """Return the mean over the tasks of one column of the rows with its 95 % interval, as `over_tasks`.
+    """Mean over tasks of one column with its 95 % interval, as `over_tasks`.
 
-    `kind` says whether the column holds scores where higher is better, or differences of such.
+    `kind`: whether the column holds scores (higher is better) or differences of scores.
     """
-    prompts = _once_a_prompt(_as_numbers(rows, (column,)), (column,))
+    prompts = _once_per_prompt(_as_numbers(rows, (column,)), (column,))
     return mean_over_groups(prompts[column].tolist(), prompts["task"].tolist(), kind=kind)
 
 
 def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with what is summed up beside each: the difference to the full cache's score, and kept."""
-    if CHUNK not in rows:  # of before prompts could come in chunks
+    """Add the columns difference (to the full cache's score), kept and bytes to the rows."""
+    if CHUNK not in rows:  # rows from before chunked prefill
         rows = rows.assign(**{CHUNK: np.nan})
-    if "prompt_seconds" not in rows:  # of before it was measured
+    if "prompt_seconds" not in rows:  # rows from before it was measured
         rows = rows.assign(prompt_seconds=np.nan)
     named = {"score": "base", "live_bytes": "base_bytes"}
     base = rows.loc[rows["method"] == FULL.method, [*PROMPT, *named]].rename(columns=named)
@@ -79,12 +79,12 @@ def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _as_numbers(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """The rows with these columns as float64; NaN where there is none."""
+    """The rows with these columns as float64, NaN where missing."""
     numbers = {name: pd.to_numeric(rows[name]).to_numpy(np.float64, na_value=np.nan) for name in columns}
     return rows.assign(**numbers)
 
 
-def _once_a_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+def _once_per_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     prompt = [name for name in PROMPT if name in rows]
     return rows.groupby(prompt, dropna=False, sort=False)[list(columns)].mean().reset_index()
 
@@ -92,20 +92,20 @@ def _once_a_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 def _line(names: dict[str, object], group: pd.DataFrame) -> dict[str, object]:
     counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
     measures = _measures(group, MEASURES, scores=_are_scores(group))
-    if names["method"] == FULL.method:  # its difference to itself is 0 by definition
+    if names["method"] == FULL.method:  # its difference to itself is 0
         measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
     return {**names, "metric": group["metric"].iloc[0], **counts, **measures}
 
 
 def _are_scores(rows: pd.DataFrame) -> bool:
-    """Whether every row's score is one from 0 to 1, and not a distance such as KL."""
+    """Whether all scores are in [0, 1] with higher better, not a distance such as KL."""
     return "metric" in rows and bool(rows["metric"].map(higher_is_better).all())
 
 
 def _measures(
     frame: pd.DataFrame, measures: Sequence[str], groups: Sequence[object] | None = None, scores: bool = False
 ) -> dict[str, float | None]:
-    """Every measure's mean, low and high; None where no prompt has it."""
+    """Every measure's mean, low and high; None if no prompt has it."""
     kinds: list[Kind] = [SCORES.get(name, "any") if scores else "any" for name in measures]
     numbers = frame[list(measures)].to_numpy(np.float64)
     values: list[float | None] = []

@@ -1,4 +1,4 @@
-"""The summary as a printed table and as JSON."""
+"""Format the summary as a terminal table and as JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from kvlab.requests.compare import MethodChoice
 
 
 def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
-    """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each.
+    """The summary for a terminal: one section per task, length and depth, the full cache first in each.
 
-    `devices` are those that its rows were made on.
+    `devices` are those its rows were measured on.
     """
     timed = "prompt_seconds" in summary and bool(summary["prompt_seconds"].notna().any())
     scores = "score (95 %)", "minus full (95 %)", *(["prompt s"] if timed else [])
@@ -61,13 +61,13 @@ def _cells(line: pd.Series) -> tuple[str, ...]:
 
 
 def _prompt_seconds(line: pd.Series) -> str:
-    """How long a prompt took until it was compressed; empty where that was not measured."""
+    """Seconds until a prompt was compressed; empty if not measured."""
     seconds = line.get("prompt_seconds")
     return "" if seconds is None or pd.isna(seconds) else f"{seconds:.2g}"
 
 
 def choice_label(line: pd.Series) -> str:
-    """Return the label of a summary line's method and budget."""
+    """Label of a summary line's method and budget."""
     if line["method"] == "full":
         return "full"
     budget = Budget.of(line["budget"], line["budget_unit"])
@@ -77,7 +77,7 @@ def choice_label(line: pd.Series) -> str:
 
 
 def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: str = "samples") -> str:
-    """A mean with its interval, and n where it is not the line's; one prompt has no interval and says so."""
+    """A mean with its interval, and n if it differs from the line's; one prompt has no interval."""
     mean, low, high = (line[f"{name}{bound}"] for bound in ("", "_low", "_high"))
     if pd.isna(mean):
         return ""
@@ -89,25 +89,25 @@ def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: st
 
 
 def _kept(line: pd.Series) -> str:
-    """The share of the tokens kept, with its interval where prompts differ by what is shown of it."""
+    """The share of tokens kept, with its interval if that differs after rounding."""
     bounds = 100 * line["kept"], 100 * line["kept_low"], 100 * line["kept_high"]
     mean, low, high = in_range(*bounds, "{:.0f}".format)
     return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
 
 
 def _caption(summary: pd.DataFrame, timed: bool) -> str:
-    aware = {True: "question in sight when compressed", False: "question out of sight when compressed"}
+    aware = {True: "compressed with the question visible", False: "compressed without the question"}
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
     chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
     scored = packages(summary["metric"])
-    told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks, *([scored] if scored else [])])
-    also = "; prompt s: until it was read and compressed, a second reading included" if timed else ""
-    kept = "kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more"
-    return f"{told}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"
+    about = "; ".join([", ".join(summary["model"].unique()), modes, *chunks, *([scored] if scored else [])])
+    also = "; prompt s: time to read and compress the prompt, including a second reading" if timed else ""
+    kept = "kept: live slots over tokens seen, mean over KV heads, with its interval if at least 1 %"
+    return f"{about}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"
 
 
 def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:
-    """Return the summary as one JSON object: `out`, `notes` and one object a line in `summary`."""
+    """The summary as one JSON object: `out`, `notes`, and `summary` with one object per line."""
     lines = json.loads(summary.to_json(orient="records", double_precision=15))
     for line in lines:
         line["difficulty"] = json.loads(line["difficulty"])

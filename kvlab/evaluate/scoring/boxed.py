@@ -1,4 +1,4 @@
-"""Whether a boxed answer is the right one, by math-verify: 0.5 is \\frac{1}{2} (`pip install 'kvlab[math]'`)."""
+"""Score boxed answers with math-verify: 0.5 equals \\frac{1}{2} (`pip install 'kvlab[math]'`)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ SECONDS = 5
 
 
 def boxed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return 1 if what the prediction's last box holds is one of the answers; without a box it is 0."""
+    """1 if the content of the prediction's last box is one of the answers; 0 without a box."""
     held = last_box(prediction)
     return float(held is not None and any(_equal(answer, held) for answer in answers))
 
 
 def last_box(text: str) -> str | None:
-    """What stands in the last \\boxed{...} that is in no other, its braces matched; None where there is none.
-
-    A box in that box is opened too.
-    """
+    """Content of the last outermost \\boxed{...}, with matched braces, nested boxes opened; None without one."""
     place, found = 0, None
     while (start := text.find(f"{BOX}{{", place)) >= 0:
         begun = start + len(BOX) + 1
@@ -33,7 +30,7 @@ def last_box(text: str) -> str | None:
 
 
 def _closing(text: str, begun: int) -> int | None:
-    """Where the brace closes that is open at `begun`."""
+    """Index of the brace that closes the one open at `begun`."""
     depth, place = 1, begun
     while place < len(text):
         if text[place] == "\\":
@@ -47,7 +44,7 @@ def _closing(text: str, begun: int) -> int | None:
 
 
 def _equal(answer: str, held: str) -> bool:
-    """Whether two LaTeX texts say the same. In a thread math-verify must not set its alarm, so that it waits."""
+    """Whether two LaTeX texts are equal. Outside the main thread math-verify cannot set its alarm: no timeout."""
     from math_verify import parse, verify
 
     if _bare(answer) == _bare(held):

@@ -1,7 +1,7 @@
-"""How well a compressed cache predicts a text that is forced upon it, against the full cache on the same text.
+"""Score how well a compressed cache predicts a forced text, against the full cache on the same text.
 
-The prefix is prefilled (and compressed); the continuation then goes in token by token. Its first token is predicted by
-the prefill itself, which still attends to everything, so scoring starts at the second.
+The prefix is prefilled and compressed; the continuation follows token by token. Its first token is predicted by the
+prefill, which still attends to everything, so scoring starts at the second.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def forced_log_probabilities(
     chunk: int = 1,
     prefill_chunk: int | None = None,
 ) -> tuple[torch.Tensor, Outcome]:
-    """Return log probabilities (len(continuation) - 1, vocabulary) in float32 and the outcome without measures.
+    """Log probabilities (len(continuation) - 1, vocabulary) in float32, and the outcome without measures.
 
-    Row i predicts continuation[i + 1]. `chunk` tokens of it go in per forward pass; 1 is what decoding does. The prefix
-    goes in at once or in chunks of `prefill_chunk`; raises UserError for a method that these would change.
+    Row i predicts continuation[i + 1]. `chunk` tokens are forced per forward pass; 1 is decoding. The prefix is read at
+    once or in chunks of `prefill_chunk`; raises UserError for a method whose result these would change.
     """
     device = input_device(loaded.model)
     ids = torch.tensor([prefix + continuation], device=device)
@@ -57,21 +57,16 @@ def _forward(loaded: Loaded, ids: torch.Tensor, seen: int, cache: Cache, keep: i
 def compare(
     outcome: Outcome, log_probabilities: torch.Tensor, reference: torch.Tensor, continuation: list[int], text_bytes: int
 ) -> Outcome:
-    """Return the outcome with its measures: bits per byte of the scored text, mean KL(full || this) in nats per token
-    and the share of tokens whose most likely next token is the full cache's.
-    """
+    """Add bits per byte, mean KL(full || this) in nats per token, and top-1 agreement with the full cache."""
     targets = torch.tensor(continuation[1:], device=log_probabilities.device)
     nats = -log_probabilities.gather(1, targets[:, None]).double().sum().item()
     divergence = (reference.exp() * (reference - log_probabilities)).sum(dim=1).double().mean().item()
     agreement = (reference.argmax(dim=1) == log_probabilities.argmax(dim=1)).double().mean().item()
     return replace(
-        outcome,
-        bits_per_byte=nats / math.log(2) / text_bytes,
-        kl=max(divergence, 0.0),
-        top1_agreement=agreement,
+        outcome, bits_per_byte=nats / math.log(2) / text_bytes, kl=max(divergence, 0.0), top1_agreement=agreement
     )
 
 
 def scored_bytes(loaded: Loaded, continuation: list[int]) -> int:
-    """Return the UTF-8 length of the scored part of a continuation."""
+    """UTF-8 length of the scored part of a continuation."""
     return max(1, len(str(loaded.tokenizer.decode(continuation[1:])).encode()))

@@ -1,11 +1,12 @@
-"""Scores in [0, 1] of a prediction against the right answers.
+"""Metrics: scores in [0, 1] of a prediction against the right answers.
 
-RULER's string matches, LongBench's metrics and a few of the same kind. Each takes (prediction, answers, classes) and
-returns a float; where several answers are right on their own, the best match counts (LongBench's rule).
+RULER's string matches, LongBench's metrics and similar ones. Each takes (prediction, answers, classes) and returns a
+float; of several right answers the best match counts (LongBench's rule).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections import Counter
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.util import find_spec
 
+import pandas as pd
 from rapidfuzz import fuzz
 from rouge_score import rouge_scorer
 
@@ -28,17 +30,17 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
 def string_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the share of the answers that occur in the prediction, ignoring case (RULER, all tasks but QA)."""
+    """The share of the answers that occur in the prediction, ignoring case (RULER, all tasks but QA)."""
     return sum(answer.lower() in prediction.lower() for answer in answers) / len(answers)
 
 
 def string_match_part(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return 1 if any answer occurs in the prediction, ignoring case (RULER, QA)."""
+    """1 if any answer occurs in the prediction, ignoring case (RULER, QA)."""
     return float(any(answer.lower() in prediction.lower() for answer in answers))
 
 
 def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the share of the answers that the prediction holds, by the rule of `kvlab.common.answer_match`.
+    """The share of the answers that the prediction holds, by the rule of `kvlab.common.answer_match`.
 
     Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 123 in 51234.
     """
@@ -46,18 +48,18 @@ def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[s
 
 
 def normalize(text: str) -> str:
-    """Return the text in lower case without punctuation, articles or doubled spaces (SQuAD's rule)."""
+    """The text in lower case without punctuation, articles or doubled spaces (SQuAD's rule)."""
     bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
 def exact_match(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return 1 if the normalized prediction is one of the normalized answers."""
+    """1 if the normalized prediction is one of the normalized answers."""
     return float(normalize(prediction) in {normalize(answer) for answer in answers})
 
 
 def word_prefix(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the share of the answer's words that the prediction repeats before its first mistake (copying).
+    """The share of the answer's words that the prediction repeats before its first mistake (copying).
 
     A full stop at a word's end does not count: an answer may end with one that the passage lacks.
     """
@@ -75,7 +77,7 @@ def _common_prefix(words: list[str], expected: list[str]) -> float:
 
 
 def f1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the F1 of normalized words (SQuAD; LongBench's question answering)."""
+    """The F1 of normalized words (SQuAD; LongBench's question answering)."""
     return max(_bag_f1(normalize(prediction).split(), normalize(answer).split()) for answer in answers)
 
 
@@ -109,19 +111,19 @@ def rouge_l(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()
 
 
 def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the indel similarity of the first line of code and the answer (LongBench's code tasks; rapidfuzz)."""
+    """The indel similarity of the first line of code and the answer (LongBench's code tasks; rapidfuzz)."""
     lines = prediction.lstrip("\n").split("\n")
     code = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")
     return max(fuzz.ratio(code, answer) for answer in answers) / 100
 
 
 def count(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the share of the prediction's numbers that are the right one (LongBench's passage count)."""
+    """The share of the prediction's numbers that are the right one (LongBench's passage count)."""
     return max(_share_of_numbers(prediction, answer) for answer in answers)
 
 
 def retrieval(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the share of the prediction's numbers that name the right paragraph (LongBench's retrieval)."""
+    """The share of the prediction's numbers that name the right paragraph (LongBench's retrieval)."""
     numbers = [match.group() for answer in answers if (match := re.search(r"\d+", answer))]
     return max((_share_of_numbers(prediction, number) for number in numbers), default=0.0)
 
@@ -132,7 +134,7 @@ def _share_of_numbers(prediction: str, right: str) -> float:
 
 
 def classification(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return 1/n where the right class is among the n classes named by the prediction, else 0 (LongBench).
+    """1/n where the right class is among the n classes named by the prediction, else 0 (LongBench).
 
     A class that is only part of the right class's name does not count as named.
     """
@@ -149,7 +151,7 @@ _LETTERS = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The c
 
 
 def letter_choice(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return 1 if the letter after "The correct answer is", in brackets or else without, is right (LongBench v2).
+    """1 if the letter after "The correct answer is", in brackets or else without, is right (LongBench v2).
 
     Asterisks are left out first, as its scorer does.
     """
@@ -159,7 +161,7 @@ def letter_choice(prediction: str, answers: Sequence[str], classes: Sequence[str
 
 
 def final_number(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return 1 if the prediction's result is the answer's (GSM8K): the number after "####", else the last number."""
+    """1 if the prediction's result is the answer's (GSM8K): the number after "####", else the last number."""
     found = _result(prediction)
     return float(found is not None and found in {_result(answer) for answer in answers})
 
@@ -197,19 +199,19 @@ METRICS: Registry[Metric] = Registry(
     },
 )
 
-# Function decorator: samples may name this metric, of (prediction, answers, classes), a score in [0, 1].
+# Function decorator: registers a metric of (prediction, answers, classes) that samples may name.
 register_metric = METRICS.registering
 
-# Measured on logits, not on text (kvlab.evaluate.scoring.likelihood); of these a lower value is better.
+# Measured on logits, not on text (kvlab.evaluate.scoring.likelihood); lower is better.
 LIKELIHOOD_METRICS = ("bits_per_byte", "kl")
 
 
 def higher_is_better(metric: str) -> bool:
-    """Return whether a larger value of this metric means a better cache."""
+    """Whether a larger value of this metric means a better cache."""
     return metric not in LIKELIHOOD_METRICS
 
 
-# Whose package a metric is computed by, and the extra of kvlab that brings it; no extra: it is always there.
+# The package that computes a metric, and the extra of kvlab that installs it; no extra: always installed.
 PACKAGES: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("rouge_1", "rouge_2", "rouge_l"), ("rouge-score", "")),
     **dict.fromkeys(("rouge_1_longbench", "rouge_2_longbench", "rouge_l_longbench"), ("rouge", "rouge")),
@@ -219,25 +221,38 @@ PACKAGES: dict[str, tuple[str, str]] = {
 
 
 def packages(metrics: Iterable[str]) -> str:
-    """Return which package computes each metric that has one, such as `rouge_l by rouge-score`."""
+    """Which package computes each metric that has one, such as `rouge_l by rouge-score`."""
     return ", ".join(f"{metric} by {PACKAGES[metric][0]}" for metric in dict.fromkeys(metrics) if metric in PACKAGES)
 
 
-def is_there(metric: str) -> bool:
-    """Return whether the package that a metric is computed by is installed."""
+def is_installed(metric: str) -> bool:
+    """Whether the package that a metric is computed by is installed."""
     return metric not in PACKAGES or find_spec(PACKAGES[metric][0].replace("-", "_")) is not None
 
 
 def check_metric(metric: str) -> str:
-    """Return the name; raises UserError where no metric has it, or its package is not installed."""
+    """The name; raises UserError for an unknown metric or a missing package."""
     if metric not in METRICS and metric not in LIKELIHOOD_METRICS:
         raise METRICS.unknown(metric)
-    if not is_there(metric):
+    if not is_installed(metric):
         package, extra = PACKAGES[metric]
         raise UserError(f"The metric '{metric}' needs the package {package}: pip install 'kvlab[{extra}]'.")
     return metric
 
 
 def score(metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the named metric's value; raises UserError as `check_metric`."""
+    """The named metric's value; raises UserError as `check_metric`."""
     return METRICS[check_metric(metric)](prediction, answers, classes)
+
+
+def rescore(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """The rows with `metric` and its score in place of theirs, from `prediction` and `answer`.
+
+    Raises UserError for an unknown metric, and for rows without a generated answer.
+    """
+    check_metric(metric)
+    if metric in LIKELIHOOD_METRICS or rows["metric"].isin(LIKELIHOOD_METRICS).any():
+        raise UserError(f"{metric} cannot be computed from these rows: only generated answers can be scored again.")
+    pairs = zip(rows["prediction"], rows["answer"], strict=True)
+    scores = [score(metric, prediction, json.loads(answers)) for prediction, answers in pairs]
+    return rows.assign(metric=metric, score=scores)

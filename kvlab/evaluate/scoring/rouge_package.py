@@ -1,7 +1,7 @@
-"""ROUGE by the package `rouge`, with which LongBench, H2O, LESS and CaM score (`pip install 'kvlab[rouge]'`).
+"""ROUGE from the package `rouge`, as used by LongBench, H2O, LESS and CaM (`pip install 'kvlab[rouge]'`).
 
-It cuts texts into sentences at every full stop and takes words as they are written, so its values differ from
-rouge-score's. An empty prediction, and one whose sentence is too long for its recursion, score 0, as in LongBench.
+It splits sentences at every full stop and does not normalise words, so its values differ from rouge-score's. An empty
+prediction, or one with a sentence too long for its recursion, scores 0, as in LongBench.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def _one(kind: str, prediction: str, answer: str) -> float:
 
 
 def rouge_1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return ROUGE-1's F measure by the package rouge, the best over the answers."""
+    """ROUGE-1's F measure from the package rouge, best over the answers."""
     return max(_one("rouge-1", prediction, answer) for answer in answers)
 
 
 def rouge_2(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return ROUGE-2's F measure by the package rouge, the best over the answers."""
+    """ROUGE-2's F measure from the package rouge, best over the answers."""
     return max(_one("rouge-2", prediction, answer) for answer in answers)
 
 
 def rouge_l(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return ROUGE-L's F measure over the summary by the package rouge, the best over the answers."""
+    """ROUGE-L's F measure over the summary from the package rouge, best over the answers."""
     return max(_one("rouge-l", prediction, answer) for answer in answers)

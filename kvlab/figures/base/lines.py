@@ -61,3 +61,19 @@ def add_line(
         hovertemplate=f"{hover}<extra></extra>",
         **({"mode": "lines"} | (points if marker else {}) | options),
     )
+
+
+def add_area(
+    figure: go.Figure,
+    x: pd.Series,
+    y: pd.Series,
+    name: str,
+    colour: str,
+    hover: str,
+    pattern: dict[str, object] | None = None,
+) -> None:
+    """Add an area above those there; `hover` is its hover template without the rest of the box."""
+    figure.add_scatter(
+        x=x, y=y, name=name, stackgroup="all", mode="lines", line={"width": 0.5, "color": colour}, fillcolor=colour,
+        fillpattern=pattern, hovertemplate=f"{hover}<extra></extra>",
+    )  # fmt: skip

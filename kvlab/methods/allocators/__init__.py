@@ -1,1 +1,1 @@
-"""Budgets over layers and heads."""
+"""Allocators: budgets over layers and heads."""

@@ -8,35 +8,34 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.allocators.uniform import EqualHeads, Uniform
 from kvlab.methods.allocators.whole import whole
-from kvlab.methods.core.contract import Capabilities
-from kvlab.methods.core.view import Seen, Slots, View
+from kvlab.methods.core.view import View
 
 FloorRule = Literal["blend", "rounded", "guarantee"]
 TINY = 1e-20
 
 
 class LayerSchedule(Protocol):
-    """An allocator's part over layers."""
+    """The layer part of an allocator."""
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Slots per KV head for every layer; they sum to `average * num_layers`."""
+        """Slots per KV head for every layer, with sum `average * num_layers`."""
         ...
 
 
 @dataclass(frozen=True)
-class HeadAdaptive:
-    """Of a layer with H heads and on average b slots a head before the window, head h gets c_h slots, sum c_h = H b.
+class HeadAdaptive(EqualHeads):
+    """With H heads and on average b slots per head besides the window, head h gets c_h slots, sum c_h = H b.
 
-    n_h is how many of the layer's H b highest scores are head h's. The floor keeps heads from starving:
+    n_h is the number of the layer's H b highest scores in head h. The floor prevents starving heads:
 
-    - `blend` (the authors' code) gives c_h = n_h (1 - floor) + floor b, rounded to the exact total;
-    - `rounded` is the code's own rounding, round(n_h (1 - floor) + int(floor b)) a head, which keeps no total;
-    - `guarantee` (a common reading) lets each head's best floor b slots win outright and the rest compete.
+    - `blend` (the authors' code): c_h = n_h (1 - floor) + floor b, rounded to the exact total;
+    - `rounded`: the code's own rounding, round(n_h (1 - floor) + int(floor b)) per head, which does not keep the total;
+    - `guarantee` (a common reading): each head's best floor b slots win outright and the rest compete.
 
-    The window is kept by every head on top. `normalize` weighs a head's scores by the share of its mass that its best
-    b slots hold. The first `skip` layers keep equal heads.
+    Every head keeps the window in addition. `normalize` weights a head's scores by the share of its mass in its best b
+    slots. The first `skip` layers keep equal heads.
     """
 
     layers: LayerSchedule = field(default_factory=Uniform)
@@ -46,23 +45,14 @@ class HeadAdaptive:
     normalize: bool = False
     skip: int = 0
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Asks for nothing."""
-        return Capabilities()
-
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """What the layer schedule says."""
+        """As the layer schedule."""
         return self.layers.layer_budgets(average, tokens, num_layers)
 
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """Nothing."""
-        return None
-
     def head_budgets(self, view: View) -> Tensor | None:
-        """(B, H) budgets that sum to H times the layer's; equal where nothing but the window fits, or all fits.
+        """Budgets (B, H) that sum to H times the layer's; equal if only the window fits, or everything.
 
-        `rounded` ones have another sum, by up to a slot a head.
+        `rounded` budgets may miss the sum by up to a slot per head.
         """
         slots, heads = view.slots, view.budget.shape[1]
         if view.layer_idx < self.skip or int(view.budget.min()) >= slots.valid.shape[-1]:
@@ -92,7 +82,7 @@ class HeadAdaptive:
 
 
 def _winners(score: Tensor, base: Tensor) -> Tensor:
-    """(B, H): how many of the layer's H * `base` (B, 1) highest scores (B, H, S) are each head's."""
+    """Number (B, H) of the layer's H * `base` (B, 1) highest scores (B, H, S) in each head."""
     flat = score.flatten(1)
     order = flat.argsort(stable=True, dim=-1, descending=True)
     first = torch.arange(flat.shape[1], device=flat.device) < base * score.shape[1]
@@ -100,7 +90,7 @@ def _winners(score: Tensor, base: Tensor) -> Tensor:
 
 
 def _concentration(score: Tensor, base: Tensor) -> Tensor:
-    """(B, H, 1): share of each head's mass in its best `base` slots."""
+    """Share (B, H, 1) of each head's mass in its best `base` slots."""
     mass = score.sort(-1, descending=True).values
     best = torch.arange(mass.shape[-1], device=mass.device) < base[..., None]
     return ((mass * best).sum(-1) / mass.sum(-1).clamp_min(TINY))[..., None]

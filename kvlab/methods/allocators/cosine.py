@@ -20,17 +20,17 @@ Schedule = Literal["compound", "direct"]
 
 @dataclass(frozen=True)
 class CosineDecay(EqualHeads):
-    """Layer i of L lets the share decay_i = (1 - ratio) (cos(pi i / L) + 1) / 2 + ratio of its context through.
+    """Layer i of L passes on the share decay_i = (1 - ratio) (cos(pi i / L) + 1) / 2 + ratio of its context.
 
-    `compound`, as published: a layer keeps what reaches it, which the layers before it have cut, so its context is
+    `compound`, as published: a layer keeps what reaches it after the cuts of the layers before, so its context is
     proportional to decay_0 * ... * decay_(i-1). With decay_0 = 1 the first two layers keep the same. `direct`:
-    proportional to decay_i alone. With `compound` only every `interval`-th layer cuts.
+    proportional to decay_i only. With `compound` only every `interval`-th layer cuts.
 
     `region` is the share of the prompt that is recent and never cut: 1 + int(region * T) tokens, kept by every layer,
-    so that the decay acts on the rest; 0 lets it act on everything. Where the region fills the average, all layers get
+    so that the decay applies to the rest; 0 applies it to everything. If the region fills the average, all layers get
     that. No context is cut below `minimum` slots.
 
-    Contexts are scaled to the total that is asked for. With `free` there is no total: from the whole prompt on, each
+    Contexts are scaled to the requested total. With `free` there is no total: starting from the whole prompt, each
     layer cuts to int(context * decay_i), unless that is `minimum` or less (the authors' code).
     """
 
@@ -42,7 +42,7 @@ class CosineDecay(EqualHeads):
     free: bool = False
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Falling budgets that sum to `average * num_layers`, none above the prompt's `tokens`."""
+        """Falling budgets with sum `average * num_layers`, none above the prompt's `tokens`."""
         recent = self.recent(tokens)
         base, context = average - recent, tokens - recent
         if average >= tokens or base <= 0:
@@ -53,14 +53,14 @@ class CosineDecay(EqualHeads):
         return [recent + slots for slots in proportional(weights, base * num_layers, least, context)]
 
     def head_budgets(self, view: View) -> Tensor | None:
-        """(B, H) lengths by the decays alone where they are `free`; else None."""
+        """Lengths (B, H) by the decays only if they are `free`; else None."""
         if not self.free:
             return None
         rows = [self.lengths(tokens, view.num_layers)[view.layer_idx] for tokens in view.tokens_seen.tolist()]
         return torch.tensor(rows, device=view.budget.device)[:, None].expand_as(view.budget).contiguous()
 
     def lengths(self, tokens: int, num_layers: int) -> list[int]:
-        """Slots of each layer for a prompt of `tokens` where nothing but the decays says how many."""
+        """Slots of each layer for a prompt of `tokens`, by the decays only."""
         recent, kept = self.recent(tokens), []
         context = tokens - recent
         least = min(self.minimum, context)
@@ -72,11 +72,11 @@ class CosineDecay(EqualHeads):
         return kept
 
     def recent(self, tokens: int) -> int:
-        """The newest tokens of a prompt that no layer cuts."""
+        """Number of newest prompt tokens that no layer cuts."""
         return min(tokens, 1 + int(tokens * self.region)) if self.region else 0
 
     def cut(self, layer: int, num_layers: int) -> float:
-        """The share of its context that a layer lets through."""
+        """Share of its context that a layer passes on."""
         cuts = self.schedule == "direct" or layer % self.interval == 0
         return self.decay(layer, num_layers) if cuts else 1.0
 

@@ -1,4 +1,4 @@
-"""The first layers keep the whole text, and the others share what is left."""
+"""Keep everything in the first layers, and share the rest among the others."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from kvlab.methods.allocators.whole import proportional
 
 @dataclass(frozen=True)
 class FirstLayers(EqualHeads):
-    """The first `skip` layers keep the prompt's tokens and the others equal shares of the rest (key norm's skipping).
+    """The first `skip` layers keep the whole prompt, the others get equal shares of the rest (key norm).
 
-    As published, whole layers come on top of the budget; here they are in it, and the sum is the model's. Where they
-    would leave the others less than half of the average, they keep only what that half leaves them.
+    As published, whole layers come in addition to the budget; here they count, and the sum is the model's budget. If
+    they would leave the others less than half of the average, they are limited so that this half remains.
     """
 
     skip: int = 2
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Slots of each layer, first to last; equal ones where all fits, or where no layer is left."""
+        """Slots of each layer, first to last; equal if everything fits, or if no layer is left."""
         others = num_layers - self.skip
         if average >= tokens or self.skip < 1 or others < 1:
             return [average] * num_layers

@@ -10,11 +10,12 @@ from kvlab.methods.allocators.whole import proportional
 
 @dataclass(frozen=True)
 class Linear(EqualHeads):
-    """L_k = L_0 (1 + k / (m - 1) * (1 / beta - 1)) with L_0 = 2 b / (1 + 1 / beta), for an average of b slots a layer.
+    """L_k = L_0 (1 + k / (m - 1) * (1 / beta - 1)) with L_0 = 2 b / (1 + 1 / beta), for an average of b slots per
+    layer.
 
-    So the first layer gets `beta` times what the last gets, and the layers sum to m * b exactly. The paper prints
-    k / m, which never reaches L_0 / beta (`printed` keeps that shape, scaled to the same total), and a wrong total.
-    No layer gets more than the prompt has tokens, unless every layer does.
+    The first layer gets `beta` times what the last gets, and the layers sum to m * b exactly. The paper prints k / m,
+    which never reaches L_0 / beta (`printed` keeps that shape, scaled to the same total), and a wrong total. No layer
+    gets more than the prompt's tokens, unless every layer does.
     """
 
     beta: float = 4.0

@@ -1,4 +1,4 @@
-"""One cut over all layers and heads: the budget goes where the model's highest scores are."""
+"""One budget over all layers and heads, given to the model's highest scores."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kvlab.methods.core.contract import Capabilities, Selector, capabilities_of
 from kvlab.methods.core.view import Seen, Slots, View
 from kvlab.methods.selectors.top_k import LowestScore
 
-COUNTS = -1  # beside what each layer noted: what follows from all of it
+COUNTS = -1  # key of the result among the layers' statistics
 
 
 @dataclass(frozen=True)
 class ModelWide:
-    """All heads of all layers compete for the model's budget with their scores as they are (KVzip's "pair").
+    """All heads of all layers compete for the model's budget with their scores (KVzip's "pair").
 
-    What `select` protects in every head under an equal share of the budget stays; the rest of the budget goes to the
-    highest of the model's other scores. Of equal scores a lower layer's is taken first, then a lower head's, then an
-    older slot's; which of its own equal slots a head keeps is the selection's. `level` "head" puts each head's highest
-    score in the place of all its scores, so that whole heads win. Budgets sum to the model's, for each row of a batch,
-    and no head has less than what is protected. Where all fits, heads stay equal.
+    Slots that `select` protects in every head under equal budgets are kept; the rest of the budget goes to the highest
+    other scores of the model. Ties prefer lower layers, then lower heads, then older slots; which of its own equal
+    slots a head keeps is up to the selection. `level` "head" replaces all scores of a head by its maximum, so that
+    whole heads win. Budgets sum to the model's per batch row, and no head gets less than its protected slots. If
+    everything fits, heads stay equal.
     """
 
     level: Literal["slot", "head"] = "slot"
@@ -31,7 +31,7 @@ class ModelWide:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Cuts once over all layers."""
+        """Decides over all layers at once."""
         return Capabilities(across_layers=True)
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
@@ -39,11 +39,11 @@ class ModelWide:
         return [average] * num_layers
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """(B, H, S) scores."""
+        """Scores (B, H, S)."""
         return slots.score
 
     def head_budgets(self, view: View) -> Tensor | None:
-        """(B, H) this layer's budgets."""
+        """This layer's budgets (B, H)."""
         if bool((view.budget[:, 0] >= view.slots.valid.sum(-1).amax(-1)).all()):
             return None
         if COUNTS not in view.statistics:
@@ -52,7 +52,7 @@ class ModelWide:
         return view.statistics[COUNTS][:, layers.index(view.layer_idx)].to(view.budget.device)
 
     def _counts(self, view: View) -> Tensor:
-        """(B, L, H) slots. Heads of all layers have the same slots still: this layer's tell what is protected."""
+        """Slots (B, L, H). Heads of all layers still have the same slots, so this layer's protection applies to all."""
         device, layers = view.budget.device, sorted(view.statistics)
         scores = torch.stack([view.statistics[layer].to(device) for layer in layers], 1).float()  # (B, L, H, S)
         valid, protected = view.slots.valid, protected_by(self.select, view) & view.slots.valid
@@ -73,5 +73,5 @@ class ModelWide:
 
 
 def protected_by(select: Selector, view: View) -> Tensor:
-    """(B, H, S) bool: what a selection never lets go under the view's budgets; the newest token of any other."""
+    """Slots (B, H, S) a selection protects under the view's budgets; the newest token if it defines none."""
     return (capabilities_of(select).protected or LowestScore().protected)(view)

@@ -1,4 +1,4 @@
-"""Budgets by a profile of heads that belongs to a model: what a cut over the model gave them on other texts."""
+"""Budgets from a model's head profile: what a model-wide cut gave the heads on other texts."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.allocators.model_wide import protected_by
-from kvlab.methods.allocators.uniform import EqualHeads
+from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.allocators.whole import proportional
 from kvlab.methods.core.contract import Selector
 from kvlab.methods.core.view import View
 from kvlab.methods.selectors.top_k import LowestScore
 
-EVEN = "even"  # the profile of no model: equal heads
+EVEN = "even"  # profile of equal heads
 
 Levels = Literal["shares", "two"]
 
 
 @dataclass(frozen=True)
 class HeadShares:
-    """What each head got of a model's slots, (layers, heads), at each of some rising budgets (shares of a prompt)."""
+    """Share of a model's slots per head, (layers, heads), at increasing budgets (shares of a prompt)."""
 
     budgets: tuple[float, ...]
     shares: tuple[tuple[tuple[float, ...], ...], ...]
 
     def at(self, budget: float) -> Tensor:
-        """(L, H) shares of all slots at one budget: linear in its logarithm, the nearest beyond the ends."""
+        """Shares (L, H) at one budget: linear in its logarithm, constant beyond the ends."""
         table, logs = torch.tensor(self.shares, dtype=torch.float64), [math.log(b) for b in self.budgets]
         place = min(max(math.log(budget), logs[0]), logs[-1])
         above = next(index for index, log in enumerate(logs) if log >= place)
@@ -41,13 +41,13 @@ class HeadShares:
 
 
 @dataclass(frozen=True)
-class HeadProfile(EqualHeads):
-    """The model's budget split over its heads by a profile, whatever the text says (DuoAttention, made continuous).
+class HeadProfile(Uniform):
+    """Split the model's budget over heads by a profile, independent of the text (DuoAttention, made continuous).
 
-    `levels` shares: in proportion to the profile at this budget. `two`: heads in the order of their shares keep
-    everything, as many as the budget has room for; the others keep what `select` protects, and one is between. No head
-    has less than what is protected under an equal share, or more than the prompt's tokens; the sum is the model's
-    budget. Where all fits, heads stay equal. `profile` names a file of `kvlab profile`, which `make_cache` reads.
+    `levels` shares: proportional to the profile at this budget. `two`: heads in order of their shares keep everything
+    while the budget lasts; the others keep what `select` protects, and one is in between. No head gets less than its
+    protected slots under equal budgets, or more than the prompt's tokens; the sum is the model's budget. If everything
+    fits, heads stay equal. `profile` names a file of `kvlab profile`, read by `make_cache`.
     """
 
     profile: str = "mini"
@@ -55,12 +55,8 @@ class HeadProfile(EqualHeads):
     select: Selector = field(default_factory=LowestScore)
     known: HeadShares | None = None
 
-    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """The average, until heads are told apart."""
-        return [average] * num_layers
-
     def head_budgets(self, view: View) -> Tensor | None:
-        """(B, H) this layer's budgets; reads lengths on the host."""
+        """This layer's budgets (B, H); reads lengths on the host."""
         if self.known is None:
             return None
         protected = (protected_by(self.select, view) & view.slots.valid).sum(-1).amax(-1).tolist()
@@ -69,7 +65,7 @@ class HeadProfile(EqualHeads):
         return torch.tensor(mine, device=view.budget.device)
 
     def _of_row(self, average: int, tokens: int, least: int) -> Tensor:
-        """(L, H) slots of one row with `average` a head and `least` that are protected."""
+        """Slots (L, H) of one row with `average` per head, `least` of them protected."""
         assert self.known is not None
         shares = self.known.at(min(average / tokens, 1.0))
         if average >= tokens:

@@ -17,11 +17,11 @@ Variant = Literal["paper", "code"]
 class Pyramid(EqualHeads):
     """Layer i of L keeps `window` slots and k_i = k_0 - i (k_0 - k_last) / (L - 1) others.
 
-    With b = average - window, k_last = b / beta and k_0 = 2b - k_last, so that the k_i average to b. Where the prompt
-    has fewer than k_0 tokens before the window, k_0 is that number and k_last = 2b - k_0: the line gets flatter and
-    its mean stays. `paper` rounds this line to whole slots with an exact total. `code` has the authors' whole-number
-    step (k_0 - k_last) // (L - 1), and equal budgets for a prompt shorter than 2b; that step alone would keep up to
-    L (L - 1) / 2 slots too many, so what is too much is taken off all layers evenly (the odd ones off the last layers).
+    With b = average - window, k_last = b / beta and k_0 = 2b - k_last, so that the k_i average to b. If the prompt has
+    fewer than k_0 tokens before the window, k_0 is that number and k_last = 2b - k_0: a flatter line with the same
+    mean. `paper` rounds this line to an exact total. `code` uses the authors' integer step (k_0 - k_last) // (L - 1),
+    and equal budgets for a prompt shorter than 2b; since that step would keep up to L (L - 1) / 2 slots too many, the
+    surplus is removed evenly from all layers (the remainder from the last ones).
     """
 
     window: int = 8
@@ -29,7 +29,7 @@ class Pyramid(EqualHeads):
     variant: Variant = "paper"
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Falling budgets that sum to `average * num_layers`; equal ones if the window alone fills the average."""
+        """Falling budgets with sum `average * num_layers`; equal if the window fills the average."""
         base, context = average - self.window, tokens - self.window
         if base <= 0 or average >= tokens:
             return [average] * num_layers

@@ -1,4 +1,4 @@
-"""Every layer and head gets the same."""
+"""Equal budgets for all layers and heads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.methods.core.view import Seen, Slots, View
 
 
 class EqualHeads:
-    """An allocator's part over heads: none of them gets more than another."""
+    """The head part of an allocator with equal heads."""
 
     capabilities: ClassVar[Capabilities] = NONE
 
@@ -21,7 +21,7 @@ class EqualHeads:
         return None
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """Nothing."""
+        """None: not needed."""
         return None
 
 
@@ -30,5 +30,5 @@ class Uniform(EqualHeads):
     """Equal budgets."""
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """The average, everywhere."""
+        """The average for every layer."""
         return [average] * num_layers

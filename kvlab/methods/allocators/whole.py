@@ -1,4 +1,4 @@
-"""Whole numbers of slots that sum to exactly what is asked."""
+"""Integer rounding with an exact sum."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 HALVINGS = 200
-PARTS = 1e9  # remainders that differ by less are equal: rounding must not choose who gets the odd slot
+PARTS = 1e9  # remainders closer than that are ties: rounding must not choose who gets the remaining slot
 
 
 def whole(wanted: Tensor, total: Tensor | int) -> Tensor:
-    """`wanted` (..., n) rounded to int64 so that it sums to `total` (...), which is its own sum but for rounding.
+    """Round `wanted` (..., n) to int64 with sum `total` (...), which is its own sum up to rounding.
 
-    Largest remainders: what ordinary rounding gives wherever that keeps the total. Order is kept (no share overtakes a
-    larger one; of equal shares the first gets the odd slot), and no share moves by a whole slot.
+    Largest-remainder method: ordinary rounding if that keeps the total. Order is kept (ties: the first gets the extra
+    slot), and no share changes by a whole slot.
     """
     wanted = wanted.double()
     low = wanted.floor()
@@ -23,12 +23,12 @@ def whole(wanted: Tensor, total: Tensor | int) -> Tensor:
 
 
 def proportional(weights: list[float], total: int, least: int, most: int) -> list[int]:
-    """`total` split in proportion to `weights` (not negative), each share between `least` and `most`.
+    """Split `total` in proportion to non-negative `weights`, each share between `least` and `most`.
 
-    What a bound takes from one share goes to the others in proportion. Needs n * least <= total <= n * most.
+    What a bound takes from one share is distributed among the others. Needs n * least <= total <= n * most.
     """
     shares = torch.tensor(weights, dtype=torch.float64)
-    # A weight of 0 counts as a billionth of the largest: it grows only once the others are full.
+    # A weight of 0 counts as a billionth of the largest: it grows only after the others are full.
     shares = (shares / shares.max().clamp_min(1e-300)).clamp_min(1e-9)
     low, high = 0.0, 1.0
     while float((shares * high).clamp(least, most).sum()) < total:

@@ -1,4 +1,4 @@
-"""The named choices a composition is made of, and which hyper-parameter belongs to which of them."""
+"""Named choices of a composition, and which choice each hyper-parameter belongs to."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 from kvlab.methods.composition.register import REGISTERED
 from kvlab.methods.core.contract import Selector
-from kvlab.methods.core.method import Method, made, registered
-from kvlab.methods.core.number_bounds import MOST_WHOLE
+from kvlab.methods.core.method import MOST_WHOLE, Method, build_method, registered
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.selectors.fifo import Oldest
 from kvlab.methods.selectors.top_k import LowestScore
 
-# Plain names for choices, each with the method it is taken from; every method's own name works too.
-# As a score, "window" is SnapKV's observation window, not the method of that name (whose score is recency).
+# Plain names of choices and the method each is taken from; methods' own names work too. As a score, "window" is
+# SnapKV's observation window, not the method of that name (whose score is recency).
 PLAIN_NAMES: dict[str, dict[str, str]] = {
     "score": {
         "recency": "streaming-llm",
@@ -43,9 +42,9 @@ NOT_A_SOURCE = ("full", "packed", "compose")
 
 
 def choices() -> dict[str, list[str]]:
-    """The different choices for `score`, `allocate`, `select` and `settle`, by name.
+    """Names of the distinct choices for `score`, `allocate`, `select` and `settle`.
 
-    A method whose choice equals an earlier one's is not listed, but its name works as well.
+    A method whose choice equals an earlier one is not listed, but its name works as well.
     """
     listed: dict[str, list[str]] = {}
     for part in PARTS:
@@ -61,7 +60,7 @@ def choices() -> dict[str, list[str]]:
 
 
 def source(part: str, name: str) -> tuple[str, type[Method]]:
-    """(method name, method) that a choice is taken from."""
+    """(method name, method class) a choice is taken from."""
     if name in REGISTERED[part]:
         return name, REGISTERED[part][name]
     method = PLAIN_NAMES.get(part, {}).get(name, name)
@@ -71,25 +70,25 @@ def source(part: str, name: str) -> tuple[str, type[Method]]:
 
 
 def pipeline_of(part: str, name: str, given: dict[str, Any]) -> Pipeline:
-    """The pipeline of the method a choice is taken from, with the choice's hyper-parameters."""
-    return made(source(part, name)[1], **given).pipeline()
+    """Pipeline of a choice's method with the choice's hyper-parameters."""
+    return build_method(source(part, name)[1], **given).pipeline()
 
 
 def selector(name: str, given: dict[str, Any], recent: float | int = 0.5) -> Selector:
-    """A selection by plain name, with `recent` where nothing is given; raises UserError for numbers out of range."""
+    """A selector by plain name; `recent` is the default. Raises UserError for numbers out of range."""
     sinks, recent = given.get("sinks", 4), given.get("recent", recent)
     if isinstance(sinks, bool) or not isinstance(sinks, int) or not 0 <= sinks <= MOST_WHOLE:
-        raise UserError(f"sinks is {shown(sinks)}; it must be a whole number of first tokens, 0 to {MOST_WHOLE:,}.")
+        raise UserError(f"sinks is {shown(sinks)}: use an integer number of first tokens, 0 to {MOST_WHOLE:,}.")
     if name == "oldest":
         return Oldest(sinks)
     share = isinstance(recent, float) and 0 < recent < 1
     if not share and (isinstance(recent, bool) or not isinstance(recent, int) or not 1 <= recent <= MOST_WHOLE):
-        raise UserError(f"recent is {shown(recent)}; it must be a share of the budget below 1, or a number of tokens.")
+        raise UserError(f"recent is {shown(recent)}: use a share of the budget below 1, or a number of tokens.")
     return LowestScore(sinks, recent)
 
 
 def distributed(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Each part's own hyper-parameters."""
+    """Assign hyper-parameters to parts."""
     parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
     for name, value in given.items():
         prefix, _, rest = name.partition("_")
@@ -110,7 +109,7 @@ def _fields(part: str, name: str) -> tuple[str, ...]:
 
 
 def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> list[str]:
-    """The parts that a hyper-parameter without a prefix changes."""
+    """Parts changed by a hyper-parameter without prefix."""
     having = [part for part in PARTS if name in _fields(part, names[part])]
     if not having:
         known = sorted({field for part in PARTS for field in _fields(part, names[part])})
@@ -122,13 +121,14 @@ def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any])
     sources = {source(part, names[part])[0] for part in changed}
     if len(sources) > 1:
         options = " or ".join(f"{part}_{name}" for part in changed)
-        raise UserError(f"Both {' and '.join(changed)} have a hyper-parameter {name!r}; say {options}.")
-    # What changes no part by itself (when the method acts, say) is for all parts that know it.
+        raise UserError(f"Both {' and '.join(changed)} have a hyper-parameter {name!r}: use {options}.")
+    # A hyper-parameter that changes no part by itself (for example, when the method acts) applies to all parts that
+    # have it.
     return [part for part in having if source(part, names[part])[0] in sources or not changed]
 
 
 def _check_all_take_it(having: list[str], names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> None:
-    """Raises UserError for a value that some part refuses; where another takes it, the sentence says how to say so."""
+    """Raise UserError for a value that a part rejects; if another part accepts it, suggest the prefixed name."""
     refusals: dict[str, UserError] = {}
     for part in having:
         try:
@@ -138,28 +138,28 @@ def _check_all_take_it(having: list[str], names: dict[str, str], name: str, valu
     taking = [part for part in having if part not in refusals]
     if refusals and taking:
         raise UserError(
-            f"{' and '.join(having)} both have a hyper-parameter {name!r}, and only {' and '.join(taking)} can take "
-            f"{value!r}; say {' or '.join(f'{part}_{name}' for part in taking)}."
+            f"{' and '.join(having)} both have a hyper-parameter {name!r}, but only {' and '.join(taking)} accepts "
+            f"{value!r}: use {' or '.join(f'{part}_{name}' for part in taking)}."
         )
     if refusals:
         raise next(iter(refusals.values()))
 
 
 def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> Method:
-    """The method of a choice with one value, and with all else it is given if it takes the value only with that."""
+    """The method of a choice with one value, plus the choice's other values if it needs them."""
     method = source(part, choice)[1]
     try:
-        return made(method, **{name: value})
+        return build_method(method, **{name: value})
     except UserError:
         fields, own = _fields(part, choice), f"{part}_"
         plain = {field.removeprefix(own) if field.startswith(own) else field: other for field, other in given.items()}
         others = {field: other for field, other in plain.items() if field in fields}
         if len(others) < 2:
             raise
-    return made(method, **others)
+    return build_method(method, **others)
 
 
 def _changes(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> bool:
-    plain = made(source(part, choice)[1]).pipeline()
+    plain = build_method(source(part, choice)[1]).pipeline()
     changed = _with(part, choice, name, value, given).pipeline()
     return bool(getattr(plain, part) != getattr(changed, part))

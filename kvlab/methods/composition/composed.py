@@ -1,4 +1,4 @@
-"""Methods made of other methods' choices: any score, any allocation, any selection, any settling."""
+"""Compose a method from other methods' scores, allocations, selections and settlers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kvlab.methods.scorers.key_value.recency import Recency, Unscored
 from kvlab.methods.scorers.lookahead.gvote import Ballots
 from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.methods.scorers.lookahead.kvzip import RehearsedAttention
-from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
 from kvlab.methods.scorers.wrappers.side_state import Beside
+from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
 from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets
@@ -34,9 +34,9 @@ from kvlab.methods.settlers.merging.value_merge import ACCUMULATED, ValueMerge
 from kvlab.methods.settlers.pooling.pool import Pool
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
 
-# Scores that are set at the prompt, or follow from the slot; so do those that can be recalled.
+# Scores fixed at the prompt or derived from the slot; scorers with `recall` qualify too.
 COSTS_NO_STEP = (PromptOnly, Ballots, RehearsedAttention, PredictedScore, Recency)
-# Half of an equal share would be half of what the layers could give each other.
+# Half of an equal share would be half of what layers can give each other.
 RECENT_ACROSS_LAYERS = 16
 
 __all__ = ["Composition", "choices", "compose"]
@@ -49,11 +49,11 @@ def compose(
     settle: str = "evict",
     **hyper_parameters: Any,
 ) -> Composition:
-    """A method made of four named choices, for `make_cache(model, compose(...), budget)`.
+    """Create a method from four named choices, for `make_cache(model, compose(...), budget)`.
 
-    `choices()` lists the names; a method's name stands for what that method does. A hyper-parameter goes to whichever
-    choice has it; where two have one of that name, put the part before it (`score_window`, `settle_window`). `sinks`
-    and `recent` belong to `select` "topk". Raises UserError for unknown names, and for what does not fit together.
+    `choices()` lists the names; a method's name stands for that method's part. A hyper-parameter goes to the choice
+    that has it; if two have it, prefix it with the part (`score_window`, `settle_window`). `sinks` and `recent` belong
+    to `select` "topk". Raises UserError for unknown names and incompatible choices.
     """
     parts = {"score": score, "allocate": allocate, "select": select, "settle": settle}
     made = make_method(Composition.name, **parts, **hyper_parameters)
@@ -62,19 +62,18 @@ def compose(
 
 
 def _names_of(part: str) -> Callable[[dict[str, Any]], None]:
-    """Adds the choices to a field's JSON schema when it is asked for, so that forms can offer them."""
+    """Add the choices to a field's JSON schema, for forms."""
     return lambda schema: schema.update(enum=choices()[part])
 
 
 @register
 class Composition(Method):
-    """Any method's score, allocation, selection and settling together.
+    """Combine any methods' score, allocation, selection and settling.
 
-    Further hyper-parameters are those of the methods the choices come from. What the chosen merge reads beside the
-    score (running averages, accumulated attention) is kept up to date next to it. Acts while decoding only if both the
-    method of the score and that of the settling do. Selection `topk` protects 4 sinks and half the budget of recent
-    tokens unless `sinks` and `recent` say otherwise, or 16 of them where layers share a budget.
-    GVote's allocation takes no budget.
+    Further hyper-parameters are those of the chosen methods. State that the chosen merge needs besides the score
+    (running averages, accumulated attention) is maintained too. Acts while decoding only if the methods of score and
+    settler both do. Selection `topk` protects 4 sinks and half the budget of recent tokens unless `sinks` and `recent`
+    are set, or 16 recent tokens if layers share a budget. GVote's allocation takes no budget.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -84,33 +83,31 @@ class Composition(Method):
     title: ClassVar[str] = "Composition"
     paper: ClassVar[str] = ""
 
-    score: str = Field("accumulated", description="whose importance of slots", json_schema_extra=_names_of("score"))
+    score: str = Field("accumulated", description="importance of slots", json_schema_extra=_names_of("score"))
     allocate: str = Field(
-        "uniform",
-        description="whose split of the budget over layers and heads",
-        json_schema_extra=_names_of("allocate"),
+        "uniform", description="split of the budget over layers and heads", json_schema_extra=_names_of("allocate")
     )
     select: str = Field(
-        "topk", description="which slots may go, lowest scores first", json_schema_extra=_names_of("select")
+        "topk", description="which slots may be evicted, lowest scores first", json_schema_extra=_names_of("select")
     )
-    settle: str = Field("evict", description="whose treatment of what must go", json_schema_extra=_names_of("settle"))
+    settle: str = Field("evict", description="what happens to victims", json_schema_extra=_names_of("settle"))
 
     @property
     def needs_budget(self) -> bool:  # type: ignore[override]
-        """Whether the allocation splits a budget given from outside."""
+        """Whether the allocation needs a budget."""
         return source("allocate", self.allocate)[1].needs_budget
 
     @classmethod
     def describe(cls) -> dict[str, JsonValue]:
-        """As for any method; with most allocations a budget is needed."""
+        """As for any method; most allocations need a budget."""
         return super().describe() | {"needs_budget": True}
 
     def model_post_init(self, context: Any) -> None:
-        """Check that the choices exist and fit together."""
+        """Check that the choices exist and are compatible."""
         self.pipeline()
 
     def pipeline(self) -> Pipeline:
-        """The four parts, with what one needs from another put in place."""
+        """The four parts, adapted to each other."""
         names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
         given, plain = distributed(names, dict(self.model_extra or {})), self.select in SELECTORS
         parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}
@@ -135,29 +132,27 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     selects = capabilities_of(chosen.select)
     if isinstance(allocate, ChosenSlots) and not isinstance(score, Ballots):
         raise UserError(
-            f"gvote's allocation counts the ballots of its own score, which {chosen.names['score']!r} does not cast; "
-            "use score 'gvote' with it, or another allocation."
+            f"gvote's allocation needs the votes of its own score, but the score is {chosen.names['score']!r}: use "
+            "score 'gvote' with it, or another allocation."
         )
     *others, settled = chosen.names.values()
-    if type(settle) is Evict and settled not in ("evict", *others):  # a method's own four parts are the method
-        raise UserError(f"{settled} settles nothing, it only drops tokens: say settle 'evict'.")
+    if type(settle) is Evict and settled not in ("evict", *others):  # a method's own four parts are that method
+        raise UserError(f"{settled} only evicts tokens: use settle 'evict'.")
     if isinstance(settle, Pool | GaussianSets | PairMerge) and selects.protected is None:
-        raise UserError(
-            f"settle {chosen.names['settle']!r} needs a selection that names protected slots, such as 'topk'."
-        )
+        raise UserError(f"settle {chosen.names['settle']!r} needs a selection with protected slots, such as 'topk'.")
     if any(part.saves_prefill for part in (chosen.score, chosen.allocate, chosen.settle)):
         raise UserError(
-            "prefill_saving needs every head to keep the same tokens, which only pyramidinfer as a whole promises."
+            "prefill_saving needs every head to keep the same tokens, which only the method pyramidinfer guarantees."
         )
     if isinstance(settle, EvictAndReposition) and not (isinstance(score, Recency) and selects.sinks is not None):
         raise UserError(
-            "Positions inside the cache are for sinks and a window without gaps: use score 'recency' and selection "
+            "Positions inside the cache need sinks and a window without gaps: use score 'recency' and selection "
             "'topk' or 'oldest', or positions 'original'."
         )
     if isinstance(settle, ExactResidual) and settle.future is not None and not score.needs_hidden_states:
         raise UserError(
-            "futures are drawn from hidden states, which only the scores of exactmerge (with the same futures) and "
-            "gvote ask for; use one of these scores, or no futures."
+            "futures are sampled from hidden states, which only the scores of exactmerge (with the same futures) and "
+            "gvote provide: use one of these scores, or no futures."
         )
     if isinstance(allocate, Variance):
         allocate = replace(allocate, from_score=isinstance(score, AccumulatedAttention) and score.decay == 1)
@@ -167,12 +162,12 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     if not decode and not (isinstance(score, COSTS_NO_STEP) or capabilities_of(score).recall):
         score = PromptOnly(score)
     buffer, deferred = chosen.score.buffer if decode else 0, chosen.allocate.deferred
-    block = chosen.score.block if decode and not deferred else 0  # between two decisions, so there have to be several
+    block = chosen.score.block if decode and not deferred else 0  # between two decisions, so there must be several
     return Pipeline(score, allocate, chosen.select, settle, decode, deferred, block=block, buffer=buffer)
 
 
 def _with_state(score: Scorer, settle: Settler, chosen: _Chosen) -> tuple[Scorer, Settler]:
-    """The scorer extended by the state the settler reads, and the settler told what the scores are."""
+    """Extend the scorer by state the settler reads, and tell the settler how scores combine."""
     plain = score.scorer if isinstance(score, PromptOnly) else score
     if isinstance(settle, NearestMerge):
         return _with_averages(score, plain, settle, chosen)
@@ -188,7 +183,7 @@ def _with_averages(score: Scorer, plain: Scorer, settle: NearestMerge, chosen: _
         if plain.alpha != averages.alpha:
             raise UserError(
                 f"keepkv's merge predicts with the averages its score keeps, so score_alpha ({plain.alpha}) and "
-                f"settle_alpha ({averages.alpha}) must be the same: give alpha once, without a prefix."
+                f"settle_alpha ({averages.alpha}) must be equal: set alpha once, without a prefix."
             )
         return replace(plain, raw=plain.raw or averages.raw), settle
     combine: Literal["sum", "max"] = "max" if isinstance(plain, Recency | Unscored) else "sum"

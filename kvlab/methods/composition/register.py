@@ -1,4 +1,4 @@
-"""Single parts of methods from outside: a scorer, allocator, selector or settler that compositions can name."""
+"""Register single parts of methods (scorers, allocators, selectors, settlers) for compositions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Part = TypeVar("Part", bound=type)
 REGISTERED: dict[str, Registry[type[Method]]] = {
     part: Registry(f"{part} choice") for part in ("score", "allocate", "select", "settle")
 }
-# What each part must have, and what of it is how the part works rather than a hyper-parameter.
+# Required attributes of each part, and those that are not hyper-parameters.
 NEEDED = {
     "score": ("update", "every_step", "needs_hidden_states", "state"),
     "allocate": ("layer_budgets", "head_budgets", "statistic"),
@@ -33,37 +33,36 @@ NO_HYPER_PARAMETERS = ("every_step", "needs_hidden_states", "state")
 
 
 def register_scorer(name: str, decode: bool = True) -> Callable[[Part], Part]:
-    """Class decorator: `compose:score=NAME`. `decode`: whether its scores are kept up while decoding."""
+    """Class decorator for `compose:score=NAME`; `decode`: scores are updated while decoding."""
     return _registering("score", name, decode)
 
 
 def register_allocator(name: str) -> Callable[[Part], Part]:
-    """Class decorator: `compose:allocate=NAME`."""
+    """Class decorator for `compose:allocate=NAME`."""
     return _registering("allocate", name)
 
 
 def register_selector(name: str) -> Callable[[Part], Part]:
-    """Class decorator: `compose:select=NAME`."""
+    """Class decorator for `compose:select=NAME`."""
     return _registering("select", name)
 
 
 def register_settler(name: str, decode: bool = True) -> Callable[[Part], Part]:
-    """Class decorator: `compose:settle=NAME`. `decode`: whether it settles slots while decoding too."""
+    """Class decorator for `compose:settle=NAME`; `decode`: it also settles slots while decoding."""
     return _registering("settle", name, decode)
 
 
 def _registering(part: str, name: str, decode: bool = True) -> Callable[[Part], Part]:
-    """A frozen dataclass that follows the part's protocol; its fields with defaults are the hyper-parameters.
+    """Decorator for a frozen dataclass that follows the part's protocol; fields with defaults are hyper-parameters.
 
-    Raises UserError where the class does not follow the protocol, or the name is taken.
+    Raises UserError if the class does not follow the protocol or the name is taken.
     """
 
     def register(cls: Part) -> Part:
         method = _as_method(part, name, cls, decode)
         taken = name in METHODS and METHODS.origin(name)
         if taken and taken != (here := REGISTERED[part].origin_of(cls)):
-            raise UserError(f"There is a method called {name!r} already, from {taken}; the {part} choice of {here} of "
-                            "that name needs another.")  # fmt: skip
+            raise UserError(f"A method named {name!r} from {taken} already exists: rename the {part} choice of {here}.")
         REGISTERED[part].add(name, method)
         return cls
 
@@ -71,7 +70,7 @@ def _registering(part: str, name: str, decode: bool = True) -> Callable[[Part], 
 
 
 class _OnePart(Method):
-    """A part between the plainest of the other three, so that a composition can take it from a method."""
+    """A method of one registered part and the simplest other parts, so that compositions can take it from a method."""
 
     name: ClassVar[str] = ""
     family: ClassVar[str] = "part"
@@ -81,7 +80,7 @@ class _OnePart(Method):
     decode: ClassVar[bool] = True
 
     def pipeline(self) -> Pipeline:
-        """Recency, equal budgets, four sinks and eviction, and the one part."""
+        """Recency, equal budgets, four sinks and eviction, with the one part replaced."""
         plain = Pipeline(Recency(), Uniform(), LowestScore(sinks=4), Evict(), self.decode)
         own = {name: value for name, value in self if name not in Method.model_fields}
         return replace(plain, **{self.part: type(self).cls(**own)})
@@ -95,7 +94,7 @@ def _as_method(part: str, name: str, cls: type, decode: bool) -> type[Method]:
     settings: dict[str, Any] = {field.name: (hints[field.name], _default(name, field)) for field in own}
     missing = [needed for needed in NEEDED[part] if not hasattr(cls(), needed)]
     if missing:
-        raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: it has no {' and no '.join(missing)}.")
+        raise UserError(f"{cls.__name__} cannot be the {part} choice {name!r}: it lacks {' and '.join(missing)}.")
     method = create_model(cls.__name__, __base__=_OnePart, __module__=cls.__module__, __doc__=cls.__doc__, **settings)
     method.name, method.title, method.part, method.cls, method.decode = name, name, part, cls, decode
     return method

@@ -1,4 +1,4 @@
-"""The contract of a method's parts: what each must do, and the capabilities it declares beyond that."""
+"""Protocols of a method's four parts, and the capabilities they declare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Update = Callable[[Slots, Seen], Mapping[str, Tensor]]
 
 
 def last_row(tokens: int) -> int:
-    """Only the prompt's last query is looked at."""
+    """The prompt's last query only."""
     return 1
 
 
@@ -27,57 +27,53 @@ def last_row(tokens: int) -> int:
 class Capabilities:
     """Returned by the property `capabilities` of every scorer, allocator, selector and settler.
 
-    Every field has a default that asks for nothing; a part names what differs. A wrapper returns
-    `replace(inner, ...)` of the capabilities of the part inside. Fields that are functions are None where the part
-    does not have them.
+    Every default asks for nothing; a part sets what differs. A wrapper returns `replace(inner, ...)` of the wrapped
+    part's capabilities. Fields that are functions are None if the part does not provide them.
 
     Attributes of any part:
-        prompt_rows: how many of the last queries of a prompt of that many tokens the part looks at together.
-        across_heads: while decoding the heads of a batch row are decided together, so they must stay in one table.
-        recalls: how many of the newest queries are kept for decisions while decoding.
-        rehearsal: the second pass over the prompt that the part asks for, before the prompt is decided about.
-        references: how many queries of that second pass each query head keeps for the decision.
-        reads_logits: the logits of each looked-at query are in memory together (counted by the planner).
-        key_copies: copies of the keys in float32 that the prompt's decision takes (counted by the planner).
+        prompt_rows: number of last queries the part needs together, given the prompt length.
+        across_heads: decoding decides about the heads of a batch row together, so they must share a table.
+        recalls: number of newest queries kept for decisions while decoding.
+        rehearsal: a second pass over the prompt before the prompt is compressed.
+        references: number of queries of that second pass that each query head keeps for the decision.
+        reads_logits: the logits of all needed queries are in memory together (for the memory plan).
+        key_copies: float32 copies of the keys that the prompt's decision needs (for the memory plan).
 
     Attributes of a scorer:
-        accumulate: new slot state after a chunk of the prompt that is not its last; the score then adds up over all
+        accumulate: new slot state after a chunk of the prompt that is not its last; the score then sums over all
             queries of the prompt.
-        recall: new slot state at a decision while decoding, by the newest `recalls` queries.
+        recall: new slot state at a decision while decoding, from the newest `recalls` queries.
         rehearsed: new slot state after a pass of the rehearsal.
-        note: the update after a single query, in place; None where `update` must run instead.
-        rate: the score (B, H, S) where it follows from the rest of a slot's state, so that slots do not hold it.
-        decay: what its running sum of the newest query's attention is multiplied by at each query; None where the
-            score is no such sum.
-        counted_state: the name of the state that counts the queries a slot was seen by, where it can be worked out.
+        note: in-place update after a single query; None if `update` must run instead.
+        rate: the score (B, H, S) if it can be computed from other slot state, so that slots need not store it.
+        decay: factor of its running sum of attention at each query; None if the score is not such a sum.
+        counted_state: name of the state that counts the queries that saw a slot, if it can be derived.
 
     Attributes of an allocator:
-        across_layers: no layer may decide about the prompt before all of them have seen it.
+        across_layers: no layer may be compressed before all of them have seen the prompt.
 
     Attributes of a selector:
-        protected: (B, H, S) bool, slots that never go; None: nothing is protected, and settlers that pool or merge
-            refuse the selector.
-        sinks: how many first tokens it keeps, where they are a number; None where it knows no sinks.
-        bounds: (recent (B, H), sinks (B, H, 1)) tokens of a view under a budget (B, H), where what goes are the lowest
-            scores outside them; None for any other rule.
+        protected: (B, H, S) bool, slots that are never evicted; None: nothing is protected, and settlers that pool or
+            merge reject the selector.
+        sinks: number of first tokens it keeps, if fixed; None without sinks.
+        bounds: (recent (B, H), sinks (B, H, 1)) tokens protected under a budget (B, H), if it evicts the lowest scores
+            outside them; None for any other rule.
 
     Attributes of a settler:
-        fills_budget: a decision leaves every head that was over its budget with exactly its budget.
+        fills_budget: a decision leaves every head that exceeded its budget with exactly its budget.
         merges: slots need votes and a log mass.
-        mass_of_votes: log mass is so many times log(votes); None where slots hold a log mass of their own.
-        counts_votes: a slot may stand for several tokens; False where it only has a log mass.
-        still: decisions while decoding change no state of the slots that stay.
-        seeks: keys are compared with each other, so that their lengths are worth keeping.
-        changes_many: a decision changes the states of many slots.
-        thinned: slots that every head has lost for certain, where generated tokens stay on top of the budget; the
-            arguments are those of `ThinInLots.thinned`.
-        reads_text: the decision about the prompt wants its token ids.
-        head_bytes: bytes of state beside the slots of one KV head, given keys and values (B, H, S, d) and the
-            selector.
-        numbers_a_slot: float32 numbers a slot that settling a prompt takes (counted by the planner).
-        in_place: the decision of a decode step as a kernel carries it out beside this scorer and selector; None where
-            none does.
-        with_tokenizer: the settler, told what it needs to know of the model's tokenizer.
+        mass_of_votes: log mass is this times log(votes); None if slots store their own log mass.
+        counts_votes: a slot may represent several tokens; False if it only has a log mass.
+        still: decisions while decoding do not change the slots that stay.
+        seeks: keys are compared with each other, so storing their lengths pays off.
+        changes_many: a decision changes many slots.
+        thinned: number of slots every head has certainly evicted, if generated tokens are kept in addition to the
+            budget; arguments as for `ThinInLots.thinned`.
+        reads_text: the decision about the prompt uses its token ids.
+        head_bytes: bytes of state per KV head besides its slots, given keys and values (B, H, S, d) and the selector.
+        numbers_a_slot: float32 numbers per slot that settling a prompt needs (for the memory plan).
+        in_place: the decode-step decision as an in-place kernel for this scorer and selector; None if there is none.
+        with_tokenizer: returns the settler configured for a tokenizer.
     """
 
     prompt_rows: Callable[[int], int] = last_row
@@ -121,11 +117,11 @@ NONE = Capabilities()
 
 
 class Scorer(Protocol):
-    """Keeps `Slots.score` (and any state of its own) up to date after each pass."""
+    """Keeps `Slots.score`, and any state of its own, up to date after each pass."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it needs from a pass, and can do beyond `update`."""
+        """What it needs from a pass and provides beyond `update`."""
         ...
 
     @property
@@ -135,16 +131,16 @@ class Scorer(Protocol):
 
     @property
     def needs_hidden_states(self) -> bool:
-        """Whether `Seen.hidden_states` must be there."""
+        """Whether `Seen.hidden_states` is needed."""
         ...
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Names of its own (B, H, S) slot state, with the value a new slot starts at."""
+        """Names of its own (B, H, S) slot state with initial values."""
         ...
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """New (B, H, S) tensors by name: `score` and the scorer's own state. `first` is true for the first prefill."""
+        """New (B, H, S) tensors by name: `score` and its own state. `first` is true for the first prefill."""
         ...
 
 
@@ -157,29 +153,29 @@ class Allocator(Protocol):
         ...
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Slots per KV head for every layer, each at least 1; they sum to `average * num_layers`.
+        """Slots per KV head for every layer, each at least 1, with sum `average * num_layers`.
 
         `tokens` is the prompt's length: no layer can use more.
         """
         ...
 
     def head_budgets(self, view: View) -> Tensor | None:
-        """(B, H) slots for each head of this layer from what the first prefill showed, or None for equal heads.
+        """Slots (B, H) per head of this layer, from the first prefill; None for equal heads.
 
-        Each at least 1; where the method has a budget they sum to the layer's. Reading on the host is allowed here.
+        Each at least 1; if the method has a budget they sum to the layer's. May synchronize with the device.
         """
         ...
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """What to note of this layer at prefill for `View.statistics`, such as (B,) variances; None for nothing."""
+        """Statistic of this layer at prefill for `View.statistics`, such as (B,) variances; None for none."""
         ...
 
 
 @dataclass(frozen=True)
 class Victims:
-    """Slots that must go, lowest first; each tensor is (B, H, E), and `active` says how many of the E are meant.
+    """Slots chosen for eviction, lowest first: `index` (B, H, E), of which those `active` (B, H, E) count.
 
-    `certain`: the host knows that all of them are.
+    `certain`: the host knows that all are active.
     """
 
     index: Tensor
@@ -188,13 +184,13 @@ class Victims:
 
     @classmethod
     def lowest(cls, view: View, order: Tensor, most: int) -> Victims:
-        """The `most` lowest of `order` (B, H, S), all of which must go."""
+        """The `most` lowest of `order` (B, H, S), all active."""
         index = order.argmin(-1, keepdim=True) if most == 1 else order.topk(most, dim=-1, largest=False).indices
         every = view.of_budget(("active", most), lambda: torch.ones_like(index, dtype=torch.bool))
         return cls(index, every, True)
 
     def votes(self, votes: Tensor) -> Tensor | None:
-        """(B, H) what all of them have of `votes` (B, H, S); None unless they are `certain`."""
+        """Sum (B, H) of `votes` (B, H, S) over victims; None unless `certain`."""
         if not self.certain:
             return None
         found = votes.gather(2, self.index)
@@ -208,29 +204,29 @@ class Victims:
 
 
 class Selector(Protocol):
-    """Chooses what must go."""
+    """Chooses the victims."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it protects (`protected`, `sinks`), and what it needs to see."""
+        """What it protects (`protected`, `sinks`) and needs to see."""
         ...
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
-        """The `excess` (B, H) slots to lose, at most `most`; slots in `barred` (B, H, S) are never chosen."""
+        """The `excess` (B, H) slots to evict, at most `most`; slots in `barred` (B, H, S) are never chosen."""
         ...
 
 
 class Settler(Protocol):
-    """Decides what becomes of what must go."""
+    """Decides what happens to the victims: evict, merge or pool."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it makes of slots, and what it needs to see."""
+        """What it does to slots and needs to see."""
         ...
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Names of its own (B, H, S) slot state, with the value a new slot starts at."""
+        """Names of its own (B, H, S) slot state with initial values."""
         ...
 
     def settle(self, view: View, select: Selector) -> Plan:
@@ -240,7 +236,7 @@ class Settler(Protocol):
 
 @dataclass(frozen=True)
 class PartCapabilities:
-    """The capabilities of the four parts of a pipeline."""
+    """Capabilities of the four parts of a pipeline."""
 
     score: Capabilities = field(default=NONE)
     allocate: Capabilities = field(default=NONE)
@@ -249,28 +245,29 @@ class PartCapabilities:
 
     @property
     def all(self) -> tuple[Capabilities, ...]:
-        """All four, in the order in which they act."""
+        """All four, in order of action."""
         return self.score, self.allocate, self.select, self.settle
 
 
 def capabilities_of(part: Any) -> Capabilities:
-    """The part's capabilities; those of a plug-in's part from before this type, from its attributes."""
-    if not hasattr(type(part), "capabilities"):  # looked up on the type: an error inside the property is not hidden
+    """Capabilities of a part; for older plug-in parts without `capabilities`, read from attributes."""
+    # checked on the type, so that an error inside the property is not hidden
+    if not hasattr(type(part), "capabilities"):
         return _from_attributes(part)
     found = part.capabilities
     if not isinstance(found, Capabilities):
-        raise TypeError(f"{type(part).__name__}.capabilities is no Capabilities: {found!r}")
+        raise TypeError(f"{type(part).__name__}.capabilities must return Capabilities, not {found!r}")
     return found
 
 
-# Attributes by which a part said what it can do before `Capabilities`, where the name has changed.
+# Attribute names used before `Capabilities`, if they differ.
 _OLD_NAMES = {"counted_state": "counts", "counts_votes": "counts", "reads_logits": "averages"}
 _OF_SCORERS = ("accumulate", "recall", "rehearsed", "note", "rate", "counted_state")
 _NEW = ("in_place", "with_tokenizer", "bounds", "decay")  # never attributes of parts
 
 
 def _from_attributes(part: Any) -> Capabilities:
-    """Read the attributes of a plug-in's part that has no `capabilities`."""
+    """Read the attributes of a plug-in part without `capabilities`."""
     given = {name: getattr(part, _OLD_NAMES.get(name, name), None) for name in Capabilities.__dataclass_fields__}
     given["reads_logits"] = given["reads_logits"] or getattr(part, "observes", None)
     scores = hasattr(part, "update")
@@ -285,9 +282,9 @@ def _from_attributes(part: Any) -> Capabilities:
 
 
 def protected_slots(select: Selector, view: View) -> Tensor:
-    """(B, H, S) bool: slots that the selector never lets go; raises UserError where it does not name them."""
+    """Slots (B, H, S) that the selector never evicts; raises UserError if it does not define them."""
     protected = capabilities_of(select).protected
     if protected is None:
         name = type(select).__name__
-        raise UserError(f"The selector {name} names no protected slots, which pooling and merging need.")
+        raise UserError(f"The selector {name} defines no protected slots, which pooling and merging need.")
     return protected(view)

@@ -1,4 +1,4 @@
-"""Formulas of single decisions that both the settlers' plans and the in-place kernels compute."""
+"""Formulas shared by settlers' plans and in-place kernels."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-NOT_YET = -2.0  # a moving threshold before the first token was judged: below every cosine
-NEVER_SEEN = -1e4  # stands for a log of 0 where arithmetic must stay finite
+NOT_YET = -2.0  # initial value of a moving threshold: below every cosine
+NEVER_SEEN = -1e4  # replaces log(0) so that arithmetic stays finite
 
 
 def stays(position: Tensor, tokens_seen: Tensor, recent: Tensor, sinks: Tensor | None) -> Tensor:
-    """(B, H, S) bool: the `recent` (B, H) newest of the `tokens_seen` (B,), and the first `sinks` (B, H, 1)."""
+    """Protected slots (B, H, S): the `recent` (B, H) newest of `tokens_seen` (B,), and the first `sinks` (B, H, 1)."""
     late = position >= (tokens_seen[:, None] - recent)[..., None]
     return late if sinks is None else late.logical_or_(position < sinks)
 
 
-def judge_one(likeness: Tensor, old: Tensor, smoothing: float, begun: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """(whether it merges, the new threshold, its weight) of one token a head by rule `paper`, each (B, H, 1).
+def judge_token(likeness: Tensor, old: Tensor, smoothing: float, begun: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """(merge mask, new threshold, weight) of one token per head by rule `paper`, each (B, H, 1).
 
     `begun`: every head has judged a token before.
     """
     threshold = old.lerp(likeness, smoothing)
     if not begun:
         threshold = torch.where(old == NOT_YET, likeness, threshold)
-    share = (likeness - 1).sigmoid()  # exp(likeness) of exp(likeness) + e
+    share = (likeness - 1).sigmoid()  # exp(likeness) / (exp(likeness) + e)
     return likeness >= threshold - 1e-6, threshold, share
 
 
 @dataclass(frozen=True)
 class Joined:
-    """What one source and its target become, and the source's `share` in key and value."""
+    """Result of merging one source into its target; `share` is the source's weight in key and value."""
 
     share: Tensor
     votes: Tensor
@@ -40,11 +40,11 @@ class Joined:
     average: Tensor
 
 
-def join_one(mass: Tensor, score: Tensor, votes: Tensor, lacking: Tensor, bias: bool, dim: int = -1) -> Joined:
-    """Source and target side by side along `dim`, (B, H, 2); scores are predicted logits with log mass.
+def merge_pair(mass: Tensor, score: Tensor, votes: Tensor, lacking: Tensor, bias: bool, dim: int = -1) -> Joined:
+    """Merge source and target, adjacent along `dim`, (B, H, 2); scores are predicted logits with log mass.
 
-    `lacking` (B, H, 1) is what the target's average lacks for the queries it has not seen; `bias`: the rule of that
-    name, else `votes`. The results are as `lacking` is.
+    `lacking` (B, H, 1): the missing mass of the target's average for queries it has not seen; `bias`: use the rule of
+    that name, else `votes`. Results have the shape of `lacking`.
     """
     whole = finite(score)
     of_source, of_target = whole.chunk(2, dim)
@@ -59,5 +59,5 @@ def join_one(mass: Tensor, score: Tensor, votes: Tensor, lacking: Tensor, bias: 
 
 
 def finite(logit: Tensor) -> Tensor:
-    """The logit with `NEVER_SEEN` for minus infinity and for no number."""
+    """Replace -inf and NaN by `NEVER_SEEN`."""
     return torch.nan_to_num(logit, nan=NEVER_SEEN, neginf=NEVER_SEEN)

@@ -1,4 +1,4 @@
-"""Methods that compress a prompt, and may go on so while decoding: every so many tokens, with these on top."""
+"""Periodic compression of generated tokens for methods that compress the prompt."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kvlab.methods.core.pipeline import Pipeline
 
 
 class GoesOn(Method):
-    """A method that acts once, after the prompt; with `decode=budget` again whenever `buffer` tokens have gathered.
+    """A method that compresses the prompt and, with `decode=budget`, again whenever `buffer` tokens have gathered.
 
-    The newest queries are kept for these decisions (they count as bytes), and slots are scored anew by them. A head
-    then never holds more than its budget and `buffer` generated tokens.
+    The newest queries are kept for these decisions (they count as bytes), and slots are rescored with them. A head
+    never holds more than its budget plus `buffer` generated tokens.
     """
 
-    decode: Literal["keep", "budget"] = Field("keep", description="generated tokens stay on top, or compete")
-    buffer: int = Field(128, ge=1, description="with `decode=budget`: generated tokens on top before each decision")
+    decode: Literal["keep", "budget"] = Field("keep", description="keep generated tokens, or let them compete")
+    buffer: int = Field(128, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
 
     def going_on(self, prompt_only: Pipeline) -> Pipeline:
-        """The pipeline as it acts while decoding."""
+        """The pipeline with its behaviour while decoding."""
         return prompt_only if self.decode == "keep" else replace(prompt_only, decode=True, buffer=self.buffer)

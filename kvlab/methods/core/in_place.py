@@ -1,4 +1,4 @@
-"""Decode-step decisions that a kernel can carry out in place, as settlers declare them."""
+"""Decode-step decisions that kernels can carry out in place, as settlers declare them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from kvlab.methods.core.view import View
 
-EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD, POOL, ABSORB = KINDS = range(7)  # what becomes of the slot that leaves
-LEAVE_NO_TRACE = (EVICT, POOL, ABSORB)  # in the slots that stay
+EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD, POOL, ABSORB = KINDS = range(7)  # what happens to the evicted slot
+LEAVE_NO_TRACE = (EVICT, POOL, ABSORB)  # kinds that do not change the kept slots
 
 
 def one_too_many(view: View) -> bool:
@@ -22,21 +22,20 @@ def one_too_many(view: View) -> bool:
 
 @dataclass(frozen=True)
 class InPlace:
-    """How one slot of every head leaves a table in place.
+    """How one slot of every head is evicted in place.
 
-    The kernel first adds the newest query's attention to the scores. Scores are a running sum that is multiplied by
-    `decay` at each query, unless `fields` name another rule.
+    The kernel first adds the newest query's attention to the scores. Scores are a running sum multiplied by `decay` at
+    each query, unless `fields` defines another rule.
 
     Attributes:
         kind: one of `KINDS`, which kernels dispatch on.
-        bounds: (recent (B, H), sinks (B, H, 1)) tokens of a view that stay whatever their scores.
-        fields: further arguments of the kernel (fields of `kvlab.methods.core.inplace_work.Work`) for a view; None
-        where
-            this view cannot be decided in place.
+        bounds: (recent (B, H), sinks (B, H, 1)) tokens of a view that are protected.
+        fields: further kernel arguments (fields of `kvlab.methods.core.inplace_work.Work`) for a view; None if the view
+            cannot be decided in place.
         certain: whether every head of a view has exactly one slot too many.
-        decay: factor of the running sum of scores, where the scorer keeps one.
+        decay: factor of the running sum of scores, if the scorer has one.
         plain_torch: plain torch implements it too, without a compiler.
-        cpu_only: only the kernels compiled for a CPU implement it.
+        cpu_only: only CPU kernels implement it.
     """
 
     kind: int

@@ -1,7 +1,8 @@
-"""What a method is: a frozen model of hyper-parameters that composes a pipeline, found by its name in one registry."""
+"""Base class and registry of methods: hyper-parameters that compose a pipeline."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -21,32 +22,31 @@ from pydantic_core import CoreSchema
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
-from kvlab.methods.core.number_bounds import in_bounds, with_bounds
 from kvlab.methods.core.packed_size import packed_sizes
 from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.core.preset import DEFAULT, PAPER, Preset
-from kvlab.plugins.origin import KVLAB, Origin
+from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
 from kvlab.plugins.registry import Registry
+from kvlab.plugins.shelf import KVLAB, Origin
 from kvlab.requests.budget import Amount, Budget, window_note
 from kvlab.stores import AUTO, NATIVE, STORES, store_of, store_under
 
 
-def offer_stores(schema: dict[str, Any]) -> None:
-    """Adds the stores to a field's JSON schema when it is asked for, so that forms can offer them."""
+def add_stores(schema: dict[str, Any]) -> None:
+    """Add the stores to a field's JSON schema for forms."""
     schema.update(enum=[*STORES])
 
 
 class Method(BaseModel, ABC):
-    """One method. Subclasses declare hyper-parameters as fields, and compose the four choices from them.
+    """A compression method. Subclasses declare hyper-parameters as fields and compose a pipeline from them.
 
-    `presets` are other people's configurations by name: `paper`, `code` where authors' code differs from it, and any
-    further ones. `reasons` says of a hyper-parameter why its default is not a preset's value, or, where `paper` leaves
-    it open, where the default comes from; every hyper-parameter is in one of the two.
+    `presets` are published configurations by name: `paper`, `code` if the authors' code differs from it, and others.
+    `reasons` explains for each hyper-parameter why its default differs from a preset or, if `paper` leaves it open,
+    where the default comes from; every hyper-parameter is in one of the two.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store: str = Field(NATIVE, description="how settled slots are held in memory", json_schema_extra=offer_stores)
+    store: str = Field(NATIVE, description="storage format of settled slots", json_schema_extra=add_stores)
 
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
@@ -59,11 +59,11 @@ class Method(BaseModel, ABC):
     @field_validator("*")
     @classmethod
     def _numbers_end(cls, value: Any) -> Any:
-        return in_bounds(value)
+        return check_number(value)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return with_bounds(handler.resolve_ref_schema(handler(core)))
+        return add_bounds(handler.resolve_ref_schema(handler(core)))
 
     @field_validator("store")
     @classmethod
@@ -73,7 +73,7 @@ class Method(BaseModel, ABC):
 
     @model_serializer(mode="wrap")
     def _without_native(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings as runs keep them; a native store is only named where it is no default, as before there were any."""
+        """Settings as saved in runs; a native store is omitted if it is the default, as in older runs."""
         usual = type(self).model_fields["store"].default == NATIVE
         return {name: value for name, value in dump(self).items() if not usual or (name, value) != ("store", NATIVE)}
 
@@ -82,28 +82,28 @@ class Method(BaseModel, ABC):
         """The method as score, allocate, select and settle."""
 
     def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
-        """Sentences about a run with so many slots a head on average that its settings alone do not tell; often none.
+        """Notes about a run with this average budget per head that the settings alone do not show; often none.
 
-        Such as that a budget leaves nothing of the method but its window.
+        For example, that the budget leaves no room beyond the method's window.
         """
         return list(filter(None, [window_note(self.title, self.own_window, budget_slots, prompt_tokens)]))
 
     @property
     def own_window(self) -> int:
-        """The newest tokens of the prompt that always stay, so that a budget must exceed them; 0: none."""
+        """Newest prompt tokens that always stay, so that a budget must exceed them; 0: none."""
         return 0
 
-    def departures(self, preset: str = PAPER) -> dict[str, JsonValue]:
-        """The preset's values, by name, of hyper-parameters that stand at another one; empty without such a preset."""
+    def differences(self, preset: str = PAPER) -> dict[str, JsonValue]:
+        """The preset's values of hyper-parameters that differ from it; empty without such a preset."""
         published = self.presets[preset].settings() if preset in self.presets else {}
         theirs = type(self)(**published).model_dump(mode="json")
         ours = self.model_dump(mode="json")
         return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
-    def holds(self, budget: Amount | None = None) -> dict[str, JsonValue]:
-        """What a plan of memory and time needs to know of these settings, as data (`kvlab.planning.footprint.Holds`).
+    def footprint(self, budget: Amount | None = None) -> dict[str, JsonValue]:
+        """Data for memory and time plans (`kvlab.planning.footprint.Holds`).
 
-        Store `auto` is the one it means under `budget`, and native where none is given.
+        Store `auto` is resolved by `budget`, and native without one.
         """
         pipeline = self.pipeline()
         can = pipeline.can
@@ -117,9 +117,8 @@ class Method(BaseModel, ABC):
             "recalled": pipeline.recalled,
             "saves_prefill": pipeline.saves_prefill,
             "seeks": can.settle.seeks,
-            # Thinning in lots lets generated tokens stay for a while.
+            # Thinning keeps generated tokens for a while.
             "grows": can.settle.thinned is not None,
-            # The logits of each query.
             "averages": can.score.reads_logits or can.settle.reads_logits,
             "settle_copies": max(can.score.key_copies, can.settle.key_copies),
             "settle_numbers": can.settle.numbers_a_slot,
@@ -132,11 +131,11 @@ class Method(BaseModel, ABC):
             "again": pipeline.read_again(),
         }
 
-    def held(self) -> dict[str, JsonValue]:
-        """For forms, which choose the store last: what it `holds`, and what slots take in all `stores`."""
+    def footprints(self) -> dict[str, JsonValue]:
+        """Data for forms, which choose the store last: the footprint, and slot sizes in all stores."""
         pipeline = self.pipeline()
         stores: JsonValue = {name: packed_sizes(store, pipeline) for name, store in STORES.items() if name != AUTO}
-        return {"holds": self.holds(), "stores": stores, "window": self.own_window}
+        return {"holds": self.footprint(), "stores": stores, "window": self.own_window}
 
     @classmethod
     def _origin(cls) -> Origin:
@@ -145,11 +144,11 @@ class Method(BaseModel, ABC):
     @classmethod
     def _as_published(cls, preset: Preset) -> dict[str, JsonValue]:
         method = cls(**preset.settings())
-        return preset.as_data() | {"needs_budget": method.needs_budget} | method.held()
+        return preset.as_data() | {"needs_budget": method.needs_budget} | method.footprints()
 
     @classmethod
     def describe(cls) -> dict[str, JsonValue]:
-        """The method as data, for forms and tables: name, family, paper, JSON schema of hyper-parameters, choices."""
+        """The method as data for forms and tables: name, family, paper, JSON schema of hyper-parameters, choices."""
         pipeline = cls().pipeline()
         variants = cls.model_json_schema().get("properties", {}).get("variant", {}).get("enum", [])
         return {
@@ -171,7 +170,7 @@ class Method(BaseModel, ABC):
             "parameters": cls.model_json_schema(),
             "presets": {name: cls._as_published(preset) for name, preset in cls.presets.items()},
             "reasons": dict(cls.reasons),
-            **cls().held(),
+            **cls().footprints(),
             "origin": "" if cls._origin() == KVLAB else f"{cls._origin().name} {cls._origin().stamp}",
         }
 
@@ -180,28 +179,28 @@ METHODS: Registry[type[Method]] = Registry("method")
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Class decorator: makes a method known by its name; raises UserError where the name is another method's."""
+    """Class decorator that registers a method by name; raises UserError if the name is taken."""
     METHODS.add(method.name, method)
     return method
 
 
 def registered() -> dict[str, type[Method]]:
-    """All methods by name, in the order they are shown."""
+    """All methods by name, in display order."""
     return METHODS.all()
 
 
 def make_method(name: str, **hyper_parameters: Any) -> Method:
-    """The named method with its defaults changed by `hyper_parameters`; `preset` among them changes the defaults.
+    """Create a method by name; `hyper_parameters` override defaults, and `preset` replaces the defaults.
 
     Raises UserError for an unknown method, preset or hyper-parameter, or a value out of range.
     """
     if not isinstance(name, str) or name not in METHODS:
         raise METHODS.unknown(name)
-    return made(METHODS[name], **hyper_parameters)
+    return build_method(METHODS[name], **hyper_parameters)
 
 
-def made(method: type[Method], **hyper_parameters: Any) -> Method:
-    """As `make_method`, of a method in hand."""
+def build_method(method: type[Method], **hyper_parameters: Any) -> Method:
+    """As `make_method`, for a method class."""
     try:
         published = _published(method, str(hyper_parameters.pop("preset", DEFAULT)))
         return method(**(published | hyper_parameters))
@@ -222,10 +221,39 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
     first, name = error.errors()[0], method.name
     if not first["loc"]:
         reason = first.get("ctx", {}).get("error", first["msg"])
-        return str(reason) if isinstance(reason, UserError) else f"These settings of {name} do not fit: {reason}."
+        return str(reason) if isinstance(reason, UserError) else f"Invalid settings of {name}: {reason}."
     field = ".".join(str(part) for part in first["loc"])
     known = ", ".join(method.model_fields) or "none"
     if first["type"] == "extra_forbidden":
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
     reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
     return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {reason}."
+
+
+MOST_WHOLE = 2**20  # tokens, slots, queries: beyond any prompt
+MOST, LEAST = 1e6, 1e-9  # weights, ridges, exponents: beyond these, float32 has no precision left
+
+
+def check_number(value: Any) -> Any:
+    """Return the value; raises ValueError for NaN, infinity and numbers out of range."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if isinstance(value, int):
+        if abs(value) > MOST_WHOLE:
+            raise ValueError(f"the largest allowed integer is {MOST_WHOLE:,}")
+    elif not math.isfinite(value) or abs(value) > MOST or 0 < abs(value) < LEAST:
+        raise ValueError(f"allowed numbers are 0 and {LEAST:g} to {MOST:,.0f}")
+    return value
+
+
+def add_bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    """Add bounds to all numbers of a JSON schema, for forms."""
+    for field in schema.get("properties", {}).values():
+        for part in field.get("anyOf", [field]):
+            if part.get("type") in ("integer", "number"):
+                most = MOST_WHOLE if part["type"] == "integer" else MOST
+                if not {"maximum", "exclusiveMaximum"} & part.keys():
+                    part["maximum"] = most
+                if not {"minimum", "exclusiveMinimum"} & part.keys():
+                    part["minimum"] = -most
+    return schema

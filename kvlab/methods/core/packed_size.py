@@ -1,4 +1,4 @@
-"""How many slots of a method stay native in a store, and what the others take."""
+"""Native slots of a method in a quantized store, and the sizes of the others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kvlab.stores import Store, store_bytes
 
 
 def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> tuple[int, int]:
-    """(slots of a head that are native at most, lots of which it may have only a part).
+    """(most native slots per head, lots that may be partly filled).
 
-    While decoding: what gathers before it is packed, what two decisions have changed, and what the last one changed.
-    A settler whose decisions then change no state says so by `still`.
+    While decoding: slots gathered before packing, slots changed by two decisions, and slots changed by the last one.
+    Settlers declare by `still` that decisions change no state.
     """
     if not pipeline.decode:
         return store.sinks + store.residual, 1
@@ -25,7 +25,7 @@ def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> t
 
 
 def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | None:
-    """Sizes of a packed store as data, for a memory plan (`kvlab.planning.footprint.Packed`); None for native."""
+    """Sizes of a quantized store for a memory plan (`kvlab.planning.footprint.Packed`); None for native."""
     if not store.packs:
         return None
     native, lots = native_slots(store, pipeline)

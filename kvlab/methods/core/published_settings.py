@@ -1,20 +1,20 @@
-"""Published settings as data: a TOML file beside each method, and `shared.toml` for what several of them say.
+"""Published settings: a TOML file next to each method, and `shared.toml` for settings several methods share.
 
     paper = "https://arxiv.org/abs/..."
 
     [presets.paper]
     about = "the paper's tables"              # the source
-    like = "code"                             # a preset above, or one of shared.toml: its values, but for those below
-    beyond = "{shared_heads}"                 # what of it no hyper-parameter can express
+    like = "code"                             # inherits a preset above, or one of shared.toml
+    beyond = "{shared_heads}"                 # what no hyper-parameter can express
 
     [presets.paper.values]
-    window = [32, "section 5.3"]              # a value, and where it says so
+    window = [32, "section 5.3"]              # a value and its source
 
     [reasons]
-    window = "the paper's; the code has 64"   # why a default is what it is
+    window = "the paper's; the code has 64"   # why a default has its value
 
-A {word} stands for a text in the file's own table `[texts]`, or in that of `shared.toml`. TOML has no None: a preset
-that sets one is written in Python.
+A {word} stands for a text in the file's table `[texts]` or in that of `shared.toml`. TOML has no None: a preset that
+sets one is written in Python.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import decode_text, in_one_sentence, read_file
-from kvlab.methods.core.preset import Preset
 
 SHARED = Path(__file__).with_name("shared.toml")
 LARGEST = 2**20
@@ -39,7 +38,7 @@ WORD = re.compile(r"\{([^{}]*)\}")
 
 
 class Published(NamedTuple):
-    """What a method's class has under these names."""
+    """Class attributes of a method, read from its TOML file."""
 
     paper: str
     presets: Mapping[str, Preset]
@@ -47,10 +46,9 @@ class Published(NamedTuple):
 
 
 def published(module: str, name: str = "") -> Published:
-    """The settings in the TOML file beside `module`, a path; the file is called as the module is, or `name`.
+    """Read the TOML file next to `module`, a path, named like the module or `name`.
 
-    Raises:
-        UserError: it cannot be read, is no TOML, or says what no settings say; the sentence names the file and the key.
+    Raises UserError with file and key if it cannot be read or is invalid.
     """
     path = Path(module)
     path = path.with_name(f"{name or path.stem}.toml")
@@ -59,16 +57,16 @@ def published(module: str, name: str = "") -> Published:
     values = _values(path, shared.presets | file.presets)
     presets = {
         key: Preset(
-            texts.said(preset.about, f"presets.{key}.about"),
+            texts.expand(preset.about, f"presets.{key}.about"),
             {
-                field: (value, texts.said(source, f"presets.{key}.values.{field}"))
+                field: (value, texts.expand(source, f"presets.{key}.values.{field}"))
                 for field, (value, source) in values[key].items()
             },
-            texts.said(preset.beyond, f"presets.{key}.beyond"),
+            texts.expand(preset.beyond, f"presets.{key}.beyond"),
         )
         for key, preset in file.presets.items()
     }
-    reasons = {field: texts.said(text, f"reasons.{field}") for field, text in file.reasons.items()}
+    reasons = {field: texts.expand(text, f"reasons.{field}") for field, text in file.reasons.items()}
     return Published(file.paper, presets, reasons)
 
 
@@ -106,23 +104,23 @@ class _Texts:
     path: Path
     texts: Mapping[str, str]
 
-    def said(self, text: str, key: str) -> str:
-        """The text with its words written out."""
+    def expand(self, text: str, key: str) -> str:
+        """The text with its {words} replaced."""
         unknown = set(WORD.findall(text)) - self.texts.keys()
         if unknown:
             raise UserError(
-                f"In {self.path}: {key} has the word {{{min(unknown)}}}, for which neither its table texts nor "
-                f"{SHARED.name} has a text."
+                f"In {self.path}: {key} has the word {{{min(unknown)}}}, which is defined neither in its table texts "
+                f"nor in {SHARED.name}."
             )
         return WORD.sub(lambda word: self.texts[word[1]], text)
 
 
 def _values(path: Path, presets: Mapping[str, _Preset]) -> dict[str, Values]:
-    """Each preset's values, with those of the preset that it is like."""
+    """Each preset's values, including inherited ones."""
     found: dict[str, Values] = {}
     for name, preset in presets.items():
         if preset.like is not None and preset.like not in found:
-            raise UserError(f"In {path}: presets.{name} is like {preset.like!r}, and no preset above it is called so.")
+            raise UserError(f"In {path}: presets.{name} is like {preset.like!r}, but there is no such preset above it.")
         found[name] = (found[preset.like] if preset.like else {}) | preset.values
     return found
 
@@ -137,6 +135,35 @@ def _read(path: Path) -> _File:
         text = decode_text(read_file(path, "The settings file", LARGEST), f"The settings file {path}")
         return _File.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"The settings file {path} is no TOML: {error}.") from error
+        raise UserError(f"The settings file {path} is not valid TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In {path}: {in_one_sentence(error)}") from error
+
+
+DEFAULT = "default"
+PAPER = "paper"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published configuration of a method.
+
+    `values`: (value, source: section, table, equation or file) by hyper-parameter. `about` names the publication;
+    `beyond` says what no hyper-parameter can express.
+    """
+
+    about: str
+    values: Mapping[str, tuple[Any, str]]
+    beyond: str = ""
+
+    def settings(self) -> dict[str, Any]:
+        """Hyper-parameters by name."""
+        return {name: value for name, (value, _) in self.values.items()}
+
+    def as_data(self) -> dict[str, JsonValue]:
+        """The preset for forms and tables."""
+        values: dict[str, JsonValue] = {
+            name: {"value": list(value) if isinstance(value, tuple) else value, "source": source}
+            for name, (value, source) in self.values.items()
+        }
+        return {"about": self.about, "beyond": self.beyond, "values": values}

@@ -1,4 +1,4 @@
-"""Turning a rotated key to another position: R(a) then R(b) is R(a + b)."""
+"""Rotate keys to another position: R(a) then R(b) is R(a + b)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rotary:
-    """A model's rotary position embedding: `inverse_frequencies` (rotated width / 2,) over the first coordinates.
+    """A model's rotary embedding: `inverse_frequencies` (rotated width / 2,) over the first coordinates.
 
     Most families pair coordinate i with i + rotated width / 2; `interleaved` ones (Cohere, GLM, Llama 4) pair 2 i with
-    2 i + 1. A layer that does not rotate has frequencies of zero. `scaling` (YaRN's attention factor) lengthens what is
-    rotated: it is in a stored key already, and in a query that was asked.
+    2 i + 1. A layer without rotation has zero frequencies. `scaling` (YaRN's attention factor) multiplies rotated
+    states; it is already included in stored keys and queries.
     """
 
     inverse_frequencies: Tensor
@@ -22,17 +22,17 @@ class Rotary:
     scaling: float = 1.0
 
     def lengthened(self, states: Tensor) -> Tensor:
-        """`states` (..., d) that no model rotated, as long as if it had; float32."""
+        """Apply `scaling` to `states` (..., d) that no model rotated; float32."""
         width = 2 * self.inverse_frequencies.numel()
         return torch.cat([states[..., :width].float() * self.scaling, states[..., width:].float()], -1)
 
     def turn(self, states: Tensor, by: Tensor) -> Tensor:
-        """`states` (..., d) turned by `by` (...) positions, float32; negative turns go back towards position 0."""
+        """Rotate `states` (..., d) by `by` (...) positions, float32; negative values rotate towards position 0."""
         angle = by.float()[..., None] * self.inverse_frequencies.to(states.device)
         return self.rotated(states, angle.cos(), angle.sin())
 
     def of_pairs(self, numbers: Tensor) -> Tensor:
-        """(..., d): each number replaced by the mean over the two coordinates that turn together."""
+        """Replace each number (..., d) by the mean over the two coordinates of its pair."""
         width = 2 * self.inverse_frequencies.numel()
         turning, rest = numbers.split([width, numbers.shape[-1] - width], dim=-1)
         pairs = turning.unflatten(-1, (-1, 2) if self.interleaved else (2, -1))
@@ -40,7 +40,7 @@ class Rotary:
         return torch.cat([mean.flatten(-2), rest], -1)
 
     def rotated(self, states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """`states` (..., d) with their pairs turned by angles of this `cosine` and `sine` (..., width / 2), float32."""
+        """Rotate pairs of `states` (..., d) by angles given by `cosine` and `sine` (..., width / 2), float32."""
         width = 2 * self.inverse_frequencies.numel()
         turning, rest = states.float().split([width, states.shape[-1] - width], dim=-1)
         pairs = turning.unflatten(-1, (-1, 2) if self.interleaved else (2, -1))

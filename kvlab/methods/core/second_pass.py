@@ -1,4 +1,4 @@
-"""What a method reads once more before it decides about a prompt: its context, seen over the full cache."""
+"""Second pass over the context ("rehearsal") that a method runs before it compresses a prompt."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """`ask`, then the context again, read by the model while its cache still holds all of the prompt.
+    """The model reads `ask` and then the context again, over the still uncompressed cache.
 
-    A context of more than `piece` tokens comes in pieces of like length. Each is read by itself over the full prompt,
-    behind `ask` and the `OVERLAP` tokens before it, so that memory grows by one piece. `on_policy`: layers decide one
-    after the other, each by the queries of one more reading, through the layers that have decided already. `study`:
-    the model also answers each of `STUDIES` in so many tokens, the likeliest ones, and request and answer are read too.
+    A context longer than `piece` tokens is split into equal pieces. Each is read separately over the full prompt, after
+    `ask` and the `OVERLAP` tokens before it, so that memory grows by one piece only. `on_policy`: layers decide one
+    after the other, each with queries from another reading through the layers compressed so far. `study`: the model
+    also answers each of `STUDIES` greedily in that many tokens, and requests and answers are read too.
     """
 
     ask: str = "\n"
@@ -21,6 +21,6 @@ class Rehearsal:
     study: int = 0
 
 
-# Self-study: requests about any text, as Attention Matching has them (a summary, what it says, a structure).
+# Self-study: generic requests as in Attention Matching (a summary, key points, a structure).
 STUDIES = ("\n\nIn short:", "\n\nWhat it says, point by point:", "\n\nThe same as JSON:")
 OVERLAP = 8  # as KVzip: "starting with" the last 8 tokens of the chunk before

@@ -1,4 +1,4 @@
-"""Which metadata a slot carries: a column nobody changes is one number, and whole numbers are short in short texts."""
+"""Metadata columns of slots: constant columns are stored once, and integers are narrow in short texts."""
 
 from __future__ import annotations
 
@@ -10,60 +10,61 @@ from torch import Tensor
 
 from kvlab.methods.core.view import Slots, is_constant, one_number
 
-# Bytes of a key and value from which a settler that seeks the nearest key is given every key's length, on a CPU, where
-# four bytes are less than a hundredth and measuring all keys at each step takes as long as comparing them.
+# Bytes of a key and value from which key lengths are stored for settlers that search the nearest key, on a CPU: four
+# bytes are then less than a hundredth, and computing all lengths at each step takes as long as comparing the keys.
 LENGTHS_FROM = 512
 TINY = 1e-12
-SHORT_TEXT = torch.iinfo(torch.int16).max  # tokens up to which positions and counts of tokens take 16 bits
-FREE = -1  # position of a slot that is not valid
-# A log mass that is settled once, beside codes: of at most 3 it is off by .001, a fraction of what rounded keys are.
+SHORT_TEXT = torch.iinfo(torch.int16).max  # most tokens for 16-bit positions and token counts
+FREE = -1  # position of an invalid slot
+# dtype of a constant log mass next to quantized states: up to 3 its error is .001, much less than that of the keys.
 LIGHT_MASS = torch.float16
-# Head state, (B, H, 2) int64: tokens before the first query that scores are made of, and up to the last one.
+# Head state, (B, H, 2) int64: tokens before the first query that scores include, and up to the last one.
 ASKED = "asked"
 
 
 class Byte(int):
-    """What own state starts at that never exceeds 255."""
+    """Initial value of own state that never exceeds 255."""
 
 
 def key_lengths(keys: Tensor) -> Tensor:
-    """(B, H, S) float32 lengths of keys (B, H, S, d), never 0."""
-    wide = None if keys.dtype == torch.float32 else torch.float32  # asked for, it takes a third longer even so
+    """Key lengths (B, H, S) float32 of keys (B, H, S, d), never 0."""
+    # setting the dtype takes a third longer even if it is the same
+    wide = None if keys.dtype == torch.float32 else torch.float32
     return torch.linalg.vector_norm(keys, dim=-1, dtype=wide).clamp_min_(TINY)
 
 
-def lengths_pay(keys: Tensor, values: Tensor) -> bool:
-    """Whether slots of such states hold the lengths of their keys."""
+def stores_key_lengths(keys: Tensor, values: Tensor) -> bool:
+    """Whether slots with such states store their key lengths."""
     held = keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size()
     return keys.device.type == "cpu" and held >= LENGTHS_FROM
 
 
-def whole_numbers(tokens: int) -> torch.dtype:
-    """The type of positions and of counts of tokens in a text of at most `tokens` tokens."""
+def integer_dtype(tokens: int) -> torch.dtype:
+    """dtype of positions and token counts in a text of at most `tokens` tokens."""
     return torch.int16 if tokens <= SHORT_TEXT else torch.int32
 
 
-def there(position: Tensor) -> Tensor:
-    """(B, H, S) bool: which slots of a table are valid, by where they stand (B, H, S)."""
+def is_valid(position: Tensor) -> Tensor:
+    """Validity (B, H, S) of slots from their positions."""
     return position >= 0
 
 
-def looked(position: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """(B, H, S): how many queries have looked at slots at `position` (B, H, S), `first` and `last` as in `ASKED`.
+def queries_seen(position: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """Number (B, H, S) of queries that have seen slots at `position` (B, H, S), `first` and `last` as in `ASKED`.
 
-    A slot was there for all queries from its own on, so that it needs no count; below 1 where none has looked.
+    A slot is seen by all queries from its own on, so no counter is stored; below 1 if no query has seen it.
     """
     return last - torch.maximum(position, first)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What a method reads of a slot beside its key, value and position, and where it comes from.
+    """Which metadata a method reads of a slot, and where it comes from.
 
-    A slot is valid if it stands anywhere. Eviction changes no votes, so all slots share one number. A merging method
-    has `votes`; its log mass is `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that
-    follow from the other columns are worked out by `rate` when a decision wants them, and so is the count of queries
-    that is called `counts`. A log mass that does not change while decoding (`settled`) takes 16 bits in a packed table.
+    Validity follows from the position. Eviction changes no votes, so all slots share one number. A merging method has
+    `votes`; its log mass is `mass_of_votes` * log(votes), or a column of its own if that is None. Derived scores are
+    computed by `rate` when a decision needs them, and so is the query count named `counts`. A log mass that does not
+    change while decoding (`settled`) takes 16 bits in a packed table.
     """
 
     votes: bool = True
@@ -74,20 +75,20 @@ class Columns:
 
     @property
     def lighter(self) -> int:
-        """Bytes that a slot's metadata takes less in a packed table."""
+        """Bytes by which a slot's metadata is smaller in a packed table."""
         return torch.float32.itemsize - LIGHT_MASS.itemsize if self.settled and self.mass_of_votes is None else 0
 
     def packed(self, slots: Slots) -> Slots:
-        """Slots as their metadata lies in a packed table."""
+        """Slots with their metadata as stored in a packed table."""
         return slots.with_columns(log_mass=slots.log_mass.to(LIGHT_MASS)) if self.lighter else slots
 
     @property
     def head_bytes(self) -> int:
-        """Bytes a head takes for what a count follows from."""
+        """Bytes per head from which query counts are derived."""
         return 0 if self.counts is None else 2 * torch.int64.itemsize
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
-        """Slots of tokens of their own: states (B, H, q, d) at `position` (B, H, q)."""
+        """Slots of new tokens with states (B, H, q, d) at `position` (B, H, q)."""
         shape, device = keys.shape[:3], keys.device
         follows = self.mass_of_votes is not None
         return Slots(
@@ -101,19 +102,28 @@ class Columns:
             extra=extra,
         )
 
-    def weighed(self, slots: Slots, dense: bool = False) -> Slots:
-        """The slots of a table with their validity, (B, H, S) bool, and their log mass, float32.
-
-        Of a `dense` one all are valid, which nobody has to look for.
+    def with_log_mass(self, slots: Slots, dense: bool = False) -> Slots:
+        """Add validity (B, H, S) and log mass, float32, to the slots of a table; all slots of a `dense` table are
+        valid.
         """
-        valid = slots.valid if dense else there(slots.position)
+        valid = slots.valid if dense else is_valid(slots.position)
         if not self.mass_of_votes or is_constant(slots.votes):
             return slots.with_columns(valid=valid, log_mass=slots.log_mass.float())
         return slots.with_columns(valid=valid, log_mass=slots.votes.log().mul_(self.mass_of_votes))
 
-    def rated(self, slots: Slots, asked: Tensor | None = None) -> Slots:
-        """Slots that have their log mass with their score; `asked` is there once they were scored where they count."""
+    def with_scores(self, slots: Slots, asked: Tensor | None = None) -> Slots:
+        """Add scores to slots that have their log mass; `asked` is the head state `ASKED`, None before the first
+        scoring.
+        """
         if self.counts is not None:
-            none = torch.zeros_like(slots.position) if asked is None else looked(slots.position, *asked.split(1, -1))
+            none = (
+                torch.zeros_like(slots.position) if asked is None else queries_seen(slots.position, *asked.split(1, -1))
+            )
             slots = slots.with_columns(extra=slots.extra | {self.counts: none})
         return slots if self.rate is None else slots.with_columns(score=self.rate(slots))
+
+
+def log_total(logits: Tensor, sinks: Tensor | None) -> Tensor:
+    """Log-sum-exp (B, H, G, r, 1) of logits (B, H, G, r, S), with log mass, and of the sinks (B, H, G) if any."""
+    total = torch.logsumexp(logits, -1, keepdim=True)
+    return total if sinks is None else torch.logaddexp(total, sinks.float()[..., None, None])

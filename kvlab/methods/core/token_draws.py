@@ -1,4 +1,4 @@
-"""Random numbers that belong to a token, not to the moment they are drawn."""
+"""Random numbers tied to tokens: independent of batch and time."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ MIX = _signed(0x9E3779B97F4A7C15), _signed(0xBF58476D1CE4E5B9), _signed(0x94D049
 
 
 def head_streams(seed: int, heads: int, device: torch.device) -> Tensor:
-    """(H, 1) int64: where the stream of each head begins."""
+    """Start (H, 1) int64 of each head's random stream."""
     return torch.arange(heads, device=device)[:, None] * MIX[1] + stream_start(seed)
 
 
 def stream_start(seed: int) -> int:
-    """Where the stream of head 0 begins; each further one `MIX[1]` on, in 64 bits."""
+    """Start of head 0's stream; head h starts `h * MIX[1]` later, in 64 bits."""
     return _signed(seed * MIX[2])
 
 
 def uniform_draws(seed: int, position: Tensor, streams: Tensor | None = None) -> Tensor:
-    """Uniform numbers in [0, 1) for the tokens at `position` (B, H, E), float32, another stream for each head.
+    """Uniform numbers in [0, 1) for the tokens at `position` (B, H, E), float32, one stream per head.
 
-    A counter-based generator (SplitMix64 of seed, head and position): the same token draws the same number whatever
-    batch it is in and whenever it leaves, so runs are reproducible row by row. `streams` are the heads' `head_streams`
-    where they are at hand.
+    Counter-based (SplitMix64 of seed, head and position): a token draws the same number in any batch and at any time,
+    so runs are reproducible row by row. `streams`: precomputed `head_streams`.
     """
     streams = head_streams(seed, position.shape[1], position.device) if streams is None else streams
     state = torch.add(streams, position.long(), alpha=MIX[0])
@@ -42,5 +41,5 @@ def uniform_draws(seed: int, position: Tensor, streams: Tensor | None = None) ->
 
 
 def _right(state: Tensor, by: int) -> Tensor:
-    """Logical shift: the sign bit is not copied."""
+    """Logical right shift."""
     return (state >> by) & ((1 << (64 - by)) - 1)

@@ -1,1 +1,1 @@
-"""Methods that drop what must go."""
+"""Methods that evict."""

@@ -1,4 +1,4 @@
-"""AdaKV: SnapKV's scores, with a layer's budget split over heads by where the attention is."""
+"""AdaKV: SnapKV's scores, with a layer's budget split over heads by attention."""
 
 from typing import ClassVar
 
@@ -17,12 +17,13 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class AdaKV(WindowEvicting):
-    """Lets the heads of a layer compete: one with spread attention gets more slots than one that gathers it.
+    """Lets the heads of a layer compete: heads with spread attention get more slots than those with concentrated
+    attention.
 
-    Heads have truly different lengths, and each layer's total is exact. As a `blend` the floor is mixed into the counts
-    as in the code, whose own rounding (`rounded`) misses the total by up to a slot a head; as a `guarantee` every
-    head's best floor share is safe before the rest compete. `pyramid` puts PyramidKV's layer schedule on top. Acts
-    once, after the prompt: generated tokens are kept on top of the budget.
+    Heads differ in length, and each layer's total is exact. With `blend` the floor is mixed into the counts as in the
+    code, whose own rounding (`rounded`) misses the total by up to a slot per head; with `guarantee` every head's best
+    floor share is safe before the rest compete. `pyramid` adds PyramidKV's layer schedule. Acts once, after the prompt:
+    generated tokens are kept in addition to the budget.
     """
 
     name: ClassVar[str] = "adakv"
@@ -32,15 +33,15 @@ class AdaKV(WindowEvicting):
 
     floor: float = Field(0.2, ge=0, le=1, description="share of the equal budget that no head can lose; 1: equal heads")
     floor_rule: FloorRule = Field(
-        "blend", description="floor mixed into the counts, so with the code's own rounding, or kept outright"
+        "blend", description="floor mixed into the counts, the same with the code's rounding, or guaranteed"
     )
-    normalize: bool = Field(False, description="weigh a head's scores by how concentrated they are, as the code can")
+    normalize: bool = Field(False, description="weight a head's scores by their concentration, an option of the code")
     skip: int = Field(0, ge=0, description="first layers whose heads stay equal")
     pyramid: bool = Field(False, description="layer budgets fall with depth as in PyramidKV")
     beta: float = Field(20.0, ge=1, description="with `pyramid`: the last layer gets 1/beta of the average")
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, budgets by head, the window protected, prefill only."""
+        """Pooled window attention, head budgets, protected window, prefill only."""
         layers = Pyramid(self.window, self.beta) if self.pyramid else Uniform()
         prompt_only = Pipeline(
             self.window_attention(),

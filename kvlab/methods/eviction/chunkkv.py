@@ -1,4 +1,4 @@
-"""ChunkKV: chunks of text stay or go whole."""
+"""ChunkKV: keep or evict whole chunks of text."""
 
 from typing import ClassVar
 
@@ -16,10 +16,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class ChunkKV(WindowEvicting):
-    """Keeps the best chunks of the text whole, by the mean of SnapKV's window attention, summed over heads.
+    """Keeps the best chunks of the text, by the mean of SnapKV's window attention, summed over heads.
 
-    All heads of a layer keep the same chunks. Its selection works with any score that judges heads apart:
-    `--score expected-attention --select chunkkv`.
+    All heads of a layer keep the same chunks. The selection works with any per-head score: `--score expected-attention
+    --select chunkkv`.
     """
 
     name: ClassVar[str] = "chunkkv"
@@ -31,6 +31,6 @@ class ChunkKV(WindowEvicting):
     kernel: Odd = Field(1, ge=1, le=1025, description="width of the pooling over neighbours, odd")
 
     def pipeline(self) -> Pipeline:
-        """Window attention, chunks, the window protected, prefill only."""
+        """Window attention, chunks, protected window, prefill only."""
         select = Chunks(LowestScore(recent=self.window), self.length)
         return self.going_on(Pipeline(self.window_attention(), Uniform(), select, Evict(), decode=False))

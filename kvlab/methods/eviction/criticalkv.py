@@ -1,4 +1,4 @@
-"""CriticalKV: what leaves should change the output least, by attention and by the projected value."""
+"""CriticalKV: evict what changes the output least, by attention and projected value."""
 
 from typing import ClassVar
 
@@ -19,7 +19,7 @@ from kvlab.methods.settlers.eviction.evict import Evict
 class CriticalKV(WindowEvicting):
     """Half of the budget by SnapKV's score, the rest by the score times ||W_o v||, which bounds the output's change.
 
-    Its selection works with any score: `--score expected-attention --select criticalkv`. `adaptive` splits a layer's
+    The selection works with any score: `--score expected-attention --select criticalkv`. `adaptive` splits a layer's
     budget over its heads by the plain score, as in AdaKV.
     """
 
@@ -28,13 +28,13 @@ class CriticalKV(WindowEvicting):
     title: ClassVar[str] = "CriticalKV"
     paper, presets, reasons = published(__file__)
 
-    first: float = Field(0.5, ge=0, le=1, description="share of the budget that goes by the score alone")
-    epsilon: float = Field(1e-4, ge=0, description="added to scores before the value weighs them")
+    first: float = Field(0.5, ge=0, le=1, description="share of the budget that goes by the score only")
+    epsilon: float = Field(1e-4, ge=0, description="added to scores before multiplying by the value's norm")
     adaptive: bool = Field(False, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, two stages, the window protected, prefill only."""
+        """Pooled window attention, two-stage selection, protected window, prefill only."""
         allocate = HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform()
         select = Critical(LowestScore(recent=self.window), self.first, self.epsilon)
         return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))

@@ -1,4 +1,4 @@
-"""DuoAttention: heads that retrieve keep the text, the others stream; and, made continuous, a share for each."""
+"""DuoAttention: retrieval heads keep the text, streaming heads a window; here with continuous shares."""
 
 from typing import ClassVar
 
@@ -17,8 +17,7 @@ from kvlab.methods.settlers.eviction.evict import Evict
 class DuoAttention(Method):
     """Gives each head its model's share of the budget, the same for every text, and keeps sinks and the newest tokens.
 
-    Looks at no attention at all: where memory belongs was learned once, on other texts, by `kvlab profile`. Acts once,
-    after the prompt.
+    Uses no attention: shares were learned on other texts by `kvlab profile`. Acts once, after the prompt.
     """
 
     name: ClassVar[str] = "duoattention"
@@ -27,11 +26,11 @@ class DuoAttention(Method):
     paper, presets, reasons = published(__file__)
 
     profile: str = Field("mini", description="head shares: mini, a file of `kvlab profile`, or even (equal heads)")
-    levels: Levels = Field("shares", description="a share for each head, or two: all of the text, or sinks and newest")
+    levels: Levels = Field("shares", description="a share per head, or two levels: the whole text, or sinks and newest")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Recency, a profile's budgets, sinks and the newest protected, prefill only."""
+        """Recency, profile budgets, protected sinks and newest tokens, prefill only."""
         select = LowestScore(self.sinks, self.recent)
         return Pipeline(Recency(), HeadProfile(self.profile, self.levels, select), select, Evict(), decode=False)

@@ -1,4 +1,4 @@
-"""ExpectedAttention: slots that Gaussian queries of the text to come would attend to."""
+"""ExpectedAttention: keep the slots that future queries, modelled as Gaussian, would attend to."""
 
 from typing import ClassVar
 
@@ -18,10 +18,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class ExpectedAttention(GoesOn):
-    """Keeps the slots to which the queries to come are expected to give most, were they Gaussian like those so far.
+    """Keeps the slots expected to get most attention from future queries, modelled as Gaussian.
 
-    Mean and covariance of each query head's queries before rotation, turned ahead by the mean rotation, give the
-    expected attention in closed form; the value's length weighs it. Acts once, after the prompt, unless
+    Mean and covariance of each query head's queries before rotation, rotated ahead by the mean rotation, give the
+    expected attention in closed form; it is weighted by the value's length. Acts once, after the prompt, unless
     `decode=budget`.
     """
 
@@ -31,15 +31,15 @@ class ExpectedAttention(GoesOn):
     paper, presets, reasons = published(__file__)
 
     n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
-    sinks: int = Field(4, ge=0, description="first tokens left out of the Gaussian, which always stay")
-    covariance: bool = Field(True, description="the variance of queries counts, not only their mean")
-    weight: Weight = Field("value", description="weigh by the length of the value, of its projection, or not at all")
-    epsilon: float = Field(0.0, ge=0, description="added to the attention before the value weighs it")
+    sinks: int = Field(4, ge=0, description="first tokens excluded from the Gaussian, which always stay")
+    covariance: bool = Field(True, description="use the variance of queries, not only their mean")
+    weight: Weight = Field("value", description="weight by the length of the value, of its projection, or not at all")
+    epsilon: float = Field(0.0, ge=0, description="added to the attention before weighting by the value")
     adaptive: bool = Field(False, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
     def pipeline(self) -> Pipeline:
-        """Expected attention, the sinks protected, prefill only."""
+        """Expected attention, protected sinks, prefill only."""
         score = Expected(self.n_future, self.sinks, self.covariance, self.weight, self.epsilon)
         allocate = HeadAdaptive(window=1, floor=self.floor) if self.adaptive else Uniform()
         return self.going_on(Pipeline(score, allocate, LowestScore(self.sinks), Evict(), decode=False))

@@ -17,8 +17,8 @@ from kvlab.methods.settlers.eviction.evict import Evict
 class H2O(Method):
     """Keeps the tokens with the most attention accumulated over all queries, and a recent window.
 
-    The sum is not divided by how many queries could see a token (the authors' code), so early tokens are favoured and
-    no sinks need protection. Grouped queries are averaged.
+    The sum is not divided by the number of queries that could see a token (as in the authors' code), so early tokens
+    are favoured and sinks need no protection. Grouped queries are averaged.
     """
 
     name: ClassVar[str] = "h2o"
@@ -29,5 +29,5 @@ class H2O(Method):
     recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for the most recent tokens")
 
     def pipeline(self) -> Pipeline:
-        """Accumulated attention, a recent window protected."""
+        """Accumulated attention, protected recent window."""
         return Pipeline(AccumulatedAttention(), Uniform(), LowestScore(recent=self.recent), Evict())

@@ -1,4 +1,4 @@
-"""Key norm: tokens whose keys are short stay."""
+"""Key norm: keep tokens with short keys."""
 
 from typing import ClassVar
 
@@ -16,10 +16,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class KeyNorm(Method):
-    """Keeps the tokens whose keys are shortest. Looks at no query.
+    """Keeps the tokens with the shortest keys. Uses no queries.
 
-    Its authors found that short keys get much attention later, in most layers but not in the first: `skip` keeps the
-    first layers whole, out of the same budget. In a head whose keys are all of one length the newest tokens stay.
+    The authors found that short keys get much attention later, in most layers but not in the first: `skip` keeps the
+    first layers whole, out of the same budget. In a head whose keys have equal lengths the newest tokens are kept.
     """
 
     name: ClassVar[str] = "key-norm"
@@ -29,7 +29,7 @@ class KeyNorm(Method):
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
-    skip: int = Field(0, ge=0, description="first layers that keep the whole prompt, where the budget has room for it")
+    skip: int = Field(0, ge=0, description="first layers that keep the whole prompt, if the budget allows it")
 
     def pipeline(self) -> Pipeline:
         """Shortness of keys."""

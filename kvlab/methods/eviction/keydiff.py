@@ -1,4 +1,4 @@
-"""KeyDiff: tokens whose keys are unlike the others stay."""
+"""KeyDiff: keep tokens with unusual keys."""
 
 from typing import ClassVar
 
@@ -15,10 +15,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class KeyDiff(Method):
-    """Keeps the tokens whose keys are least like the head's mean key. Looks at no query.
+    """Keeps the tokens whose keys are least similar to the head's mean key. Uses no queries.
 
-    With `block` the prompt comes in blocks, and after each the slots held and the block's tokens are cut back to the
-    budget, as while decoding: the mean is that of what is there. So the whole prompt is never held.
+    With `block` the prompt is processed in blocks, and after each block old and new slots are cut back to the budget,
+    as while decoding; the mean is that of the current slots. So the whole prompt is never held.
     """
 
     name: ClassVar[str] = "keydiff"
@@ -28,8 +28,8 @@ class KeyDiff(Method):
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
-    block: int = Field(0, ge=0, description="tokens of the prompt between two decisions; 0: one decision about all")
+    block: int = Field(0, ge=0, description="prompt tokens between two decisions; 0: one decision about all")
 
     def pipeline(self) -> Pipeline:
-        """Unlikeness of keys."""
+        """Dissimilarity of keys."""
         return Pipeline(UnusualKeys(), Uniform(), LowestScore(self.sinks, self.recent), Evict(), block=self.block)

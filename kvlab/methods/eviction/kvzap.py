@@ -1,4 +1,4 @@
-"""KVzap: what KVzip would have found by reading the context again, predicted from hidden states in one pass."""
+"""KVzap: KVzip's scores predicted from hidden states in one pass."""
 
 from typing import ClassVar
 
@@ -18,11 +18,11 @@ FILE_HELP = "networks: mini, a file of `kvlab fit --method kvzap`, or untrained 
 
 @register
 class KVzap(Method):
-    """Keeps the pairs that a small network, fitted to the model, expects a rehearsal to look at most.
+    """Keeps the pairs that a small network, fitted to the model, expects to get most attention from a rehearsal.
 
-    The network maps what an attention module is given to the log of each KV head's KVzip score, so one pass suffices
-    where KVzip takes two. One cut over all layers and heads meets the budget; `kvzap-threshold` is the published form,
-    which takes none. Acts once, after the prompt.
+    The network maps the attention module's input to the log of each KV head's KVzip score, so one pass suffices where
+    KVzip needs two. A model-wide cut over all layers and heads meets the budget; `kvzap-threshold` is the published
+    form without a budget. Acts once, after the prompt.
     """
 
     name: ClassVar[str] = "kvzap"
@@ -35,16 +35,17 @@ class KVzap(Method):
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Predicted scores, one cut over the model, eviction, prefill only."""
+        """Predicted scores, model-wide cut, eviction, prefill only."""
         select = LowestScore(self.sinks, self.recent)
         return Pipeline(PredictedScore(self.heads), ModelWide(select=select), select, Evict(), decode=False)
 
 
 @register
 class KVzapThreshold(Method):
-    """KVzap as published: every pair behind the window whose predicted log score is below a threshold leaves.
+    """KVzap as published: evicts every pair outside the window whose predicted log score is below a threshold.
 
-    Takes no budget: a text that needs less keeps less. Acts once, after the prompt: generated tokens are kept on top.
+    Takes no budget: a text that needs less keeps less. Acts once, after the prompt: generated tokens are kept in
+    addition.
     """
 
     name: ClassVar[str] = "kvzap-threshold"
@@ -54,12 +55,12 @@ class KVzapThreshold(Method):
     paper, presets, reasons = published(__file__, "kvzap_threshold")
 
     heads: str = Field("mini", description=FILE_HELP)
-    threshold: float = Field(-4.0, description="log score below which a pair leaves")
+    threshold: float = Field(-4.0, description="log score below which a pair is evicted")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(128, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Predicted scores, whatever reaches the threshold, eviction, prefill only."""
+        """Predicted scores, threshold, eviction, prefill only."""
         select = LowestScore(self.sinks, self.recent)
         allocate = AboveThreshold(self.threshold, select)
         return Pipeline(PredictedScore(self.heads), allocate, select, Evict(), decode=False)

@@ -1,4 +1,4 @@
-"""KVzip: what the model needs to repeat its context is what any question about it can need."""
+"""KVzip: keep what the model needs to reconstruct its context, since any question may need it."""
 
 from typing import ClassVar, Literal
 
@@ -17,10 +17,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class KVzip(Method):
-    """Reads the context once more over the full cache, and keeps the pairs of it that this looked at most.
+    """Reads the context again over the full cache, and keeps the pairs that got most attention.
 
-    Knows no question: what was kept serves any. Acts once, after the prompt; generated tokens are kept on top of the
-    budget. Costs a second pass over the context, which counts as prompt time.
+    Independent of the question: what was kept serves any. Acts once, after the prompt; generated tokens are kept in
+    addition to the budget. Costs a second pass over the context, which counts as prompt time.
     """
 
     name: ClassVar[str] = "kvzip"
@@ -31,15 +31,15 @@ class KVzip(Method):
     level: Literal["pair", "uniform", "head"] = Field(
         "pair", description="pairs of all layers and heads compete, pairs within each head, or whole heads"
     )
-    over: Over = Field("max", description="of the rehearsal's attention to a pair: largest, root mean square, or mean")
-    ask: str = Field("\n", description="text in front of the context when it is read again")
-    piece: int = Field(2048, ge=16, description="tokens of the context that are read again at a time")
-    window: int = Field(0, ge=0, description="last prompt queries whose largest attention counts as well")
+    over: Over = Field("max", description="of the rehearsal's attention to a pair: maximum, root mean square, or mean")
+    ask: str = Field("\n", description="text put before the context when it is read again")
+    piece: int = Field(2048, ge=16, description="tokens of the context read again at a time")
+    window: int = Field(0, ge=0, description="last prompt queries whose largest attention counts too")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Attention from the rehearsal, one cut over the model, eviction, prefill only."""
+        """Attention from the rehearsal, model-wide cut, eviction, prefill only."""
         score = RehearsedAttention(self.over, self.window, Rehearsal(self.ask, self.piece))
         select = LowestScore(self.sinks, self.recent)
         allocate = (

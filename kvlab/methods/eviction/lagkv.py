@@ -1,4 +1,4 @@
-"""LagKV: tokens that stand out against those right after them stay."""
+"""LagKV: keep tokens that stand out from those that follow."""
 
 from typing import ClassVar
 
@@ -16,10 +16,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class LagKV(GoesOn):
-    """Keeps, of each partition of the prompt, the tokens that vary most against the next partition's range.
+    """Keeps, in each partition of the prompt, the tokens that vary most relative to the next partition's range.
 
-    Looks at no query and no attention. The last full partition and the rest behind it stay as long as the budget
-    allows. Acts on the prompt only, unless `decode=budget`.
+    Uses no queries and no attention. The last full partition and what follows are kept as long as the budget allows.
+    Acts on the prompt only, unless `decode=budget`.
     """
 
     name: ClassVar[str] = "lagkv"

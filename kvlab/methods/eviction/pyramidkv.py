@@ -1,4 +1,4 @@
-"""PyramidKV: SnapKV's scores under budgets that fall with depth."""
+"""PyramidKV: SnapKV's scores with budgets that fall with depth."""
 
 from typing import ClassVar, Literal
 
@@ -15,11 +15,11 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class PyramidKV(WindowEvicting):
-    """Gives early layers, where attention is spread, more slots than late ones, where it gathers on few tokens.
+    """Gives early layers, where attention is spread, more slots than late ones, where it is concentrated.
 
-    The default `paper` is a linear schedule with an exact total. `code` is the authors' schedule with whole-number
-    steps, whose total (too large by up to L (L - 1) / 2 slots as published) is corrected. Acts once, after the prompt:
-    generated tokens are kept on top of the budget.
+    The default `paper` is a linear schedule with an exact total. `code` is the authors' schedule with integer steps,
+    whose total (too large by up to L (L - 1) / 2 slots as published) is corrected. Acts once, after the prompt:
+    generated tokens are kept in addition to the budget.
     """
 
     name: ClassVar[str] = "pyramidkv"
@@ -27,12 +27,12 @@ class PyramidKV(WindowEvicting):
     title: ClassVar[str] = "PyramidKV"
     paper, presets, reasons = published(__file__)
 
-    variant: Literal["paper", "code"] = Field("paper", description="layer schedule: exact line, or whole-number steps")
-    beta: float = Field(20.0, ge=1, description="the last layer gets 1/beta of the average, the window aside")
+    variant: Literal["paper", "code"] = Field("paper", description="layer schedule: exact line, or integer steps")
+    beta: float = Field(20.0, ge=1, description="the last layer gets 1/beta of the average, besides the window")
     window: int = Field(8, ge=1, description="last prompt queries that vote; these tokens always stay")
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, linear layer budgets, the window protected, prefill only."""
+        """Pooled window attention, linear layer budgets, protected window, prefill only."""
         prompt_only = Pipeline(
             self.window_attention(),
             Pyramid(self.window, self.beta, self.variant),

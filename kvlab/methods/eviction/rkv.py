@@ -1,4 +1,4 @@
-"""R-KV: while a long text is generated, what is both looked at and said only once stays."""
+"""R-KV: while generating, keep tokens with high attention and low redundancy."""
 
 from typing import ClassVar, Literal
 
@@ -17,10 +17,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class RKV(GoesOn):
-    """Decides whenever `buffer` tokens were generated: attention of the last queries less the likeness of keys.
+    """Decides whenever `buffer` tokens were generated, by attention of the last queries minus redundancy of keys.
 
-    The prompt is compressed by the same score. With `balance=1` likeness plays no part, which is SnapKV while decoding
-    as its authors compare with it.
+    The prompt is compressed by the same score. `balance=1` ignores redundancy, which is the authors' baseline of SnapKV
+    while decoding.
     """
 
     name: ClassVar[str] = "rkv"
@@ -30,12 +30,12 @@ class RKV(GoesOn):
 
     window: int = Field(8, ge=1, description="last queries that vote; these tokens always stay")
     kernel: Odd = Field(7, ge=1, le=1025, description="width of the maximum over neighbours, odd")
-    balance: float = Field(0.1, ge=0, le=1, description="weight of attention; the rest is the weight of unlikeness")
-    threshold: float = Field(0.5, ge=-1, le=1, description="cosine from which a key says the same as another")
-    excused: int = Field(1, ge=0, description="last similar ones that a key does not count as redundant")
-    decode: Literal["keep", "budget"] = Field("budget", description="generated tokens stay on top, or compete")
+    balance: float = Field(0.1, ge=0, le=1, description="weight of attention; the rest is the weight of redundancy")
+    threshold: float = Field(0.5, ge=-1, le=1, description="cosine above which a key is redundant with another")
+    excused: int = Field(1, ge=0, description="number of last similar keys that a key does not count as redundant")
+    decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
 
     def pipeline(self) -> Pipeline:
-        """Attention less redundancy, the window protected, again and again."""
+        """Attention minus redundancy, protected window, periodic decisions."""
         score = Redundancy(self.window, self.kernel, self.balance, self.threshold, self.excused)
         return self.going_on(Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), decode=False))

@@ -13,9 +13,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class SnapKV(WindowEvicting):
-    """Keeps the prompt tokens that the prompt's last queries look at, with their neighbours.
+    """Keeps the prompt tokens that the prompt's last queries attend to, with their neighbours.
 
-    Acts once, after the prompt, as published: generated tokens are kept on top of the budget, unless `decode=budget`.
+    Acts once, after the prompt, as published: generated tokens are kept in addition to the budget, unless
+    `decode=budget`.
     """
 
     name: ClassVar[str] = "snapkv"
@@ -24,7 +25,7 @@ class SnapKV(WindowEvicting):
     paper, presets, reasons = published(__file__)
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, the window protected, prefill only."""
+        """Pooled window attention, protected window, prefill only."""
         score = self.window_attention()
         select = LowestScore(recent=self.window)
         return self.going_on(Pipeline(score, Uniform(), select, Evict(), decode=False))

@@ -18,9 +18,9 @@ from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
 class StreamingLLM(Method):
     """Keeps the first few tokens (attention sinks) and the most recent ones.
 
-    `positions="cache"` is the authors' own: positions are counted inside the cache, so that a stream may outlast the
-    window the model was trained on. Sinks then stand right before the recent tokens, wherever those are in the text.
-    With `original` (default) every token keeps its place in the text, as with all other methods.
+    `positions="cache"`, as in the authors' code, counts positions inside the cache, so that a stream may exceed the
+    model's context window: sinks come right before the recent tokens, wherever those are in the text. With `original`
+    (default) every token keeps its position in the text, as with all other methods.
     """
 
     name: ClassVar[str] = "streaming-llm"
@@ -30,10 +30,10 @@ class StreamingLLM(Method):
 
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     positions: Literal["original", "cache"] = Field(
-        "original", description="positions of tokens in the text, or of slots inside the cache (the authors' own)"
+        "original", description="positions of tokens in the text, or of slots inside the cache (the authors' code)"
     )
 
     def pipeline(self) -> Pipeline:
-        """Recency scores, sinks protected."""
+        """Recency scores, protected sinks."""
         settle = EvictAndReposition() if self.positions == "cache" else Evict()
         return Pipeline(Recency(), Uniform(), LowestScore(sinks=self.sinks), settle)

@@ -1,4 +1,4 @@
-"""TOVA: what the newest query looks at least goes, the same tokens in every head of a layer."""
+"""TOVA: evict what the newest query attends to least, the same tokens in every head of a layer."""
 
 from typing import ClassVar, Literal
 
@@ -15,9 +15,9 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class Tova(Method):
-    """Keeps what the newest query attends to, averaged over all heads of the layer, at every step anew.
+    """Keeps what the newest query attends to, averaged over all heads of the layer, updated at every step.
 
-    Nothing is protected but the newest token; a token once dropped cannot come back, whatever later queries want.
+    Only the newest token is protected; an evicted token cannot return, whatever later queries need.
     """
 
     name: ClassVar[str] = "tova"
@@ -30,5 +30,5 @@ class Tova(Method):
     heads: Literal["shared", "each"] = Field("shared", description="whether all heads of a layer keep the same tokens")
 
     def pipeline(self) -> Pipeline:
-        """The newest query's attention, nothing else remembered."""
+        """Attention of the newest query only."""
         return Pipeline(LastQuery(self.heads), Uniform(), LowestScore(self.sinks, self.recent), Evict())

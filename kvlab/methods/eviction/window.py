@@ -1,4 +1,4 @@
-"""Local window: the last tokens and nothing else."""
+"""Local window: the last tokens only."""
 
 from typing import ClassVar
 
@@ -12,10 +12,10 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class Window(Method):
-    """Keeps the most recent tokens only; the first token, on which many heads park their attention, is lost.
+    """Keeps only the most recent tokens; the first token, the attention sink of many heads, is lost.
 
-    A window has no gaps, so positions in the text and positions inside the cache are the same distances: rotary
-    attention cannot tell them apart, and there is no option for it as with StreamingLLM.
+    A window has no gaps, so distances in the text and inside the cache are equal and rotary attention cannot tell them
+    apart; hence there is no option for positions as with StreamingLLM.
     """
 
     name: ClassVar[str] = "window"
@@ -24,5 +24,5 @@ class Window(Method):
     paper: ClassVar[str] = ""
 
     def pipeline(self) -> Pipeline:
-        """Recency scores, nothing protected but the newest token."""
+        """Recency scores, only the newest token protected."""
         return Pipeline(Recency(), Uniform(), LowestScore(), Evict())

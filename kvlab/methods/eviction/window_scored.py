@@ -1,4 +1,4 @@
-"""The hyper-parameters that all methods scoring by SnapKV's observation window share."""
+"""Hyper-parameters shared by methods that score with SnapKV's observation window."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ def _odd(kernel: int) -> int:
     return kernel
 
 
-Odd = Annotated[int, AfterValidator(_odd)]  # the width of a pooling around each slot
+Odd = Annotated[int, AfterValidator(_odd)]  # width of a pooling centred on each slot
 
 
 class WindowScored(Method):
-    """A method whose score is the pooled attention of the prompt's last queries."""
+    """A method scored by the pooled attention of the prompt's last queries."""
 
     window: int = Field(32, ge=1, description="last prompt queries that vote; these tokens always stay")
     kernel: Odd = Field(7, ge=1, le=1025, description="width of the pooling over neighbours, odd")
     pooling: Literal["max", "average"] = Field("max", description="pooling over neighbours")
 
     def window_attention(self) -> WindowAttention:
-        """The scorer these hyper-parameters describe."""
+        """The scorer described by these hyper-parameters."""
         return WindowAttention(self.window, self.kernel, self.pooling)
 
 
 class WindowEvicting(WindowScored, GoesOn):
-    """A method that evicts by this score and nothing else, as SnapKV and those that allot its budgets do."""
+    """A window-scored method that evicts, such as SnapKV and methods that allocate its budgets."""
 
     edges: Edges = Field(
-        "tokens", description="average pooling at the ends of the text: over real tokens, or zeros beyond them too"
+        "tokens", description="average pooling at the ends of the text: real tokens only, or zeros beyond them too"
     )
 
     def window_attention(self) -> WindowAttention:
-        """The scorer these hyper-parameters describe."""
+        """The scorer described by these hyper-parameters."""
         return replace(super().window_attention(), edges=self.edges)
 
     @property

@@ -1,4 +1,4 @@
-"""LESS's feature maps: phi of a query times psi of a key stands for exp(q k / sqrt(d)), both never negative."""
+"""LESS's feature maps: phi(q) psi(k) approximates exp(q k / sqrt(d)), with non-negative features."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.nn.functional import gelu
 
 Form = Literal["exponential", "gelu"]
 
-HIGHEST = 30.0  # of an exponent: products of features summed over a million tokens still fit in float32
+HIGHEST = 30.0  # largest exponent: sums of feature products over a million tokens still fit in float32
 UNTRAINED_HIDDEN = 64
 
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """The maps of one layer: H KV heads, G query heads in each one's group, d head_dim, m hidden units, R the rank.
+    """Maps of one layer: H KV heads, G query heads per group, d head_dim, m hidden units, R the rank.
 
     `exponential`: phi(q) = exp(gelu(q W1) W2 + b), psi(k) likewise, so that a product of features is the exponential of
-    a sum, as attention's own kernel is. `gelu` is the paper's: phi(q) = |gelu(gelu(q W1) W2)| and, with
-    u = s gelu(gelu(k W1) W2), psi(k) = |u + u M|, where s = exp(b). Every head has its own weights.
+    a sum, as in attention's own kernel. `gelu` is the paper's: phi(q) = |gelu(gelu(q W1) W2)| and, with u = s
+    gelu(gelu(k W1) W2), psi(k) = |u + u M|, where s = exp(b). Every head has its own weights.
     """
 
     form: Form
@@ -36,12 +36,12 @@ class FeatureMaps:
 
     @property
     def heads(self) -> int:
-        """H."""
+        """Number of KV heads H."""
         return self.key_bias.shape[0]
 
     @property
     def rank(self) -> int:
-        """R."""
+        """Rank R."""
         return self.key_bias.shape[-1]
 
     def of_queries(self, query: Tensor) -> Tensor:
@@ -59,24 +59,24 @@ class FeatureMaps:
         return (scaled + scaled @ self.key_mix).abs()
 
     def of_heads(self, head: Tensor) -> FeatureMaps:
-        """The maps of KV heads `head` (B, W), for states (B, W, ...) of those heads."""
+        """Maps of KV heads `head` (B, W), for states (B, W, ...) of those heads."""
         return self.map(lambda tensor: tensor[head])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> FeatureMaps:
-        """The same maps with `change` applied to every tensor."""
+        """Apply `change` to every tensor."""
         return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})  # type: ignore[arg-type]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor by name."""
+        """All tensors by name."""
         named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "form"}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def _two_layers(states: Tensor, into: Tensor, out: Tensor) -> Tensor:
-    """gelu(states into) out, of states (B, ..., n, d), for weights (..., d, m), (..., m, R) of all rows or of each."""
+    """gelu(states into) out, of states (B, ..., n, d); weights (..., d, m), (..., m, R), shared or per batch row."""
     if into.dim() == states.dim():
         return gelu(states @ into) @ out
-    # Rows of the batch beside each other: a product that broadcasts would copy the weights for each.
+    # Batch rows are concatenated: a broadcasting product would copy the weights for each.
     batch, rows = states.shape[0], states.shape[-2]
     beside = states.movedim(0, -3).flatten(-3, -2)  # (..., B * n, d)
     return (gelu(beside @ into) @ out).unflatten(-2, (batch, rows)).movedim(-3, 0)
@@ -97,9 +97,9 @@ def new_maps(
     query_size: float = 1.0,
     key_size: float = 1.0,
 ) -> FeatureMaps:
-    """Random maps for queries and keys of these root mean squares; their products are small, so fitting can begin here.
+    """Random maps for queries and keys with these root mean squares; products are small, as a start for fitting.
 
-    `generator` is one of the CPU, whatever the model's device.
+    `generator` is a CPU generator, whatever the model's device.
     """
 
     def normal(*shape: int, size: float = 1.0) -> Tensor:
@@ -119,6 +119,6 @@ def new_maps(
 
 
 def untrained_maps(layer: int, heads: int, group: int, head_dim: int, rank: int) -> FeatureMaps:
-    """Random maps, the same for the same arguments: for tests of mechanics, and for timing models nobody trained."""
+    """Random maps determined by the arguments, for tests and for timing models without trained maps."""
     generator = torch.Generator().manual_seed(layer)
     return new_maps("exponential", heads, group, head_dim, UNTRAINED_HIDDEN, rank, generator)

@@ -1,4 +1,4 @@
-"""Small networks that predict, from what an attention module is given, how much each of its slots will be needed."""
+"""Small networks that predict slot scores from an attention module's hidden states."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.nn.functional import gelu, linear
 
 @dataclass(frozen=True)
 class ScoreHead:
-    """Of one layer: a linear map of hidden states to H scores, or two with a GELU between (`inner` none: one).
+    """Score network of one layer: a linear map of hidden states to H scores, or two with a GELU between (`inner`).
 
-    `weight` (H, D) and `bias` (H,), or (H, K) behind `inner` (K, D) and `inner_bias` (K,).
+    `weight` (H, D) and `bias` (H,), or (H, K) after `inner` (K, D) and `inner_bias` (K,).
     """
 
     weight: Tensor
@@ -22,7 +22,7 @@ class ScoreHead:
     inner_bias: Tensor | None = None
 
     def predict(self, states: Tensor) -> Tensor:
-        """(B, H, q) float32 log scores of hidden states (B, q, D)."""
+        """Log scores (B, H, q) float32 of hidden states (B, q, D)."""
         own = self.to(states.device)
         given = states.float()
         if own.inner is not None:
@@ -30,16 +30,16 @@ class ScoreHead:
         return linear(given, own.weight, own.bias).transpose(1, 2)
 
     def to(self, device: torch.device) -> ScoreHead:
-        """The same on a device."""
+        """Copy on a device."""
         return ScoreHead(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name, those that are there."""
+        """Existing tensors by name."""
         return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
 
 
 def untrained(states: Tensor, heads: int, layer: int) -> ScoreHead:
-    """Random numbers in the place of a fitted head, the same for the same layer: for tests and for timing."""
+    """Random weights determined by the layer, for tests and timing."""
     source = torch.Generator().manual_seed(layer)
     size = states.shape[-1]
     return ScoreHead(torch.randn(heads, size, generator=source) / size**0.5, torch.zeros(heads))

@@ -1,1 +1,1 @@
-"""Methods that merge what must go into slots that stay, or into a state beside them."""
+"""Methods that merge victims into kept slots or a low-rank state."""

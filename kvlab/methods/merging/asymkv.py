@@ -1,4 +1,4 @@
-"""AsymKV: neighbours merge, keys by how much they bend the loss, values by how many they are."""
+"""AsymKV: merge neighbours, keys weighted by curvature, values by count."""
 
 import math
 from typing import ClassVar, Literal
@@ -12,25 +12,25 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.window import WindowAttention
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.log_mass import SPACE_HELP, Space
+from kvlab.methods.settlers.log_mass import SPACE_HELP, Space
 from kvlab.methods.settlers.merging.pair_merge import KeyWeights, PairMerge
 
 LATE = "exp(place / (4096 / ln 512))"
 
 
 class MergesNeighbours(GoesOn):
-    """A method whose slots merge with their neighbours in the text, the least attended first."""
+    """A method that merges adjacent slots, the least attended first."""
 
-    window: int = Field(32, ge=1, description="last prompt queries that vote and weigh; these tokens always stay")
+    window: int = Field(32, ge=1, description="last prompt queries that vote and weigh keys; these tokens always stay")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     clip: int = Field(0, ge=0, description="most tokens a merged slot counts for in attention; 0: all of them")
-    add_values: bool = Field(False, description="beyond the clip values add up, as published, where they else average")
+    add_values: bool = Field(False, description="add values beyond the clip, as published, instead of averaging them")
     late: bool = Field(False, description=f"later pairs are cheaper: weights are divided by {LATE}")
     heads: Literal["shared", "each"] = Field("shared", description="whether all heads of a layer merge the same pairs")
     space: Space = Field("unrotated", description=SPACE_HELP)
 
     def merging(self, keys: KeyWeights) -> Pipeline:
-        """Window attention, sinks and window protected, neighbours merged, keys weighed by `keys`."""
+        """Window attention, protected sinks and window, merged neighbours with keys weighted by `keys`."""
         late = math.log(512) / 4096 if self.late else 0.0
         settle = PairMerge(keys, self.window, self.clip, self.add_values, late, self.heads, self.space)
         score, select = WindowAttention(self.window, 1), LowestScore(self.sinks, self.window)
@@ -41,9 +41,9 @@ class MergesNeighbours(GoesOn):
 class AsymKV(MergesNeighbours):
     """Merges the least attended neighbours into one slot that counts for all its tokens.
 
-    Neighbours' keys are alike and their values are not, so values keep their number (log mass) and keys are averaged
-    with care. The paper weighs keys by squared gradients of the loss; here no loss is at hand, and the weights are what
-    these are if the loss's gradient at the output has no direction.
+    Adjacent keys are similar and their values are not, so merged slots keep their token count (log mass) and keys are
+    averaged by weight. The paper uses squared gradients of the loss; no loss is available here, and the weights are
+    what these become if the loss's gradient at the output has no preferred direction.
     """
 
     name: ClassVar[str] = "asymkv"
@@ -51,8 +51,8 @@ class AsymKV(MergesNeighbours):
     title: ClassVar[str] = "AsymKV"
     paper, presets, reasons = published(__file__)
 
-    keys: Literal["gradient", "equal"] = Field("gradient", description="how a merged key weighs its parts")
+    keys: Literal["gradient", "equal"] = Field("gradient", description="weights of the keys in a merge")
 
     def pipeline(self) -> Pipeline:
-        """Neighbours, keys by curvature."""
+        """Neighbours, keys weighted by curvature."""
         return self.merging(self.keys)

@@ -1,4 +1,4 @@
-"""Attention Matching: fewer slots that give chosen queries the mass and the output of all."""
+"""Attention Matching: fewer slots that give reference queries the mass and output of all."""
 
 from typing import ClassVar, Literal
 
@@ -20,9 +20,9 @@ from kvlab.methods.settlers.refitting.pursuit import Pursuit
 
 @register
 class AttentionMatching(Method):
-    """Keeps the keys a second reading attends to most, and refits their log mass and values by least squares.
+    """Keeps the keys a second pass attends to most, and refits their log mass and values by least squares.
 
-    Acts once, after the prompt; generated tokens are kept on top of the budget.
+    Acts once, after the prompt; generated tokens are kept in addition to the budget.
     """
 
     name: ClassVar[str] = "attention-matching"
@@ -34,30 +34,30 @@ class AttentionMatching(Method):
         "rms", description="which keys stay: by attention from the rehearsal, or by matching pursuit over its queries"
     )
     allocate: Literal["global", "profile", "equal"] = Field(
-        "global", description="budgets: one cut over the model, its profile, or equal heads"
+        "global", description="budgets: model-wide cut, the model's head profile, or equal heads"
     )
     profile: str = Field("mini", description="with allocate `profile`: mini, a file of `kvlab profile`, or even")
-    queries: int = Field(256, ge=1, description="queries of the rehearsal, for each query head, that are matched")
-    window: int = Field(32, ge=0, description="last prompt queries that are matched as well")
-    window_weight: float = Field(4.0, gt=0, description="how much each of those counts")
+    queries: int = Field(256, ge=1, description="reference queries from the rehearsal, per query head")
+    window: int = Field(32, ge=0, description="last prompt queries used as references too")
+    window_weight: float = Field(4.0, gt=0, description="weight of each of those")
     bias: bool = Field(True, description="fit a log mass to each slot")
     values: bool = Field(True, description="fit a value to each slot")
-    ridge: float = Field(0.1, ge=0, description="pull towards the slots' own mass and values; 0: plain least squares")
-    untouched: float = Field(0.1, ge=0, le=1, description="share of the slots, the best-scored, that keep their values")
-    box: float = Field(3.0, gt=0, description="bound of a fitted log mass, both ways")
+    ridge: float = Field(0.1, ge=0, description="regularization towards the slots' own mass and values; 0: none")
+    untouched: float = Field(0.1, ge=0, le=1, description="share of the best-scored slots that keep their values")
+    box: float = Field(3.0, gt=0, description="bound of the fitted log mass, in both directions")
     steps: int = Field(2, ge=0, le=1000, description="projected gradient steps of the fit of log mass")
     on_policy: bool = Field(
-        False, description="each layer is fitted to queries of a reading through the layers already compressed"
+        False, description="fit each layer to queries of a pass through the layers compressed so far"
     )
     study: int = Field(
-        0, ge=0, le=4096, description="tokens the model writes to each of three requests; these queries are matched too"
+        0, ge=0, le=4096, description="tokens the model writes to each of three requests; their queries are used too"
     )
-    flat: bool = Field(False, description="queries with flat attention count more in the fit of log mass")
+    flat: bool = Field(False, description="give queries with flat attention more weight in the fit of log mass")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Attention from the rehearsal, the model's budget, the best or the pursued keys, refitted; prefill only."""
+        """Attention from the rehearsal, model-wide budget, best or pursued keys, refitted; prefill only."""
         rehearsal = Rehearsal(on_policy=self.on_policy, study=self.study)
         score = RehearsedAttention("rms" if self.keys == "omp" else self.keys, rehearsal=rehearsal)
         select: Selector = LowestScore(self.sinks, self.recent)

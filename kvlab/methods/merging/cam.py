@@ -20,12 +20,12 @@ CHANCES: dict[Variant, Chance] = {"code": "mean", "simulation": "max", "row": "r
 
 @register
 class CaM(Method):
-    """Keeps sinks and a recent window; the value that falls out of the window is added to the values after it.
+    """Keeps sinks and a recent window; a value that leaves the window is added to the values after it.
 
-    A token is merged with a probability of its attention over that of its rivals, which the paper and each of the
-    authors' programs define differently: `variant`. The default `code` is the paper's formula and the streaming
-    program: over the mean of the next `merge` tokens'. Values are added, not averaged, so their norm may grow. Keys
-    are dropped. What leaves after the prompt is judged by what all of the prompt attended to.
+    A token is merged with probability of its attention over that of its rivals, which the paper and the authors'
+    programs define differently: see `variant`. The default `code` is the paper's formula and the streaming program:
+    over the mean of the next `merge` tokens. Values are added, not averaged, so their norm may grow. Keys are dropped.
+    Victims after the prompt are judged by the attention of the whole prompt.
     """
 
     name: ClassVar[str] = "cam"
@@ -35,13 +35,13 @@ class CaM(Method):
 
     variant: Variant = Field(
         "code",
-        description="a token's rivals: the next tokens' mean (code), the largest that stays (simulation), the window's "
-        "mean for the newest query alone (row), or merging above the mean (threshold)",
+        description="a token's rivals: the next tokens' mean (code), the largest kept token (simulation), the window's "
+        "mean for the newest query only (row), or merging above the mean (threshold)",
     )
     sinks: int | float = Field(
-        4, ge=0, description="first tokens that always stay; below 1 a share of the budget, rounded up"
+        4, ge=0, description="first tokens that always stay; below 1: a share of the budget, rounded up"
     )
-    merge: int = Field(16, ge=1, description="tokens a leaving value is spread over; in `simulation`, the window")
+    merge: int = Field(16, ge=1, description="tokens a value is spread over; in `simulation`, the window")
     draw: Literal["bernoulli", "expected"] = Field(
         "bernoulli", description="merge with probability p (seeded), or always with weight p"
     )
@@ -50,15 +50,12 @@ class CaM(Method):
     @classmethod
     def _tokens_or_share(cls, sinks: int | float) -> int | float:
         if isinstance(sinks, float) and sinks >= 1:
-            raise ValueError("a number of tokens must be whole")
+            raise ValueError("a number of tokens must be an integer")
         return sinks or 0
 
     def pipeline(self) -> Pipeline:
         """Accumulated attention, sinks and window, value merging."""
         reach = None if self.variant == "simulation" else self.merge
         return Pipeline(
-            AccumulatedAttention(),
-            Uniform(),
-            Oldest(self.sinks),
-            ValueMerge(CHANCES[self.variant], reach, self.draw),
+            AccumulatedAttention(), Uniform(), Oldest(self.sinks), ValueMerge(CHANCES[self.variant], reach, self.draw)
         )

@@ -1,4 +1,4 @@
-"""D2O: layer budgets by attention variance, and cosine merging under a moving threshold."""
+"""D2O: layer budgets by attention variance, and cosine merging with a moving threshold."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
+from kvlab.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
 from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
 
 
 @register
 class D2O(Method):
-    """Gives layers with flat attention more, and merges leaving tokens into similar retained ones.
+    """Gives layers with flat attention more slots, and merges victims into similar kept slots.
 
-    Variant `paper` (default) follows the formulas, with a threshold for each head. `code` does what the authors' code
-    does: similarities are averaged over heads although each head lets other tokens go, the mean shrinks keys, and
-    variances are scaled within a layer before they are compared between layers. In the code layers 0, 1 and the last
+    Variant `paper` (default) follows the formulas, with a threshold per head. `code` follows the authors' code:
+    similarities are averaged over heads although each head evicts different tokens, the mean shrinks keys, and
+    variances are scaled within a layer before they are compared between layers. In the code, layers 0, 1 and the last
     are never compressed and not counted: `spare_layers` does that too, and then exceeds the budget. As in the code the
-    prompt is compressed at the first pass after it, when every layer's variance is known, so the whole prompt's cache
-    exists until then.
+    prompt is compressed at the first pass after it, when every layer's variance is known, so the cache of the whole
+    prompt exists until then.
     """
 
     name: ClassVar[str] = "d2o"
@@ -35,7 +35,9 @@ class D2O(Method):
 
     variant: Literal["paper", "code"] = Field("paper", description="threshold, weights and layer shares")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
-    recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for recent tokens, the rest is heavy")
+    recent: float = Field(
+        0.5, gt=0, lt=1, description="share of the budget for recent tokens; heavy hitters get the rest"
+    )
     smoothing: float = Field(0.5, gt=0, le=1, description="weight of the newest mean similarity in the threshold")
     spare_layers: bool = Field(False, description="variant code: layers 0, 1 and last keep all, beyond the budget")
     mass: MassRule = Field("none", description=MASS_HELP)
@@ -49,7 +51,7 @@ class D2O(Method):
         return self
 
     def pipeline(self) -> Pipeline:
-        """Accumulated attention, layer budgets by variance, sinks and recent tokens protected, cosine merging."""
+        """Accumulated attention, layer budgets by variance, protected sinks and recent tokens, cosine merging."""
         return Pipeline(
             AccumulatedAttention(),
             Variance("heads" if self.variant == "code" else "layers", self.spare_layers),

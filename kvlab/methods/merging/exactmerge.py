@@ -1,4 +1,4 @@
-"""exactmerge: kvlab's own method. The papers decide by a formula; this one looks at the error."""
+"""exactmerge: kvlab's own method, which decides by measured error instead of a formula."""
 
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -18,13 +18,13 @@ from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
 
 @register
 class ExactMerge(WindowScored):
-    """Keeps the best-scored slots whole and merges the rest into residual slots, as far as merging is seen to help.
+    """Keeps the best-scored slots and merges the rest into residual slots, as far as merging helps.
 
-    Scores are SnapKV's. How much of the budget is residual is chosen for each layer and head from `shares`, by the
-    error each would have caused on queries of the observation window that were held back. Log mass is exact over the
-    window and the residual values are refitted to the window's true outputs. `decode="keep"` (default) acts once,
-    after the prompt: generated tokens are kept on top of the budget, as in SnapKV. With `budget` they compete for it,
-    and a token that must go joins the most similar residual slot if the newest queries prefer that to dropping it.
+    Scores are SnapKV's. Each layer and head chooses its residual share of the budget from `shares`, by the error each
+    would cause on held-out queries of the observation window. Log mass is exact over the window, and residual values
+    are refitted to the window's true outputs. `decode="keep"` (default) acts once, after the prompt: generated tokens
+    are kept in addition to the budget, as in SnapKV. With `budget` they compete, and a victim joins the most similar
+    residual slot if the newest queries prefer that to eviction.
     """
 
     name: ClassVar[str] = "exactmerge"
@@ -36,19 +36,15 @@ class ExactMerge(WindowScored):
     window: int = Field(32, ge=2, description="last prompt queries that vote, and that merging is checked against")
     ridge: float = Field(0.1, ge=1e-6, description="strength of the ridge in the refit of residual values")
     refit: bool = Field(True, description="refit residual values to the window's true outputs")
-    margin: float = Field(
-        0.0, ge=0, description="how much better merging must be than evicting, as a share of the error"
-    )
+    margin: float = Field(0.0, ge=0, description="how much better merging must be than evicting, relative to the error")
     pivots: Literal["score", "spread"] = Field(
-        "score", description="residual slots start from the best-scored of what must go, or evenly along the text"
+        "score", description="residual slots start from the best-scored victims, or evenly along the text"
     )
-    futures: int = Field(
-        0, ge=0, le=1024, description="sampled queries of the text to come that are observed as well (GVote's)"
-    )
+    futures: int = Field(0, ge=0, le=1024, description="sampled future queries that are observed too (GVote's)")
     future_weight: float = Field(
         0.5, gt=0, description="with `futures`: weight of all samples together, relative to the window's queries"
     )
-    decode: Literal["keep", "budget"] = Field("keep", description="generated tokens stay on top, or compete")
+    decode: Literal["keep", "budget"] = Field("keep", description="keep generated tokens, or let them compete")
     adaptive: bool = Field(True, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
@@ -56,11 +52,11 @@ class ExactMerge(WindowScored):
     @classmethod
     def _sensible(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         if not shares or not all(0 <= share <= 0.9 for share in shares):
-            raise ValueError("shares must lie between 0 and 0.9, at least one of them")
+            raise ValueError("give at least one share, each between 0 and 0.9")
         return shares
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, budgets by head, the window protected, merging checked against the window."""
+        """Pooled window attention, head budgets, protected window, merging validated on the window."""
         within = self.decode == "budget"
         score = replace(self.window_attention(), needs_hidden_states=self.futures > 0, every_step=within)
         future = FutureQueries(self.futures, rope_mode="sampled") if self.futures else None

@@ -1,4 +1,4 @@
-"""exactmerge 2: kvlab's own. What the text asks of itself decides what stays, and what stays repairs what left."""
+"""exactmerge 2: kvlab's own method; a second pass decides what is kept, which is refitted to replace the rest."""
 
 from typing import ClassVar, Literal
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.core.contract import Scorer
 from kvlab.methods.core.decode_buffer import GoesOn
-from kvlab.methods.core.method import offer_stores, register
+from kvlab.methods.core.method import add_stores, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.core.second_pass import Rehearsal
@@ -18,18 +18,18 @@ from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
 from kvlab.stores import AUTO
 
-WINDOW_SHARE = 1 / 4  # of a head's slots that may be the window's in a single pass
+WINDOW_SHARE = 1 / 4  # of a head's slots that may belong to the window in a single pass
 
 
 @register
 class ExactMerge2(GoesOn):
-    """Scores slots by a second reading, cuts once over the model, packs what stays, and refits its mass and values.
+    """Scores slots by a second pass, cuts over the whole model, quantizes what is kept, and refits its mass and values.
 
-    The refit is a ridge regression over queries of the rehearsal and the prompt's last ones, made against keys as the
-    store will hold them; the newest slots stay out of it. A budget in bytes is filled with packed slots (`store=auto`).
-    Without `rehearse` nothing is read again: networks fitted to the model foresee the scores (KVzap), the window's
-    tokens stay, and values are refitted to its queries. Acts once, after the prompt; generated tokens are kept on top
-    of the budget, unless `decode=budget`.
+    The refit is a ridge regression over queries of the rehearsal and the prompt's last ones, against quantized keys;
+    the newest slots are excluded. A byte budget is filled with quantized slots (`store=auto`). Without `rehearse` there
+    is no second pass: networks fitted to the model predict the scores (KVzap), the window's tokens are kept, and values
+    are refitted to its queries. Acts once, after the prompt; generated tokens are kept in addition to the budget,
+    unless `decode=budget`.
     """
 
     name: ClassVar[str] = "exactmerge2"
@@ -37,29 +37,29 @@ class ExactMerge2(GoesOn):
     title: ClassVar[str] = "exactmerge 2 (kvlab)"
     paper, presets, reasons = published(__file__)
 
-    store: str = Field(AUTO, description="how settled slots are held in memory", json_schema_extra=offer_stores)
-    rehearse: bool = Field(True, description="read the context a second time; without, networks foresee what it finds")
+    store: str = Field(AUTO, description="storage format of settled slots", json_schema_extra=add_stores)
+    rehearse: bool = Field(True, description="read the context a second time; otherwise networks predict the result")
     heads: str = Field("mini", description=f"without `rehearse`: {FILE_HELP}")
-    over: Over = Field("rms", description="of the rehearsal's attention to a slot: largest, root mean square, or mean")
+    over: Over = Field("rms", description="of the rehearsal's attention to a slot: maximum, root mean square, or mean")
     window: int = Field(
-        32, ge=1, description="last prompt queries that are matched as well; without `rehearse` their tokens stay"
+        32, ge=1, description="last prompt queries used as references too; without `rehearse` their tokens stay"
     )
     refit: Literal["both", "values", "none"] = Field(
-        "both", description="log mass (only with `rehearse`) and values of what stays, or less"
+        "both", description="refit log mass (only with `rehearse`) and values of kept slots, or less"
     )
-    queries: int = Field(256, ge=1, description="queries of the rehearsal, for each query head, that are matched")
-    window_weight: float = Field(4.0, gt=0, description="how much each of the last prompt queries counts")
-    ridge: float = Field(0.1, ge=0, description="pull towards the slots' own mass")
-    value_ridge: float = Field(1.0, ge=0, description="pull towards the slots' own values")
-    untouched: float = Field(0.1, ge=0, le=1, description="share of the slots, the best-scored, that keep their values")
-    newest: int = Field(4, ge=0, description="newest slots that keep mass and value: the next tokens read them")
-    buffer: int = Field(32, ge=1, description="with `decode=budget`: generated tokens on top before each decision")
+    queries: int = Field(256, ge=1, description="reference queries from the rehearsal, per query head")
+    window_weight: float = Field(4.0, gt=0, description="weight of each of the last prompt queries")
+    ridge: float = Field(0.1, ge=0, description="regularization towards the slots' own mass")
+    value_ridge: float = Field(1.0, ge=0, description="regularization towards the slots' own values")
+    untouched: float = Field(0.1, ge=0, le=1, description="share of the best-scored slots that keep their values")
+    newest: int = Field(4, ge=0, description="newest slots that keep mass and value, because the next tokens use them")
+    buffer: int = Field(32, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
     sinks: int = Field(1, ge=0, description="first tokens that always stay")
     recent: int = Field(8, ge=1, description="with `rehearse`: last tokens that always stay")
-    recent_share: float = Field(1 / 16, gt=0, le=1, description="but no more than this share of a head's slots")
+    recent_share: float = Field(1 / 16, gt=0, le=1, description="limits `recent` to this share of a head's slots")
 
     def pipeline(self) -> Pipeline:
-        """A rehearsal's attention, or what networks foresee of it, under one cut; refitted, prefill only."""
+        """Attention of a rehearsal, or networks that predict it; model-wide cut, refitted, prefill only."""
         again = Rehearsal() if self.rehearse else None
         select = LowestScore(self.sinks, self.recent, most=self.recent_share)
         score: Scorer = RehearsedAttention(self.over, recalls=self.window)

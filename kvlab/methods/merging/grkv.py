@@ -1,4 +1,4 @@
-"""GRKV: eviction, and survivors refitted by ridge regression."""
+"""GRKV: eviction, and kept slots refitted by ridge regression."""
 
 from typing import ClassVar
 
@@ -15,10 +15,10 @@ from kvlab.methods.settlers.refitting.global_ridge import GlobalRidge
 
 @register
 class GRKV(WindowEvicting):
-    """Drops by SnapKV's score, then moves the survivors' keys and values so that the window gets back what it had.
+    """Evicts by SnapKV's score, then changes the kept slots' keys and values to restore the window's outputs.
 
-    Its settling works with any score and selection: `--score snapkv --select criticalkv --settle grkv`. No code was
-    released; the step of the keys is kvlab's reading of the paper.
+    The settler works with any score and selection: `--score snapkv --select criticalkv --settle grkv`. No code was
+    released; the key step is kvlab's reading of the paper.
     """
 
     name: ClassVar[str] = "grkv"
@@ -26,13 +26,13 @@ class GRKV(WindowEvicting):
     title: ClassVar[str] = "GRKV"
     paper, presets, reasons = published(__file__)
 
-    rows: int = Field(32, ge=1, description="last queries whose outputs are to be given back")
-    ridge: float = Field(0.01, ge=1e-6, description="how much a change of values and keys costs")
-    untouched: float = Field(0.1, ge=0, le=1, description="share of the survivors, best scores first, left as they are")
-    refit_keys: bool = Field(False, description="keys move too, before values do")
+    rows: int = Field(32, ge=1, description="last queries whose outputs are restored")
+    ridge: float = Field(0.01, ge=1e-6, description="cost of changing values and keys")
+    untouched: float = Field(0.1, ge=0, le=1, description="share of the best-scored kept slots that stay unchanged")
+    refit_keys: bool = Field(False, description="change keys too, before values")
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, the window protected, a ridge over what stays."""
+        """Pooled window attention, protected window, ridge regression over the kept slots."""
         settle = GlobalRidge(self.rows, self.ridge, self.untouched, self.refit_keys)
         select = LowestScore(recent=self.window)
         return self.going_on(Pipeline(self.window_attention(), Uniform(), select, settle, decode=False))

@@ -1,4 +1,4 @@
-"""KeepKV: merging that leaves the attention output unchanged."""
+"""KeepKV: merging that keeps the attention output unchanged."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.ema import EmaScore
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.log_mass import SPACE_HELP, MassRule, Space
+from kvlab.methods.settlers.log_mass import SPACE_HELP, MassRule, Space
 from kvlab.methods.settlers.merging.nearest_merge import GroupRule, NearestMerge
 
-# Of the code's share .2 is recent and alike in all layers, the rest falls to .8 of itself: to .84 in all.
+# In the code a share of .2 is recent and equal in all layers, the rest falls to .8 of itself: to .84 overall.
 LAYERS: dict[str, Allocator] = {
     "uniform": Uniform(),
     "cosine": CosineDecay(),
@@ -27,13 +27,13 @@ LAYERS: dict[str, Allocator] = {
 
 @register
 class KeepKV(Method):
-    """Merges what must go into its most similar retained slot, with votes so that the slot keeps their attention.
+    """Merges victims into their most similar kept slot, with votes so that the slot keeps their attention.
 
-    The key rule `paper` is equation 7 with a guard, `votes` what the authors' code does. The default, `bias`, leaves
-    the mean key alone and puts what equation 7 corrects into the slot's log mass. With `predict="current"` both are
-    exact at the present query of a query head that has its slots for itself; where several share slots, `bias` is
-    fitted to all of them by least squares (docs/grouped-queries.md). With `predict="ema"` (paper and default) a merge
-    is made for later queries, and exact for none: of 20 random slots merged into 8 the output is off by .54.
+    The key rule `paper` is equation 7 with a guard, `votes` what the authors' code does. The default, `bias`, keeps the
+    mean key and puts the correction of equation 7 into the slot's log mass. With `predict="current"` both are exact at
+    the present query of a query head that does not share slots; if several share slots, `bias` is fitted to all of them
+    by least squares (docs/grouped-queries.md). With `predict="ema"` (paper and default) a merge is made for later
+    queries and exact for none: for 20 random slots merged into 8 the output is off by .54.
     """
 
     name: ClassVar[str] = "keepkv"
@@ -43,11 +43,13 @@ class KeepKV(Method):
 
     rule: Literal["bias", "paper", "min-norm", "votes"] = Field("bias", description="key and log mass of a merged slot")
     threshold: float = Field(0.8, ge=-1, le=1, description="cosine below which a token is evicted instead of merged")
-    predict: Literal["ema", "current"] = Field("ema", description="logits used for merging: predicted, or this query's")
+    predict: Literal["ema", "current"] = Field(
+        "ema", description="logits used for merging: predicted, or the current query's"
+    )
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: float = Field(0.8, gt=0, lt=1, description="share of the budget for the most recent tokens")
     alpha: float = Field(0.9, gt=0, lt=1, description="decay of the score average")
-    window: int = Field(32, ge=1, description="last prompt queries the score average starts from")
+    window: int = Field(32, ge=1, description="last prompt queries that initialize the score average")
     guard: float = Field(0.5, gt=0, description="rule `paper`: largest accepted change of the key's scale")
     space: Space = Field("rotated", description=SPACE_HELP)
     mass: Literal["rule"] | MassRule = Field(
@@ -56,31 +58,31 @@ class KeepKV(Method):
     )
     mass_alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
     layers: Literal["uniform", "cosine", "cosine-code"] = Field(
-        "uniform", description="layer budgets: equal, PyramidInfer's, or what the authors' code makes of these"
+        "uniform", description="layer budgets: equal, PyramidInfer's, or as in the authors' code"
     )
     prefill_order: Literal["evict-first", "merge-first"] = Field(
-        "evict-first", description="which slots of a prompt leave: the least important, or first those that can merge"
+        "evict-first", description="victims of a prompt: the least important slots, or mergeable slots first"
     )
     group: GroupRule | None = Field(
         None,
-        description="whom of the query heads that share a slot a merge serves: all, by least squares (rule `bias`), or "
+        description="query heads a merge is fitted to if they share a slot: all, by least squares (rule `bias`), or "
         "the group as one query, by the mean of its logits or of their exp; none: least-squares with rule `bias` at "
-        "the present query, mean-logit with the other rules there, mean-exp for predicted scores",
+        "the current query, mean-logit with the other rules there, mean-exp for predicted scores",
     )
-    per_head_mass: bool = Field(False, description="a log mass for each query head of a group: one more number each")
+    per_head_mass: bool = Field(False, description="a log mass per query head of a group: one more number each")
 
     @model_validator(mode="after")
     def _one_exactness(self) -> KeepKV:
         if self.mass != "rule" and self.rule in ("paper", "min-norm"):
-            raise ValueError(f"rule {self.rule!r} changes the key to fit its own log mass, so mass must be 'rule'")
+            raise ValueError(f"rule {self.rule!r} adapts the key to its own log mass, so mass must be 'rule'")
         return self
 
     @model_validator(mode="after")
     def _fits_the_group(self) -> KeepKV:
         if self.group == "least-squares" and self.rule != "bias":
-            raise ValueError(f"rule {self.rule!r} is made for one query; group 'least-squares' goes with rule 'bias'")
+            raise ValueError(f"rule {self.rule!r} supports one query only; group 'least-squares' needs rule 'bias'")
         if self.per_head_mass and (self.rule != "bias" or self._group != "least-squares" or self.mass != "rule"):
-            raise ValueError("per_head_mass comes from the least-squares fit of rule 'bias': leave group and mass out")
+            raise ValueError("per_head_mass needs the least-squares fit of rule 'bias': do not set group and mass")
         return self
 
     @property
@@ -92,7 +94,7 @@ class KeepKV(Method):
         return "mean-logit" if self.predict == "current" else "mean-exp"
 
     def pipeline(self) -> Pipeline:
-        """EMA scores in log space, sinks and recent tokens protected, zero-perturbation merging."""
+        """EMA scores in log space, protected sinks and recent tokens, zero-perturbation merging."""
         raw = self.rule in ("paper", "min-norm")
         return Pipeline(
             EmaScore(self.alpha, self.window, raw),

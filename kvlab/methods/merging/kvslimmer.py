@@ -1,4 +1,4 @@
-"""KVSlimmer: neighbours merge, keys by a closed form of the loss's second derivative that needs no backward pass."""
+"""KVSlimmer: merge neighbours, keys weighted by a closed-form second derivative without a backward pass."""
 
 from typing import ClassVar, Literal
 
@@ -12,10 +12,10 @@ from kvlab.methods.merging.asymkv import MergesNeighbours
 
 @register
 class KVSlimmer(MergesNeighbours):
-    """AsymKV with keys weighed by h_i - h_ij, from attention, values and outputs alone.
+    """AsymKV with keys weighted by h_i - h_ij, from attention, values and outputs only.
 
     h_i = a_i (1 - 2 a_i) |v_i - o| and h_ij = a_i a_j |v_i + v_j - 2 o|, with attention a and output o. The form fails
-    where a slot has half of the attention or more; such a merge weighs its parts equally, and is counted.
+    if a slot has at least half of the attention; such a merge uses equal weights and is counted.
     """
 
     name: ClassVar[str] = "kvslimmer"
@@ -23,8 +23,8 @@ class KVSlimmer(MergesNeighbours):
     title: ClassVar[str] = "KVSlimmer"
     paper, presets, reasons = published(__file__)
 
-    variant: Literal["paper", "code"] = Field("paper", description="the closed form as printed, or what the code runs")
+    variant: Literal["paper", "code"] = Field("paper", description="the closed form as printed, or as in the code")
 
     def pipeline(self) -> Pipeline:
-        """Neighbours, keys by the closed form."""
+        """Neighbours, keys weighted by the closed form."""
         return self.merging("hessian" if self.variant == "paper" else "hessian-code")

@@ -1,4 +1,4 @@
-"""PyramidPool: the oldest tokens pooled in windows, deeper layers with less."""
+"""PyramidPool: pool the oldest tokens in windows, with smaller budgets in deeper layers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.key_value.recency import Recency
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
+from kvlab.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
 from kvlab.methods.settlers.pooling.pool import Pool, Repool
 
 
 @register
 class PyramidPool(Method):
-    """Pools windows of the oldest tokens into single slots, again and again, with budgets that shrink with depth.
+    """Repeatedly pools windows of the oldest tokens into single slots, with budgets that fall with depth.
 
-    Variant `fixed` counts a pooled slot for all the tokens it stands for when it is pooled again, and gives the last
-    layer 1 / beta of the first; `paper` is as printed. Both add up to the budget asked for. Pooling `best` and
-    `max-norm` keep one token of each window and evict the others; `mean` and `max` merge. A pooled slot counts as one
-    token in attention, as published; `mass` changes that for means.
+    Variant `fixed` weights a pooled slot by all its tokens when it is pooled again, and gives the last layer 1 / beta
+    of the first; `paper` is as printed. Both sum to the requested budget. Pooling `best` and `max-norm` keep one token
+    of each window and evict the others; `mean` and `max` merge. A pooled slot counts as one token in attention, as
+    published; `mass` changes that for means.
     """
 
     name: ClassVar[str] = "pyramid-pool"
@@ -32,13 +32,13 @@ class PyramidPool(Method):
     title: ClassVar[str] = "PyramidPool"
     paper, presets, reasons = published(__file__)
 
-    variant: Literal["fixed", "paper"] = Field("fixed", description="weights of repeated means, and the slope's end")
+    variant: Literal["fixed", "paper"] = Field("fixed", description="weights of repeated means, and end of the slope")
     pooling: Literal["mean", "max", "max-norm", "best"] = Field("best", description="what a window becomes")
     window: int = Field(4, ge=2, description="slots pooled into one")
     repool: Repool = Field(
-        "graded", description="while decoding: neighbours with the fewest tokens for their age, or oldest windows"
+        "graded", description="while decoding: pool neighbours with the fewest tokens for their age, or oldest windows"
     )
-    beta: float = Field(4.0, ge=1, description="budget of the first layer over that of the last")
+    beta: float = Field(4.0, ge=1, description="ratio of the first layer's budget to the last layer's")
     sinks: int = Field(4, ge=0, description="first tokens that are never pooled")
     recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for recent tokens that are not pooled")
     mass: MassRule = Field("none", description=MASS_HELP)
@@ -48,7 +48,7 @@ class PyramidPool(Method):
     @model_validator(mode="after")
     def _only_means_merge(self) -> PyramidPool:
         if self.pooling != "mean" and (self.mass != "none" or self.space != "rotated"):
-            raise ValueError("mass and space are choices for pooling 'mean' only; add pooling=mean")
+            raise ValueError("mass and space need pooling 'mean': add pooling=mean")
         return self
 
     def pipeline(self) -> Pipeline:

@@ -1,4 +1,4 @@
-"""SemantiCache: chunks of the text at its delimiters, and inside each, clusters of like keys as one slot."""
+"""SemantiCache: split the text into chunks at delimiters, and merge clusters of similar keys within each."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.key_value.recency import Recency
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
+from kvlab.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
 from kvlab.methods.settlers.merging.seed_clusters import SeedClusters
 
 
 @register
 class SemantiCache(Method):
-    """Merges tokens with like keys inside one sentence, consecutive or not, and lets their slot count as all of them.
+    """Merges tokens with similar keys within a sentence, consecutive or not, into a slot that counts for all of them.
 
-    A seed is the first token of its sentence that no other has taken; it takes all later ones whose keys are similar
-    enough to its own. Keys and values are averaged, and attention to the slot is raised by the log of its tokens
-    (proportional attention). Acts once, after the prompt; where even whole sentences are too many, the oldest leave.
+    A seed is the first free token of its sentence; it takes all later ones with keys similar enough to its own. Keys
+    and values are averaged, and attention to the slot is raised by the log of its token count (proportional attention).
+    Acts once, after the prompt; if even whole sentences are too many, the oldest are evicted.
     """
 
     name: ClassVar[str] = "semanticache"
@@ -33,7 +33,7 @@ class SemantiCache(Method):
     theta: float | None = Field(
         None, ge=-1, le=1, description="cosine with its seed above which a token joins a cluster; none: solved per head"
     )
-    loosest: float = Field(-1.0, ge=-1, le=1, description="lowest threshold that solving may arrive at")
+    loosest: float = Field(-1.0, ge=-1, le=1, description="lowest threshold that the search may reach")
     delimiters: str = Field(".!?;:\n", min_length=1, description="characters that end a chunk of the text")
     longest: int = Field(64, ge=2, le=512, description="most tokens of a chunk")
     mass: MassRule = Field("votes", description=MASS_HELP)
@@ -43,7 +43,7 @@ class SemantiCache(Method):
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """No score but age, equal heads, clusters inside chunks, prefill only."""
+        """Recency scores, equal heads, clusters within chunks, prefill only."""
         settle = SeedClusters(
             theta=self.theta,
             loosest=self.loosest,

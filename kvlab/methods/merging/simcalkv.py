@@ -1,4 +1,4 @@
-"""SimCalKV: similar keys merge in pairs, calibrated so that a pair counts for two."""
+"""SimCalKV: merge similar keys in pairs, calibrated so that a pair counts twice."""
 
 from typing import ClassVar, Literal
 
@@ -9,17 +9,17 @@ from kvlab.methods.core.method import Method, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
-from kvlab.methods.scorers.wrappers.prompt_only import PromptOnly
+from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.merging.pair_calibration import PairCalibration
 
 
 @register
 class SimCalKV(Method):
-    """Merges the prompt's least attended tokens into the kept ones with the most similar keys, which count for two.
+    """Merges the prompt's least attended tokens into the kept ones with the most similar keys, which count twice.
 
-    The bias that makes them count for two is a log mass here. The authors' code adds it to every coordinate of the key;
-    `variant=code` shows what that does. Acts once, after the prompt.
+    The bias for counting twice is a log mass here. The authors' code adds it to every coordinate of the key;
+    `variant=code` reproduces that. Acts once, after the prompt.
     """
 
     name: ClassVar[str] = "simcalkv"
@@ -27,12 +27,14 @@ class SimCalKV(Method):
     title: ClassVar[str] = "SimCalKV"
     paper, presets, reasons = published(__file__)
 
-    threshold: float = Field(0.0, ge=-1, le=1, description="cosine of keys above which a token joins, or is dropped")
+    threshold: float = Field(
+        0.0, ge=-1, le=1, description="cosine of keys above which a token merges, else it is evicted"
+    )
     variant: Literal["repaired", "code"] = Field(
         "repaired", description="a bias of ln 2 on the logit, or on each channel"
     )
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
-    recent: float | int = Field(0.5, gt=0, description="last tokens that always stay; below 1 a share of the budget")
+    recent: float | int = Field(0.5, gt=0, description="last tokens that always stay; below 1: a share of the budget")
 
     def pipeline(self) -> Pipeline:
         """Attention summed over the prompt, nearest keys merged."""

@@ -1,4 +1,4 @@
-"""ZSMerge: decayed contribution scores, and residual slots for what is dropped."""
+"""ZSMerge: decayed contribution scores, and residual slots for victims."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.log_mass import MASS_HELP, SPACE_HELP, MassRule, Space
+from kvlab.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, MassRule, Space
 from kvlab.methods.settlers.residuals.residual import Prefill, ResidualMerge
 
 
 @register
 class ZSMerge(Method):
-    """Splits each head's budget into recent, context and residual slots; what leaves is averaged into the last.
+    """Splits each head's budget into recent, context and residual slots; victims are averaged into residual slots.
 
-    The first tokens are never averaged into anything: in the authors' code a prompt shorter than the budget turns the
-    attention sink into the residual slot. With `residual` 0 nothing is merged: plain eviction by the same scores.
+    The first tokens are never averaged: in the authors' code a prompt shorter than the budget turns the attention sink
+    into the residual slot. With `residual` 0 nothing is merged: plain eviction by the same scores.
     """
 
     name: ClassVar[str] = "zsmerge"
@@ -30,12 +30,12 @@ class ZSMerge(Method):
     paper, presets, reasons = published(__file__)
 
     recent: float = Field(
-        0.4, gt=0, lt=1, description="share for the most recent tokens (B_p) of what residual slots leave of the budget"
+        0.4, gt=0, lt=1, description="share of the most recent tokens (B_p) in the budget without residual slots"
     )
     residual: float = Field(
         0.02,
         ge=0,
-        description="residual slots (B_r): a share of the budget, at least one; 1 or more: how many; 0: none",
+        description="residual slots (B_r): a share of the budget, at least one; from 1 on: their number; 0: none",
     )
     sinks: int = Field(4, ge=0, description="first tokens that are never merged")
     decay: float = Field(0.98, gt=0, lt=1, description="decay of the contribution score per query (lambda)")
@@ -52,19 +52,19 @@ class ZSMerge(Method):
     @classmethod
     def _share_or_number(cls, residual: float) -> float:
         if residual >= 1 and residual != round(residual):
-            raise ValueError("residual must be a share below 1, or a whole number of slots")
+            raise ValueError("residual must be a share below 1, or an integer number of slots")
         return residual
 
     @model_validator(mode="after")
     def _shares_of_one_budget(self) -> ZSMerge:
         if self.residual < 1 and self.recent + self.residual > 1:
             raise ValueError(
-                f"recent {self.recent:g} and residual {self.residual:g} are shares of one budget, and together over 1"
+                f"recent {self.recent:g} and residual {self.residual:g} share one budget: use a sum of at most 1"
             )
         return self
 
     def pipeline(self) -> Pipeline:
-        """Decayed attention, recent tokens and sinks protected, residual merging."""
+        """Decayed attention, protected recent tokens and sinks, residual merging."""
         return Pipeline(
             AccumulatedAttention(decay=self.decay),
             Uniform(),

@@ -1,1 +1,1 @@
-"""Importance of slots."""
+"""Scorers: importance of slots."""

@@ -1,1 +1,1 @@
-"""What stays."""
+"""Selectors: choose victims."""

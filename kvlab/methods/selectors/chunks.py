@@ -1,4 +1,4 @@
-"""ChunkKV: runs of tokens stay or go whole, the same in every head of a layer."""
+"""ChunkKV: keep or evict whole chunks of text, the same in every head of a layer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kvlab.methods.selectors.top_k import LowestScore
 
 @dataclass(frozen=True)
 class Chunks:
-    """`inner`, by the score of each slot's chunk: `length` tokens of the text, from its start.
+    """Rank slots by their chunk's score, then apply `inner`; a chunk is `length` tokens from the start of the text.
 
-    A chunk's score is the mean over its slots of the sum over heads. Where the budget ends inside a chunk, its slots go
-    by their own sum over heads.
+    A chunk's score is the mean over its slots of the sum over heads. If the budget ends within a chunk, its slots are
+    ranked by their own sum over heads.
     """
 
     inner: LowestScore = field(default_factory=LowestScore)
@@ -41,10 +41,10 @@ class Chunks:
         return self.inner.victims(replace(view, slots=replace(slots, score=ranked)), excess, most, barred)
 
     def means(self, slots: Slots, order: Tensor, own: Tensor) -> Tensor:
-        """(B, 1, S): of each slot, in the order of the text, the mean of `own` (B, 1, S) over its chunk."""
-        first = slice(0, 1)  # all heads hold the same
+        """Mean (B, 1, S) of `own` (B, 1, S) over each slot's chunk, in text order."""
+        first = slice(0, 1)  # all heads have the same slots
         valid = slots.valid.gather(2, order)[:, first]
-        position = slots.position.gather(2, order)[:, first].long()  # a chunk may be longer than their type counts
+        position = slots.position.gather(2, order)[:, first].long()  # chunk numbers may overflow the dtype of positions
         which = torch.div(position, self.length, rounding_mode="floor")
         new = torch.ones_like(valid)
         new[..., 1:] = which[..., 1:] != which[..., :-1]
@@ -54,5 +54,5 @@ class Chunks:
         return (total / count.clamp_min(1)).gather(2, segment)
 
     def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool: as the inner selector protects."""
+        """As the inner selector."""
         return self.inner.protected(view)

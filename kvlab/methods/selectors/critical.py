@@ -1,4 +1,4 @@
-"""CriticalKV: the first half of what stays is chosen by score, the rest by score times the projected value's length."""
+"""CriticalKV: half of the kept slots by score, the rest by score times the norm of the projected value."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kvlab.methods.selectors.top_k import LowestScore, ascending
 
 @dataclass(frozen=True)
 class Critical:
-    """`inner`, with scores that bound how much the output changes when a slot leaves.
+    """Apply `inner` to scores that bound how much evicting a slot changes the output.
 
-    Of a head's budget the share `first` goes to the highest scores, protected slots before all others. What is left
-    goes by (score + `epsilon`) * ||W_o v||_1, the norm's mean over the group.
+    The share `first` of a head's budget goes to the highest scores, protected slots first. The rest goes by (score +
+    `epsilon`) * ||W_o v||_1, the norm's mean over the group.
     """
 
     inner: LowestScore = field(default_factory=LowestScore)
@@ -28,10 +28,7 @@ class Critical:
     @property
     def capabilities(self) -> Capabilities:
         """Protects what the inner selector does."""
-        return Capabilities(
-            protected=self.protected,
-            sinks=self.inner.sinks,
-        )
+        return Capabilities(protected=self.protected, sinks=self.inner.sinks)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""
@@ -45,5 +42,5 @@ class Critical:
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
 
     def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool: as the inner selector protects."""
+        """As the inner selector."""
         return self.inner.protected(view)

@@ -1,4 +1,4 @@
-"""Let the oldest go, but never the sinks."""
+"""Evict the oldest slots, except sinks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvlab.methods.selectors.top_k import LowestScore, fit
 
 @dataclass(frozen=True)
 class Oldest:
-    """The first `sinks` tokens and a sliding window stay, whatever their scores (StreamingLLM, CaM).
+    """Keep the first `sinks` tokens and a sliding window, whatever their scores (StreamingLLM, CaM).
 
     A fraction of sinks is a share of the head's budget, rounded up.
     """
@@ -25,10 +25,7 @@ class Oldest:
     @property
     def capabilities(self) -> Capabilities:
         """Protects sinks and the newest token."""
-        return Capabilities(
-            protected=self.protected,
-            sinks=self.sinks,
-        )
+        return Capabilities(protected=self.protected, sinks=self.sinks)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) oldest unprotected slots."""
@@ -42,10 +39,10 @@ class Oldest:
         return Victims(index, active & (oldest < latest))
 
     def window(self, view: View) -> int:
-        """Slots that every head keeps behind its sinks, at least."""
+        """Number of slots that every head keeps after its sinks, at least."""
         sinks = self.sinks if isinstance(self.sinks, int) else math.ceil(view.largest_budget * self.sinks)
         return view.smallest_budget - sinks
 
     def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool: sinks, and the newest token."""
+        """Protected slots (B, H, S): sinks, and the newest token."""
         return LowestScore(sinks=self.sinks).protected(view)

@@ -1,4 +1,4 @@
-"""Let the lowest scores go, but never the sinks or the most recent tokens."""
+"""Evict the lowest scores, except sinks and recent tokens."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kvlab.methods.core.contract import Capabilities, Victims
 from kvlab.methods.core.decision_formulas import stays
 from kvlab.methods.core.view import Slots, View
 
-ROUNDING = 1e-9  # a product that is whole but for rounding is whole
+ROUNDING = 1e-9  # tolerance, so that integer products are not rounded up
 
 
 @dataclass(frozen=True)
 class LowestScore:
-    """`sinks` first tokens and `recent` last tokens are protected; a fraction is a share of the head's budget.
+    """Protect `sinks` first and `recent` last tokens; fractions are shares of the head's budget.
 
-    A share of sinks is rounded up, one of recent tokens down. `of` may make `recent` a share of the text seen so far
-    instead: 1 + int(recent * tokens). With `most`, no more recent tokens than that share of the head's budget.
+    A share of sinks is rounded up, one of recent tokens down. `of` "text" makes `recent` a share of the text seen so
+    far: 1 + int(recent * tokens). `most` limits recent tokens to that share of the head's budget.
 
-    When the budget cannot hold both, the recent tokens win, then the sinks: the newest token always stays.
+    If the budget cannot hold both, recent tokens take precedence over sinks: the newest token is always kept.
     """
 
     sinks: float | int = 0
@@ -34,9 +34,7 @@ class LowestScore:
     def capabilities(self) -> Capabilities:
         """Protects sinks and recent tokens."""
         return Capabilities(
-            protected=self.protected,
-            sinks=self.sinks,
-            bounds=self.bounds_of if self.of == "budget" else None,
+            protected=self.protected, sinks=self.sinks, bounds=self.bounds_of if self.of == "budget" else None
         )
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
@@ -55,12 +53,12 @@ class LowestScore:
         return Victims(index, active & ~torch.isposinf(lowest))
 
     def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool: sinks and recent tokens."""
+        """Protected slots (B, H, S): sinks and recent tokens."""
         recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
         return stays(view.slots.position, view.tokens_seen, recent, None if self.sinks == 0 else sinks)
 
     def bounds_of(self, view: View, budget: Tensor) -> tuple[Tensor, Tensor]:
-        """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), worked out once."""
+        """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), cached."""
         view = view if view.budget is budget else replace(view, budget=budget)
         return view.of_budget(self, lambda: self._bounds(view))
 
@@ -86,22 +84,22 @@ class LowestScore:
 
 
 def ascending(slots: Slots, score: Tensor) -> Tensor:
-    """(B, H, S): indices of the slots by `score` (B, H, S), lowest first; of equals the earliest in the text first."""
+    """Slot indices (B, H, S) by `score` (B, H, S), lowest first; ties by position."""
     by_text = slots.in_text()
     return by_text.gather(2, score.gather(2, by_text).argsort(stable=True, dim=-1))
 
 
 def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:
-    """`order` (B, H, S) with `last` wherever a slot cannot be chosen to leave; `protected` is changed."""
+    """`order` (B, H, S) with `last` for slots that cannot be victims; modifies `protected`."""
     safe = protected if barred is None else protected.logical_or_(barred)
     never = view.of_budget(("never", last), lambda: order.new_full((), last))
     return torch.where(view.slots.valid > safe, order, never)  # valid and not safe
 
 
 def _lowest(order: Tensor, count: int, stable: bool) -> tuple[Tensor, Tensor]:
-    """(value, index) of the `count` lowest; `stable`: of equals the first, so that padding decides nothing."""
+    """(value, index) of the `count` lowest; `stable`: ties by index, so that padding has no influence."""
     if not stable:
         return order.topk(count, dim=-1, largest=False)
-    # Pooled scores are equal for whole neighbourhoods, so that ties are the rule after a prompt.
+    # Pooled scores are equal over neighbourhoods, so ties are the rule after a prompt.
     value, index = order.sort(dim=-1, stable=True)
     return value[..., :count], index[..., :count]

@@ -1,1 +1,1 @@
-"""What becomes of the rest."""
+"""Settlers: what happens to victims."""

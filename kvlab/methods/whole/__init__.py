@@ -1,1 +1,1 @@
-"""Methods that drop and merge nothing."""
+"""Methods that keep every token."""

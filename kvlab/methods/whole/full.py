@@ -1,4 +1,4 @@
-"""The reference: nothing is dropped."""
+"""The full cache, as reference."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from kvlab.methods.settlers.eviction.evict import Evict
 
 @register
 class Full(Method):
-    """Keeps every token; runs through the same attention function as all others, so only compression can differ."""
+    """Keeps every token, in the same attention function as other methods, so that only compression can differ."""
 
     name: ClassVar[str] = "full"
     family: ClassVar[str] = "reference"
@@ -21,5 +21,5 @@ class Full(Method):
     needs_budget: ClassVar[bool] = False
 
     def pipeline(self) -> Pipeline:
-        """No decision is ever due: the cache gives this method an unlimited budget."""
+        """Never decides: the cache gives this method an unlimited budget."""
         return Pipeline(Unscored(), Uniform(), LowestScore(), Evict(), decode=False)

@@ -1,4 +1,4 @@
-"""Every token, in a store: what quantising the cache does without dropping anything."""
+"""Every token, quantized: the effect of quantization without eviction."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from kvlab.methods.whole.full import Full
 
 @register
 class Packed(Full):
-    """Keeps every token, its slots held in a store; natively it is the full cache. `full:store=kivi4` means this."""
+    """Keeps every token in quantized slots; natively it equals the full cache. `full:store=kivi4` is an alias."""
 
     name: ClassVar[str] = "packed"
     family: ClassVar[str] = "quantising"

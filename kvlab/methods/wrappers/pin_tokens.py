@@ -1,4 +1,4 @@
-"""Any selector, with chosen tokens that must stay: what would have happened, had they not been dropped."""
+"""Selector wrapper that pins chosen tokens: what if they had been kept?"""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kvlab.methods.core.view import View
 
 @dataclass(frozen=True)
 class Keeping:
-    """`inner`, but the slots of the tokens at `positions` never leave.
+    """Apply `inner`, but never evict the tokens at `positions`.
 
-    They take their places from the budget, so a head holds as many slots as without them; where it has fewer places
-    than chosen tokens, the first of them stay, and always one place is left for the newest token.
+    Pinned tokens count in the budget, so a head has as many slots as without them; if it has too few, the first of them
+    are kept, and one slot is always left for the newest token.
     """
 
     inner: Selector
@@ -25,7 +25,7 @@ class Keeping:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The inner selector's; chosen tokens stand before the window as its sinks do."""
+        """The inner selector's; pinned tokens come before the window, like sinks."""
         inner = capabilities_of(self.inner)
         sinks = None if inner.sinks is None else inner.sinks + len(self.positions)
         protected = None if inner.protected is None else self.protected
@@ -37,20 +37,20 @@ class Keeping:
         return self.inner.victims(_rest(view, kept), excess, most, kept if barred is None else barred | kept)
 
     def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool: the chosen tokens, and what the inner selector protects with the places left."""
+        """Protected slots (B, H, S): pinned tokens, and what the inner selector protects with the remaining budget."""
         kept = self.forced(view)
         inner = capabilities_of(self.inner).protected
         return kept if inner is None else inner(_rest(view, kept)) | kept
 
     def forced(self, view: View) -> Tensor:
-        """(B, H, S) bool: slots of the chosen tokens."""
+        """Slots (B, H, S) of the pinned tokens."""
         chosen = torch.tensor(self.positions, dtype=torch.int32, device=view.slots.position.device)
         wanted = torch.isin(view.slots.position, chosen) & view.slots.valid
         return wanted & (wanted.cumsum(-1) < view.budget[..., None])
 
 
 def keeping(pipeline: Pipeline, positions: tuple[int, ...]) -> Pipeline:
-    """The same pipeline with the tokens at `positions` kept."""
+    """The pipeline with the tokens at `positions` pinned."""
     return replace(pipeline, select=Keeping(pipeline.select, positions)) if positions else pipeline
 
 

@@ -1,4 +1,4 @@
-"""Any method, with something given back: what would have happened, had these tokens or heads lost nothing."""
+"""Restore tokens or heads of any method: what if they had lost nothing?"""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ON_TOP, PINNED, EVICTS = 1, 2, 3
 
 
 def giving_back(pipeline: Pipeline, returned: Return | None, layers: Sequence[int], room: int) -> Pipeline:
-    """The same pipeline with `returned` given back; for one cache, as it remembers what that came to.
+    """The pipeline with `returned` restored; for one cache only, as it keeps state.
 
-    `layers` are the compressed layers of the model, `room` the tokens that may be generated. With None the slots have
-    the same state, and nothing is given back.
+    `layers`: compressed layers of the model; `room`: tokens that may be generated. With None nothing is restored, but
+    the slot state is the same.
     """
     parts = {f.name: getattr(pipeline, f.name) for f in fields(Pipeline)}
     if returned is None:
@@ -34,26 +34,26 @@ def giving_back(pipeline: Pipeline, returned: Return | None, layers: Sequence[in
 
 @dataclass(frozen=True)
 class GivingBack(Pipeline):
-    """Plans as the method does, among the slots that were not given back.
+    """Plans as the method does, ignoring restored slots.
 
-    The method plans as if slots on top of its budget were not there, so that it decides about all others as before. A
-    returned token that it would have kept anyway counts in its budget, and never leaves.
+    The method plans as if slots beyond its budget did not exist, so that all other decisions are unchanged. A restored
+    token that it would have kept anyway counts in its budget and is pinned.
     """
 
     marks: Marks | None = field(default=None, repr=False, compare=False)
 
     @property
     def state(self) -> dict[str, float]:
-        """The method's own slot state, and what was given back."""
+        """The method's slot state, and the restore marks."""
         return {**super().state, RETURNED: 0}
 
     @property
     def fills_budget(self) -> bool:
-        """With something given back heads are over their budgets by unlike amounts."""
+        """Heads exceed their budgets by different amounts if something is restored."""
         return self.marks is None and super().fills_budget
 
     def plan(self, view: View) -> Plan:
-        """The method's decision about what was not given back."""
+        """The method's decision about all other slots."""
         if self.marks is None:
             return super().plan(view)
         prompt = view.phase == "prefill"
@@ -67,7 +67,7 @@ class GivingBack(Pipeline):
 
 @dataclass(frozen=True)
 class RoomOnTop:
-    """An allocator's budgets, and on top of them a place for every token given back."""
+    """An allocator's budgets plus one slot per restored token."""
 
     inner: Allocator
     marks: Marks
@@ -86,24 +86,24 @@ class RoomOnTop:
         return self.inner.statistic(slots, seen)
 
     def head_budgets(self, view: View) -> Tensor:
-        """(B, H)."""
+        """The method's budgets (B, H) plus restored slots."""
         own = self.inner.head_budgets(view)
         return self.marks.settle(view, view.budget if own is None else own.long())
 
 
 class Marks:
-    """What a return comes to in every layer; known once the prompt's budgets are."""
+    """Restore marks of every layer, known once the prompt's budgets are."""
 
     def __init__(self, pipeline: Pipeline, returned: Return, layers: tuple[int, ...], room: int) -> None:
         self.pipeline, self.returned, self.layers, self.room = pipeline, returned, layers, room
         self._of: dict[int, Tensor] = {}
 
     def of(self, view: View) -> Tensor:
-        """(B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS` or 0."""
+        """Marks (B, H, S) int16: `ON_TOP`, `PINNED`, `EVICTS` or 0."""
         return self._of[view.layer_idx]
 
     def settle(self, view: View, budget: Tensor) -> Tensor:
-        """The budgets (B, H) with room for what is given back; `budget` are the method's own."""
+        """Budgets (B, H) with room for restored slots; `budget` is the method's own."""
         meant = torch.tensor(self.returned.heads_of(self.layers[view.layer_idx], budget.shape[1]), device=budget.device)
         marks = torch.zeros_like(view.slots.position, dtype=torch.int16)
         if self.returned.kind in ("tokens", "apart"):
@@ -117,7 +117,7 @@ class Marks:
         return budget + (marks == ON_TOP).sum(-1)
 
     def _own_plan(self, view: View, budget: Tensor) -> Plan:
-        """What the method does by itself; draws no random numbers that it draws later."""
+        """The method's own plan; restores the random state, so that later draws are unchanged."""
         excess = max(int((view.slots.live() - budget).max()), 0)
         own = replace(view, budget=budget, largest_budget=int(budget.max()), most_excess=excess)
         before = None if view.generator is None else view.generator.get_state()
@@ -140,13 +140,13 @@ class Marks:
 
 
 def without(view: View, hidden: Tensor) -> View:
-    """The view as if the slots in `hidden` (B, H, S) were not there, nor their places in the budget."""
+    """The view without the slots in `hidden` (B, H, S) and their places in the budget."""
     slots = replace(view.slots, valid=view.slots.valid & ~hidden)
     return replace(view, slots=slots, budget=(view.budget - hidden.sum(-1)).clamp_min(1))
 
 
 def _unmerged(plan: Plan, evicts: Tensor) -> dict[str, Any]:
-    """The plan's merges, without those of the heads in `evicts` (B, H): what would have been merged just leaves."""
+    """The plan's merges without those of heads in `evicts` (B, H), whose sources are evicted instead."""
     found: dict[str, Any] = {}
     if plan.edges is not None:
         found["edges"] = replace(plan.edges, active=plan.edges.active & ~evicts[..., None])
@@ -157,5 +157,5 @@ def _unmerged(plan: Plan, evicts: Tensor) -> dict[str, Any]:
 
 
 def _at(nothing: Tensor, index: Tensor, active: Tensor) -> Tensor:
-    """(B, H, S) bool: the slots that active entries of `index` (B, H, E) name."""
+    """Mask (B, H, S) of the slots in active entries of `index` (B, H, E)."""
     return nothing.short().scatter_add(2, index, active.short()) > 0

@@ -1,4 +1,4 @@
-"""What mini was taught and what it cannot do, as data for forms: from its phrasings and its card. Torch-free."""
+"""What mini was trained on and what it cannot do, as data for forms, from its phrasings and its card. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CANNOT = "## What it cannot do"
 
 @dataclass(frozen=True)
 class Taught:
-    """One way of stating something and asking for it; "…" stands for what changes."""
+    """One way of stating something and asking for it; "…" is a placeholder."""
 
     kind: str
     statement: str
@@ -21,7 +21,7 @@ class Taught:
 
 
 def taught() -> list[Taught]:
-    """The ways of asking that the recipe of training knows, as they stand in a prompt."""
+    """The ways of asking used in training, as in a prompt."""
     needles = [
         Taught("a number", phrasing.needle_statement(one, "…", "…"), phrasing.needle_query(one, "…", "…").prompt)
         for one in phrasing.NEEDLE_PHRASINGS
@@ -37,6 +37,6 @@ def taught() -> list[Taught]:
 
 
 def cannot_do() -> str:
-    """The card's words on what mini cannot do, on one line."""
+    """The section of the card on what mini cannot do, on one line."""
     text = asset_path(CARD).read_text(encoding="utf-8")
     return " ".join(text.split(CANNOT, 1)[1].split("\n## ")[0].split())

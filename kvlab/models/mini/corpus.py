@@ -1,4 +1,4 @@
-"""The training text: books as unwrapped paragraphs, and the split between training and validation."""
+"""The training text: books as unwrapped paragraphs, and the split into training and validation."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from kvlab.common.errors import UserError
 
-# Whole books that no training step may see: the tokenizer, the text loss and the haystacks all leave them out.
+# Whole books held out from all training: from the tokenizer, the text loss and the haystacks.
 VALIDATION_BOOKS = ("alice_in_wonderland", "great_gatsby", "jekyll_and_hyde", "sherlock_holmes")
 
-# Verse, plays and early spelling: a small model has no tokens to spare for them.
+# Verse, plays and early spelling: too costly for a small model's vocabulary.
 LEFT_OUT = (
     "beowulf",
     "devil_is_an_ass",
@@ -27,38 +27,38 @@ _PROSE_LINE = 45  # a line at least this long was broken by the typesetter; shor
 
 
 def unwrap(text: str) -> str:
-    """Join the lines of wrapped prose into one line a paragraph; verse and headings keep their line breaks."""
+    """Join the lines of wrapped prose into one line per paragraph; verse and headings keep their line breaks."""
     text = text.replace("\r\n", "\n").replace("\t", " ").lstrip("\ufeff")
     text = re.sub(rf"(?m)^(.{{{_PROSE_LINE},}}?)[ ]*\n(?=\S)", r"\1 ", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def book_paths(corpus: Path) -> dict[str, Path]:
-    """Return the plain-text books of a corpus folder by name; raises UserError where there are none."""
+    """Plain-text books of a corpus folder by name; raises UserError if there are none."""
     folder = corpus / "books" if (corpus / "books").is_dir() else corpus
     paths = {path.stem: path for path in sorted(folder.glob("*.txt"))}
     if not paths:
         raise UserError(
-            f"No .txt books in {corpus}: give a folder with plain-text books (or a books/ folder) to --corpus."
+            f"No .txt books in {corpus}: pass a folder with plain-text books (or a books/ folder) to --corpus."
         )
     return paths
 
 
 def read_book(path: Path) -> str:
-    """Return one book as unwrapped text."""
+    """One book as unwrapped text."""
     return unwrap(path.read_text(encoding="utf-8", errors="strict"))
 
 
 def training_books(corpus: Path, every: int = 1) -> dict[str, Path]:
-    """Return the books that training may read: in the order of their names the first, and each `every`-th after it."""
+    """Training books, sorted by name: the first and every `every`-th after it."""
     books = {name: path for name, path in book_paths(corpus).items() if name not in VALIDATION_BOOKS + LEFT_OUT}
     if not books:
-        raise UserError(f"{corpus} holds validation books only: add books to train on.")
+        raise UserError(f"{corpus} contains validation books only: add books to train on.")
     return dict(list(books.items())[::every])
 
 
 def validation_books(corpus: Path) -> dict[str, Path]:
-    """Return the books kept for validation; raises UserError where the folder has none of them."""
+    """Validation books of a corpus; raises UserError if there are none."""
     books = {name: path for name, path in book_paths(corpus).items() if name in VALIDATION_BOOKS}
     if not books:
         raise UserError(f"{corpus} has none of the validation books {', '.join(VALIDATION_BOOKS)}: add at least one.")

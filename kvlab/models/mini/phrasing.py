@@ -1,9 +1,9 @@
-"""The surface forms of mini's synthetic prompts, shared by its training and by kvlab/tasks.
+"""Surface forms of mini's synthetic prompts, shared by its training and by kvlab/tasks.
 
-Every form is made of *statements* (what is to be remembered) and a *query*: the text that asks, beginning with
-a newline and ending just before the answer. An answer begins with a space and is followed by TAIL, so greedy decoding
-may stop at the first newline. A whole prompt is BOS + context + query. Names are single tokens; a value is five digits,
-one token each. Statements stand between sentences of real text, one space before and after. Pure Python: no torch.
+Every form has *statements* (what to remember) and a *query*: the question, beginning with a newline and ending just
+before the answer. An answer begins with a space and is followed by TAIL, so greedy decoding may stop at the first
+newline. A whole prompt is BOS + context + query. Names are single tokens; a value has five digits, one token each.
+Statements are between sentences of real text, with one space before and after. Pure Python: no torch.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from random import Random
 
 from kvlab.models.mini.words import ADJECTIVES, NAMES
 
-TRAINING_SEED_START = 10_000_000  # training draws from seeds at or above this one; evaluation stays below it
+TRAINING_SEED_START = 10_000_000  # training uses seeds from here on, evaluation lower ones
 TAIL = ".\n"  # follows every answer
 VALUE_DIGITS = 5
-_GIVEN_WORDS = 3  # of a text that is to be copied
+_GIVEN_WORDS = 3  # of a text to copy
 
 
 @dataclass(frozen=True)
@@ -30,24 +30,24 @@ class Query:
 
 
 def ask(question: str, lead: str, targets: Sequence[str]) -> Query:
-    """Return the query in the one form that all tasks share; `lead` repeats the question's words up to the answer."""
+    """A query in the common form of all tasks; `lead` repeats the question's words up to the answer."""
     return Query(
         f"\nQuestion: {question}\nAnswer:{' ' + lead if lead else ''}", " " + ", ".join(targets), tuple(targets)
     )
 
 
 def draw_names(random: Random, count: int) -> list[str]:
-    """Return `count` different names."""
+    """`count` different names."""
     return random.sample(NAMES, count)
 
 
 def draw_value(random: Random, digits: int = VALUE_DIGITS) -> str:
-    """Return a number with exactly `digits` digits, as text."""
+    """A number with exactly `digits` digits, as text."""
     return str(random.randrange(10 ** (digits - 1), 10**digits))
 
 
 def draw_values(random: Random, count: int, digits: int = VALUE_DIGITS) -> list[str]:
-    """Return `count` different numbers."""
+    """`count` different numbers."""
     values: dict[str, None] = {}
     while len(values) < count:
         values[draw_value(random, digits)] = None
@@ -59,7 +59,7 @@ def draw_values(random: Random, count: int, digits: int = VALUE_DIGITS) -> list[
 
 @dataclass(frozen=True)
 class NeedlePhrasing:
-    """How a needle is stated, asked for and how its answer starts."""
+    """How a needle is stated and asked for, and how its answer starts."""
 
     statement: str
     question: str
@@ -96,22 +96,22 @@ NEEDLE_PHRASINGS = (
 
 
 def needle_statement(phrasing: NeedlePhrasing, name: str, value: str) -> str:
-    """Return the sentence that hides `value` under `name`."""
+    """The sentence that states `value` for `name`."""
     return phrasing.statement.format(name=name, value=value)
 
 
 def needle_query(phrasing: NeedlePhrasing, name: str, value: str) -> Query:
-    """Return the question for one needle (single needle, and multi-key where other names are stated too)."""
+    """The question for one needle (single needle, or multi-key if other names are stated too)."""
     return ask(phrasing.question.format(name=name), phrasing.lead.format(name=name), (value,))
 
 
 def multi_value_query(name: str, values: Sequence[str]) -> Query:
-    """Return the question for all values stated under one name, in the order in which they stand."""
+    """The question for all values stated for one name, in order."""
     return ask(f"What are all the numbers of the {name}?", f"The numbers of the {name} are", values)
 
 
 def multi_query(names: Sequence[str], values: Sequence[str], phrasing: NeedlePhrasing = NEEDLE_PHRASINGS[0]) -> Query:
-    """Return one question for several needles that are stated in `phrasing`; the answer has a sentence for each."""
+    """One question for several needles stated in `phrasing`; the answer has a sentence for each."""
     lead, *others = [phrasing.lead.format(name=name) for name in names]
     answer = f" {values[0]}" + "".join(f". {say} {value}" for say, value in zip(others, values[1:], strict=True))
     return Query(ask(f"What are the numbers of {', '.join(names)}?", lead, ()).prompt, answer, tuple(values))
@@ -121,12 +121,12 @@ def multi_query(names: Sequence[str], values: Sequence[str], phrasing: NeedlePhr
 
 
 def key_value_list(pairs: Sequence[tuple[str, str]]) -> str:
-    """Return the list, one "key: value" line a pair."""
+    """The list, one "key: value" line per pair."""
     return "Records:\n" + "".join(f" {key}: {value}\n" for key, value in pairs)
 
 
 def key_value_query(key: str, value: str) -> Query:
-    """Return the question for one key."""
+    """The question for one key."""
     return ask(f"Which value has {key}?", f"{key}:", (value,))
 
 
@@ -134,7 +134,7 @@ def key_value_query(key: str, value: str) -> Query:
 
 
 def variable_chain(names: Sequence[str], value: str) -> list[str]:
-    """Return a chain of assignments: the first variable gets the value, each other the one before it.
+    """A chain of assignments: the first variable gets the value, each other the one before it.
 
     RULER writes the receiver first ("VAR B = VAR A"); here it comes last, so that a chain reads forwards.
     """
@@ -143,7 +143,7 @@ def variable_chain(names: Sequence[str], value: str) -> list[str]:
 
 
 def variable_query(names: Sequence[str], value: str) -> Query:
-    """Return the question for every variable that holds the value; the answer follows the chain."""
+    """The question for every variable that has the value; the answer follows the chain."""
     answer = "".join(f" -> VAR {name}" for name in names).removeprefix(" ->")
     prompt = ask(f"Which variables hold the value {value}?", f"{value} ->", ()).prompt
     return Query(prompt, answer, tuple(names))
@@ -153,12 +153,12 @@ def variable_query(names: Sequence[str], value: str) -> Query:
 
 
 def few_shot_example(adjective: str, noun: str, label: str) -> str:
-    """Return one line that maps an item to its class; the noun decides, the adjective does not."""
+    """One line that maps an item to its class; the noun decides, the adjective does not."""
     return f" {adjective} {noun} -> {label}\n"
 
 
 def few_shot_list(random: Random, classes: Sequence[tuple[str, str]], shots: int) -> str:
-    """Return `shots` examples of each (noun, label) class in random order, under changing adjectives."""
+    """`shots` examples of each (noun, label) class in random order, with varying adjectives."""
     lines = [
         few_shot_example(adjective, noun, label)
         for noun, label in classes
@@ -169,7 +169,7 @@ def few_shot_list(random: Random, classes: Sequence[tuple[str, str]], shots: int
 
 
 def few_shot_query(adjective: str, noun: str, label: str) -> Query:
-    """Return the question for the label of one more item."""
+    """The question for the label of another item."""
     return ask("Which label?", f"{adjective} {noun} ->", (label,))
 
 
@@ -177,13 +177,13 @@ def few_shot_query(adjective: str, noun: str, label: str) -> Query:
 
 
 def word_list(words: Sequence[str]) -> str:
-    """Return the words of a common-words or frequent-words task, ten a line, in the order given."""
+    """The words of a common-words or frequent-words task, ten per line, in the given order."""
     lines = [" ".join(words[start : start + 10]) for start in range(0, len(words), 10)]
     return "Words:\n" + "".join(f" {line}\n" for line in lines)
 
 
 def common_words_query(words: Sequence[str]) -> Query:
-    """Return the question for the words that occur most often, most frequent first."""
+    """The question for the most frequent words, in descending order."""
     return ask(f"Which {len(words)} words occur most often?", "The most common words are", words)
 
 
@@ -191,12 +191,12 @@ def common_words_query(words: Sequence[str]) -> Query:
 
 
 def copy_context(span: str) -> str:
-    """Return the text that is to be copied."""
+    """The text to copy."""
     return f"Text:{' ' + span}"
 
 
 def copy_query(span: str) -> Query:
-    """Return the request to copy the text word for word; the first words are given."""
+    """The request to copy the text word for word, starting with its first words."""
     words = span.split(" ")
     given = min(_GIVEN_WORDS, len(words) - 1)
     rest = " ".join(words[given:])
@@ -204,12 +204,12 @@ def copy_query(span: str) -> Query:
 
 
 def arithmetic_statement(name: str, count: int) -> str:
-    """Return the sentence that states one small number (0 to 49)."""
+    """The sentence that states one small number (0 to 49)."""
     return f"The {name} has {count} coins."
 
 
 def arithmetic_query(first: str, second: str, counts: tuple[int, int]) -> Query:
-    """Return the question for the sum; the answer says both numbers again and ends with their sum."""
+    """The question for the sum; the answer repeats both numbers and ends with their sum."""
     a, b = counts
     prompt = ask(f"How many coins have the {first} and the {second}?", f"The {first} has", ()).prompt
     return Query(prompt, f" {a} coins. The {second} has {b} coins. Together they have {a + b}", (str(a + b),))

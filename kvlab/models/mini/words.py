@@ -1,4 +1,4 @@
-"""Words that the synthetic prompts are made of. Each is one token of mini's tokenizer when a space stands before it."""
+"""Words of the synthetic prompts. Each is one token of mini's tokenizer after a space."""
 # ruff: noqa: SIM905 (a list of two hundred quoted words is harder to read)
 
 NAMES = tuple(

@@ -1,4 +1,4 @@
-"""A user's own files as samples, by format name."""
+"""Load users' files as samples, by format name."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ LOADERS: Registry[Callable[..., Loaded]] = Registry(
 # Function decorator: `kvlab eval --data NAME=path` reads by (path, tokenizer, skip_malformed, **options).
 register_loader = LOADERS.registering
 
-BY_REQUEST = ("length", "lengths", "depths")  # said by --lengths and --depths
+BY_REQUEST = ("length", "lengths", "depths")  # set by --lengths and --depths
 
 
 def about(form: str) -> str:
-    """What a format is, in one line: the first sentence of its module, or of its function where it is a plug-in's."""
+    """A format in one line: the first sentence of its module's docstring, or of a plug-in's function."""
     loader = LOADERS[form]
     own = str(loader.__module__).startswith("kvlab.")
     text = (inspect.getmodule(loader).__doc__ if own else loader.__doc__) or ""
@@ -58,7 +58,7 @@ def about(form: str) -> str:
 
 
 def options_of(form: str) -> dict[str, Any]:
-    """The options that a format takes beside those of every file, with their defaults."""
+    """A format's own options with their defaults, without those that every file has."""
     given = list(inspect.signature(LOADERS[form]).parameters.values())[3:]
     return {one.name: one.default for one in given if one.name not in BY_REQUEST and one.kind is not one.VAR_KEYWORD}
 
@@ -68,9 +68,8 @@ def load_file(
 ) -> Loaded:
     """Return the samples of a file in the named format.
 
-    `options` are the format's own, and those of every file whose answers are written: `max_new_tokens`, `metric` and
-    `temperature` in place of the format's.
-    Raises UserError for an unknown format, an option that it does not take, or a malformed line.
+    `options` are the format's own, and for generated answers `max_new_tokens`, `metric` and `temperature` in place of
+    the format's. Raises UserError for an unknown format or option, or a malformed line.
     """
     if form not in LOADERS:
         raise LOADERS.unknown(form)
@@ -96,9 +95,9 @@ def _check_option(form: str, name: str, value: object) -> None:
         raise UserError(f"{form}: {name}={shown(value)} cannot be used: give a name.")
 
 
-# What the options of every file may be: (test, words).
+# Options of every file: (check, allowed values in words).
 OF_SAMPLES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "max_new_tokens": (lambda value: type(value) is int and 1 <= value <= 100_000, "a whole number from 1 on"),
+    "max_new_tokens": (lambda value: type(value) is int and 1 <= value <= 100_000, "a whole number from 1"),
     "metric": (lambda value: isinstance(value, str), "the name of a metric"),
     "temperature": (lambda value: type(value) in (int, float) and 0 <= value <= 10, "a number from 0 to 10"),
 }
@@ -113,5 +112,5 @@ def _of_sample(name: str, value: object) -> object:
 
 def _changed(form: str, sample: Sample, changes: Mapping[str, object]) -> Sample:
     if changes and not sample.max_new_tokens:
-        raise UserError(f"{form} files force a text upon the model: {', '.join(changes)} is for answers it writes.")
+        raise UserError(f"{form} files force a given text: {', '.join(changes)} applies to generated answers only.")
     return sample.model_copy(update=dict(changes)) if changes else sample

@@ -1,8 +1,8 @@
-"""GSM8K's jsonl files: one object a line with `question` and `answer`; the result stands after "####".
+"""GSM8K's jsonl files: one object per line with `question` and `answer`; the result follows "####".
 
-The first `shots` problems become the worked examples of the context (the part that is compressed); the others are
-asked. With `shots_from=FILE`, such as train.jsonl, the examples are that file's first problems and every problem is
-asked, as lm-eval does it (with 5). A cache that loses the examples loses the form of the answer and its reasoning.
+The first `shots` problems become the worked examples of the context (the part that is compressed); the others are the
+questions. With `shots_from=FILE`, such as train.jsonl, the examples are that file's first problems and every problem is
+a question, as in lm-eval (with 5). A cache that loses the examples loses the answer format and the reasoning.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Sample
 
 SHOTS = 8
@@ -34,16 +33,16 @@ def load_gsm8k(
     shots: int = SHOTS,
     shots_from: str = "",
 ) -> Loaded:
-    """Return one sample for each problem that is asked; a short file gives fewer examples, so that one is left.
+    """Return one sample per question; a short file has fewer examples, so that one question is left.
 
-    Raises UserError naming the first malformed line of either file, or where there are fewer examples than asked for.
+    Raises UserError naming the first malformed line of either file, or if there are fewer examples than requested.
     """
     records, skipped = read_records(path, Gsm8kRecord, skip_malformed)
     if shots_from:
         shown, left_out = read_records(Path(shots_from), Gsm8kRecord, skip_malformed)
         skipped += left_out
         if len(shown) < shots:
-            raise UserError(f"{shots_from} has {len(shown)} problems, fewer than the {shots} shots asked for.")
+            raise UserError(f"{shots_from} has {len(shown)} problems, fewer than the {shots} shots requested.")
     else:
         shots = min(shots, len(records) - 1)
         shown, records = records, records[shots:]

@@ -1,8 +1,8 @@
-"""The needle test as Kamradt wrote it, in a text of the user's own: one prompt for each length and depth.
+"""Kamradt's needle test in a user's text: one prompt for each length and depth.
 
-His needle and question (LLMTest_NeedleInAHaystack); his haystack is Paul Graham's essays, which a user brings as one
-text file. A text shorter than asked for is repeated, as he does. He lets GPT-4 grade the answers from 1 to 10; here the
-score is the share of the needle's three parts that the answer holds as whole words.
+Needle and question are his (LLMTest_NeedleInAHaystack); his haystack, Paul Graham's essays, can be given as one text
+file. A text shorter than requested is repeated, as in his code. He lets GPT-4 grade the answers from 1 to 10; here the
+score is the share of the needle's three parts in the answer, as whole words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.tasks.fit_length import largest_fit, too_short
+from kvlab.tasks.build import largest_fit, too_short
 from kvlab.tasks.haystack import Window, hide, sentence_starts
 from kvlab.tasks.loaders.jsonl import Loaded, read_text
 from kvlab.tasks.sample import Sample
@@ -47,7 +47,7 @@ def load_haystack(
 def _sample(
     name: str, index: int, words: Sequence[str], length: int, depth: float, tokenizer: PreTrainedTokenizerBase
 ) -> Sample:
-    many = tuple(islice(cycle([*words[:-1], words[-1].rstrip() + " "]), length))  # a word is at least a token
+    many = tuple(islice(cycle([*words[:-1], words[-1].rstrip() + " "]), length))  # a word has at least one token
     window = Window(many, tuple(sentence_starts(many)))
 
     def text(count: int) -> str:

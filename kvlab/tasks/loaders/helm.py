@@ -1,9 +1,9 @@
-"""HELM's few-shot summaries as H2O, LESS, CaM and D2O use them: JSON lines made ahead, one whole prompt a line.
+"""HELM's few-shot summaries as used by H2O, LESS, CaM and D2O: JSON lines with one whole prompt per line.
 
-Fields: `article` (instruction, worked examples and the text, as one prompt), `summary_gt`, and as in HELM's requests
-`max_tokens`, `temperature` and `stop`. The summary ends at the stop text, "###"; a summary that never says it is taken
-whole (H2O's script then loses its last letter). These codes draw at the file's temperature, 0.3; here the answer is
-greedy unless the option `temperature=0.3` is given. The prompt is to be gone on with: no chat template goes around it.
+Fields: `article` (instruction, worked examples and text in one prompt), `summary_gt`, and as in HELM's requests
+`max_tokens`, `temperature` and `stop`. The summary ends at the stop text, "###"; without it the summary is used whole
+(H2O's script then loses its last character). These codes sample at the file's temperature, 0.3; here the answer is
+greedy unless the option `temperature=0.3` is given. The prompt is to be continued, so no chat template is used.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Sample
 
 STOP = "###"
@@ -30,9 +29,9 @@ class HelmRecord(BaseModel):
 
 
 def load_helm(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return one sample a line, scored by ROUGE-L; raises UserError naming the first malformed line.
+    """Return one sample per line, scored by ROUGE-L; raises UserError naming the first malformed line.
 
-    ROUGE-1 and ROUGE-2 of the same summaries can be had from the rows (`kvlab.evaluate.scoring.rescore`).
+    ROUGE-1 and ROUGE-2 can be computed from the rows (`kvlab.evaluate.scoring.metrics.rescore`).
     """
     records, skipped = read_records(path, HelmRecord, skip_malformed)
     return Loaded([_sample(path.stem, number, record, tokenizer) for number, record in records], skipped)

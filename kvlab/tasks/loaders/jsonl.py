@@ -1,4 +1,4 @@
-"""Records of a user's own file (`kvlab.tasks.rows`): every malformed one is named by file and line (or entry)."""
+"""Read validated records from a user's file (`kvlab.tasks.rows`); malformed ones are reported by file and line."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, JsonValue, ValidationError
+from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import decode_text, read_file
 from kvlab.tasks.prompt_table import ANSWERS, TableRecord
 from kvlab.tasks.rows import PARQUET, Row, read_rows
 from kvlab.tasks.sample import Sample
+from kvlab.tasks.tokens import count_tokens
 
 LARGEST_FILE_BYTES = 2**31  # LongBench v2 has 465 MB
 SHOWN_COLUMNS = 12
@@ -24,7 +26,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a loader returns: the samples, one sentence for each malformed line that was skipped, and further notes."""
+    """A loader's result: the samples, one sentence per skipped malformed line, and further notes."""
 
     samples: list[Sample]
     skipped: list[str] = field(default_factory=list)
@@ -32,15 +34,15 @@ class Loaded:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text; raises UserError where it cannot be read or is no text."""
+    """Return a file's text; raises UserError if it cannot be read or is not text."""
     return decode_text(_read(path), str(path))
 
 
 def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[list[tuple[int, Record]], list[str]]:
-    """Return the (line number, record) pairs of a file and the sentences about the lines skipped.
+    """Return the (line number, record) pairs of a file, and a sentence per skipped line.
 
-    Raises UserError at the first malformed line unless `skip_malformed`, for a Parquet file that lacks a column or is
-    damaged, and where no line can be used.
+    Raises UserError at the first malformed line unless `skip_malformed`, for a damaged Parquet file or a missing
+    column, and if no line is usable.
     """
     content = _read(path)
     rows = read_rows(str(path), content)
@@ -58,7 +60,7 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
         if why:
             skipped.append(f"{path}:{row.number}: {why.rstrip('.')}.")
             if not skip_malformed:
-                raise UserError(f"{skipped[-1]} Mend the line, or skip such lines with --skip-malformed.")
+                raise UserError(f"{skipped[-1]} Fix the line, or skip such lines with --skip-malformed.")
     if not records:
         first = f"the first is {skipped[0]}" if skipped else "give one JSON object a line."
         raise UserError(f"{path} has no usable line: {first}")
@@ -66,19 +68,19 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
 
 
 def rows_in(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file; raises UserError where it cannot be read."""
+    """Yield the rows of a file; raises UserError if it cannot be read."""
     return read_rows(str(path), _read(path))
 
 
 def _no_record(row: Row, kind: type[BaseModel]) -> str:
-    """Why a row can be no record at all; empty where it can."""
+    """Why a row cannot be a record; empty if it can."""
     if row.problem:
         return f"not valid JSON ({row.problem})"
     return "" if isinstance(row.value, Mapping) or kind is TableRecord else "it should be an object"
 
 
 def _named(value: Any, kind: type[BaseModel]) -> Any:
-    """An object's values under the names of the record's fields, whatever their case; an empty cell is none."""
+    """Map an object's keys to the record's field names, ignoring case; empty cells are dropped."""
     if kind is TableRecord:
         return value
     names = [one for name in kind.model_fields for one in _spellings(kind, name)]
@@ -98,7 +100,7 @@ def _read(path: Path) -> bytes:
 
 
 def _with_columns(path: Path, rows: Iterator[Row], kind: type[BaseModel]) -> Iterator[Row]:
-    """The rows of a Parquet file. Raises UserError where a field that every record needs is no column."""
+    """The rows of a Parquet file. Raises UserError if a required field has no column."""
     first = next(rows, None)
     if first is None:
         return iter(())
@@ -110,7 +112,7 @@ def _with_columns(path: Path, rows: Iterator[Row], kind: type[BaseModel]) -> Ite
 
 
 def _lacking(columns: Sequence[str], kind: type[BaseModel]) -> Sequence[str] | None:
-    """The names of a field that is no column; None where each is one."""
+    """The names of the first required field without a column; None if there is none."""
     there = {name.casefold() for name in columns}
     needed = [_spellings(kind, name) for name, info in kind.model_fields.items() if info.is_required()]
     if kind is TableRecord:
@@ -119,7 +121,7 @@ def _lacking(columns: Sequence[str], kind: type[BaseModel]) -> Sequence[str] | N
 
 
 def reason(error: ValidationError) -> str:
-    """What is wrong with a record, as part of a sentence."""
+    """The first error of a record, as part of a sentence."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
@@ -127,3 +129,17 @@ def reason(error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"there is no field '{place}'"
     return f"field '{place}': {first['msg']}" if place else first["msg"]
+
+
+def sample_of(
+    number: int,
+    tokenizer: PreTrainedTokenizerBase,
+    context: str,
+    question: str,
+    *,
+    meta: dict[str, JsonValue] | None = None,
+    **fields: Any,
+) -> Sample:
+    """Return the sample of a file's entry `number`, counted from 1; `fields` are further fields of `Sample`."""
+    counted = {"index": number - 1, "seed": 0, "length": count_tokens(tokenizer, context, question)}
+    return Sample(context=context, question=question, meta={"line": number} | (meta or {}), **(counted | fields))

@@ -1,9 +1,9 @@
-"""LongBench's jsonl files: one object a line with `input`, `context`, `answers`, `all_classes` and `dataset`.
+"""LongBench's jsonl files: one object per line with `input`, `context`, `answers`, `all_classes` and `dataset`.
 
-Prompts, answer lengths and metrics are LongBench's (`longbench_prompts`), and which prompts no chat template is put
-around. Three of its differences from the released scorer are on purpose: ROUGE-L comes from rouge-score (of the package
-`rouge`, which LongBench takes, with the option `metric=rouge_l_longbench`), edit similarity from rapidfuzz, and a class
-name that is part of the right one is always left out (the released loop skips an element after each one it removes).
+Prompts, answer lengths, metrics and the use of chat templates are LongBench's (`longbench_prompts`). Three differences
+from the released scorer are intended: ROUGE-L is from rouge-score (the option `metric=rouge_l_longbench` selects the
+package `rouge`, as LongBench), edit similarity is from rapidfuzz, and a class name that is part of the right one is
+always ignored (the released loop skips an element after each one it removes).
 """
 
 from __future__ import annotations
@@ -14,14 +14,8 @@ from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
-from kvlab.tasks.loaders.longbench_prompts import (
-    FIRST_LINE_TASKS,
-    LONGBENCH_TASKS,
-    UNWRAPPED_TASKS,
-    LongBenchTask,
-)
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
+from kvlab.tasks.loaders.longbench_prompts import FIRST_LINE_TASKS, LONGBENCH_TASKS, UNWRAPPED_TASKS, LongBenchTask
 from kvlab.tasks.sample import Sample
 
 
@@ -36,7 +30,7 @@ class LongBenchRecord(BaseModel):
 
 
 def load_longbench(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return the samples of a LongBench file; raises UserError for a malformed line or a task it does not know."""
+    """Return the samples of a LongBench file; raises UserError for a malformed line or an unknown task."""
     records, skipped = read_records(path, LongBenchRecord, skip_malformed)
     samples = [_sample(_task_name(path, record), number, record, tokenizer) for number, record in records]
     return Loaded(samples, skipped)

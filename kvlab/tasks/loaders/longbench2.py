@@ -1,9 +1,9 @@
-"""LongBench v2's data.json: 503 questions with four choices, a JSON list (JSON lines and Parquet do as well).
+"""LongBench v2's data.json: 503 questions with four choices, a JSON list (or JSON lines or Parquet).
 
 Fields: `_id`, `domain`, `sub_domain`, `difficulty`, `length` (short, medium or long), `question`, `choice_A` to
 `choice_D`, `answer` (a letter) and `context`. Prompt, answer length and scoring are those of its pred.py without chain
 of thought (prompts/0shot.txt, 128 tokens). It cuts prompts of more than 120,000 tokens in the middle (--max-prompt) and
-draws at temperature 0.1; here the answer is greedy unless the option `temperature=0.1` is given.
+samples at temperature 0.1; here the answer is greedy unless the option `temperature=0.1` is given.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Sample
 
 NEW_TOKENS = 128
@@ -44,7 +43,7 @@ class LongBench2Record(BaseModel):
 
 
 def load_longbench2(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return one sample a question; raises UserError naming the first malformed entry."""
+    """Return one sample per question; raises UserError naming the first malformed entry."""
     records, skipped = read_records(path, LongBench2Record, skip_malformed)
     return Loaded([_sample(number, record, tokenizer) for number, record in records], skipped)
 

@@ -1,8 +1,8 @@
-"""LongBench's protocol as data: the prompt, the length of the answer and the metric of each task.
+"""LongBench's protocol: prompt, answer length and metric of each task.
 
 Source: LongBench (Bai et al., ACL 2024; MIT licence), its dataset2prompt and dataset2maxlen tables. The wording is
-theirs to the letter ("asconcisely" too), since scores can be compared only under the same prompts. Its three Chinese tasks whose metric
-needs a Chinese word segmenter (multifieldqa_zh, dureader, vcsum) are left out.
+unchanged (including "asconcisely"), since scores are comparable only with equal prompts. Three Chinese tasks whose
+metric needs a word segmenter (multifieldqa_zh, dureader, vcsum) are left out.
 """
 
 # ruff: noqa: E501 (a prompt is one string, as published)
@@ -23,9 +23,9 @@ class LongBenchTask:
 
 _PASSAGES_PROMPT = "Answer the question based on the given passages. Only give me the answer and do not output any other words.\n\nThe following are given passages.\n{context}\n\nAnswer the question based on the given passages. Only give me the answer and do not output any other words.\n\nQuestion: {input}\nAnswer:"
 
-# Of these answers only the first line counts.
+# Only the first line of these answers counts.
 FIRST_LINE_TASKS = ("trec", "triviaqa", "samsum", "lsht")
-# These prompts are examples or code to go on with: LongBench puts no chat model's template around them.
+# These prompts are examples or code to be continued: LongBench uses no chat template for them.
 UNWRAPPED_TASKS = (*FIRST_LINE_TASKS, "lcc", "repobench-p")
 
 LONGBENCH_TASKS: dict[str, LongBenchTask] = {
@@ -77,11 +77,7 @@ LONGBENCH_TASKS: dict[str, LongBenchTask] = {
         128,
         "rouge_l",
     ),
-    "lsht": LongBenchTask(
-        "请判断给定新闻的类别，下面是一些例子。\n\n{context}\n{input}",
-        64,
-        "classification",
-    ),
+    "lsht": LongBenchTask("请判断给定新闻的类别，下面是一些例子。\n\n{context}\n{input}", 64, "classification"),
     "passage_count": LongBenchTask(
         "There are some paragraphs below sourced from Wikipedia. Some of them may be duplicates. Please carefully read these paragraphs and determine how many unique paragraphs there are after removing duplicates. In other words, how many non-repeating paragraphs are there in total?\n\n{context}\n\nPlease enter the final count of unique paragraphs after removing duplicates. The output format should only contain the number, such as 1, 2, 3, and so on.\n\nThe final answer is: ",
         32,

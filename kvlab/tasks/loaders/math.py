@@ -1,7 +1,7 @@
 """Mathematics with a boxed answer: MATH-500 (`problem`, `answer`) and AIME (`Problem`, `Answer`), as JSON or Parquet.
 
-The prompt is short and the answer long, so what is compressed is what the model writes: a budget in slots says what it
-may keep. An answer counts by what its last \\boxed{} holds, compared by math-verify (`pip install 'kvlab[math]'`).
+The prompt is short and the answer long, so the generated text is what is compressed: use a budget in slots. The content
+of the answer's last \\boxed{} is compared by math-verify (`pip install 'kvlab[math]'`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Sample
 
-# lm-eval lets a model write 32,768 on AIME; a window often holds less: the option `max_new_tokens` changes it.
+# lm-eval allows 32,768 on AIME, more than many context windows; the option `max_new_tokens` changes it.
 NEW_TOKENS = 2048
 QUESTION = "\n\nPlease reason step by step, and put your final answer within \\boxed{}."
 
@@ -33,7 +32,7 @@ class MathRecord(BaseModel):
 
 
 def load_math(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return one sample a problem; raises UserError naming the first malformed line."""
+    """Return one sample per problem; raises UserError naming the first malformed line."""
     records, skipped = read_records(path, MathRecord, skip_malformed)
     return Loaded([_sample(path.stem, number, record, tokenizer) for number, record in records], skipped)
 

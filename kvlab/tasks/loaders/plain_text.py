@@ -1,6 +1,6 @@
 """Any text file: no labels needed, the compressed cache is measured against the full one.
 
-The text is cut into windows of `length` tokens; each forces its last `continuation` tokens upon the model.
+The text is cut into windows of `length` tokens; the last `continuation` tokens of each are forced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def load_plain_text(
     length: int = 1024,
     continuation: int = CONTINUATION,
 ) -> Loaded:
-    """Return one sample a window, in reading order; raises UserError for an empty or undecodable file."""
+    """Return one sample per window, in text order; raises UserError for an empty or undecodable file."""
     text = read_text(path)
     if not text.strip():
         raise UserError(f"{path} is empty: give a text of at least a few hundred words.")

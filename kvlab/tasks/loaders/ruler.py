@@ -1,12 +1,12 @@
-"""RULER's jsonl files: one object a line with `input`, `outputs` and, in newer versions, `answer_prefix` and
+"""RULER's jsonl files: one object per line with `input`, `outputs` and, in newer versions, `answer_prefix` and
 `token_position_answer`.
 
 The task is the file's folder (RULER writes <task>/validation.jsonl) or the file's name. The question is the last line
 of the input, which holds for all thirteen tasks. Scores are RULER's: string_match_part for QA, else string_match_all.
 
-Where a record has `token_position_answer`, its answer stands in the text: at the first place that holds it, so RULER
-counts, with the tokenizer the file was made for. kvlab looks there with the model's own tokenizer, follows the answers'
-tokens through the cache, and the rows say what survived. In such files `index` is that place in letters, not a counter.
+If a record has `token_position_answer`, its answer occurs in the text, at the first match (RULER counts with the file's
+tokenizer). kvlab locates it with the model's tokenizer, tracks the answers' tokens through the cache, and records their
+survival in the rows. In such files `index` is that position in characters, not a counter.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Sample
 
 # Tokens RULER lets each family of tasks generate.
@@ -62,7 +61,7 @@ def _sample(name: str, number: int, record: RulerRecord, tokenizer: PreTrainedTo
 
 
 def ruler_metric(name: str) -> str:
-    """Return the metric of a RULER task; empty for a name that is none of its thirteen."""
+    """Return the metric of a RULER task; empty for any other name."""
     family = name.split("_")[0]
     if family not in _NEW_TOKENS:
         return ""

@@ -7,8 +7,7 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.sample import Sample
 
 QUESTION = "\n\nSummarize the above article in one sentence.\nSummary:"
@@ -22,7 +21,7 @@ class SummaryRecord(BaseModel):
 
 
 def load_summaries(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return one sample a document, scored by ROUGE-L; raises UserError naming the first malformed line."""
+    """Return one sample per document, scored by ROUGE-L; raises UserError naming the first malformed line."""
     records, skipped = read_records(path, SummaryRecord, skip_malformed)
     return Loaded([_sample(number, record, tokenizer) for number, record in records], skipped)
 

@@ -1,10 +1,10 @@
-"""Prompts with their answers as JSON lines, JSON, CSV or Parquet: kvpress's tables, and anybody's own prompts.
+"""Prompts with answers as JSON lines, JSON, CSV or Parquet: kvpress's tables, and any user's prompts.
 
-Columns: `context` (or `prompt`, `text`, `input` ...), `answer` (or `answers`, a text, a number or a list of them), and,
-where wanted, `question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of
-`classification`); or `messages`. `kvlab.tasks.prompt_table` says how a row is read. A row is scored by its `metric`;
-without one by that of the RULER or LongBench task it is named after; else an answer is right where any of those given
-occurs in what is written (`string_match_part`).
+Columns: `context` (or `prompt`, `text`, `input` ...), `answer` (or `answers`, a text, a number or a list of them), and
+optionally `question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of
+`classification`); or `messages`. See `kvlab.tasks.prompt_table` for how a row is read. A row is scored by its `metric`,
+else by that of the RULER or LongBench task it is named after, else by whether any answer occurs in the generated text
+(`string_match_part`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
-from kvlab.tasks.loaders.entry import sample_of
-from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import ruler_metric
 from kvlab.tasks.prompt_table import TableRecord
@@ -27,8 +26,8 @@ from kvlab.tasks.sample import Sample
 def load_table(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
     """Return the samples of a table of prompts; raises UserError naming the first malformed line."""
     records, skipped = read_records(path, TableRecord, skip_malformed)
-    told = Counter(note for _, record in records for note in record.notes)
-    notes = [f"{path}, {prompts(count)}: {note}" for note, count in told.items()]
+    counts = Counter(note for _, record in records for note in record.notes)
+    notes = [f"{path}, {prompts(count)}: {note}" for note, count in counts.items()]
     return Loaded([_sample(path, number, record, tokenizer) for number, record in records], skipped, notes)
 
 
@@ -37,8 +36,8 @@ def _sample(path: Path, number: int, record: TableRecord, tokenizer: PreTrainedT
     if record.turns and tokenizer.chat_template:
         if len(record.turns) > 1:
             raise UserError(
-                f"{path}:{number} is a conversation of {len(record.turns)} turns, which a model with a chat template "
-                "reads in `kvlab compare` only: give the text of one turn of the user's."
+                f"{path}:{number} is a conversation of {len(record.turns)} turns; with a chat template these work "
+                "in `kvlab compare` only: give the text of one user turn."
             )
         context = record.turns[0].content
     return sample_of(

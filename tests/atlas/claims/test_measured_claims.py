@@ -20,7 +20,7 @@ def between(low: float, high: float, n: int = 20) -> Interval:
 
 def test_a_contest_shows_the_gap_that_decides_and_how_to_settle_it():
     won = contest("a beats b", {"20 %": between(0.1, 0.2), "40 %": between(0.05, 0.3)}, "so", "kvlab eval")
-    assert (won.verdict, won.settle, won.basis.prompts) == (HOLDS, "", 20)
+    assert (won.verdict, won.settle, won.basis.prompts) == (HOLDS, None, 20)
     lost = contest("a beats b", {"20 %": between(0.1, 0.2), "40 %": between(-0.3, -0.1)}, "so", "kvlab eval")
     assert lost.verdict == FAILS
     assert lost.interval is not None and lost.interval.high == -0.1

@@ -1,1 +1,1 @@
-"""Scores from attention that was really paid."""
+"""Scores from observed attention."""

@@ -1,4 +1,4 @@
-"""Attention accumulated over all queries so far, possibly decaying."""
+"""Attention accumulated over all queries, optionally decayed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class AccumulatedAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it needs and can do."""
+        """Sums can be updated chunk by chunk and in place."""
         return Capabilities(accumulate=self.accumulate, note=self.note, decay=self.decay)
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` after a chunk of the prompt: sums need not come from one pass."""
+        """`score` after a chunk of the prompt."""
         return self.update(slots, seen, False)
 
     def note(self, slots: Slots, seen: Seen) -> None:
@@ -40,7 +40,7 @@ class AccumulatedAttention:
         slots.score.add_(seen.last_mass())
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32. Rows whose weight is below 1e-6 are not computed."""
+        """`score` (B, H, S) float32; rows with weights below 1e-6 are skipped."""
         if self.decay == 1.0:
             return {"score": slots.score + seen.column_mass()}
         rows = min(seen.num_new, math.ceil(math.log(NEGLIGIBLE) / math.log(self.decay)))

@@ -1,4 +1,4 @@
-"""KeepKV's predicted score: an exponential moving average of exp scores, kept in log space."""
+"""KeepKV's predicted score: an exponential moving average of exp scores, in log space."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities
-from kvlab.methods.core.learned_sinks import log_total
 from kvlab.methods.core.log_averages import BYTE, corrected, fits_byte, note_average
-from kvlab.methods.core.slot_columns import SHORT_TEXT, Byte
+from kvlab.methods.core.slot_columns import SHORT_TEXT, Byte, log_total
 from kvlab.methods.core.view import Seen, Slots
 
 EMA = "ema"
@@ -24,10 +23,10 @@ SEEN_ROWS = "ema_rows"
 class EmaScore:
     """E_j = log of the EMA of exp(logit_j) over queries, log-mean-exp over the group (KeepKV eq. 8, in log space).
 
-    Two averages exist. `ema` centres each query's logits by its own log-sum-exp, so that one outlying query cannot
-    dominate; it predicts attention probabilities. `raw_ema` (kept if `raw`) averages the exp scores as printed, which
-    KeepKV's printed key rule needs. The bias correction is 1 - alpha^n with n the queries this slot was seen by: the
-    printed 1 - alpha^t uses the absolute step although the sum has only the window's terms.
+    There are two averages. `ema` centres each query's logits by their log-sum-exp, so that no outlier query dominates;
+    it predicts attention probabilities. `raw_ema` (if `raw`) averages the exp scores as printed, which KeepKV's printed
+    key rule needs. The bias correction is 1 - alpha^n with n the queries that saw the slot: the printed 1 - alpha^t
+    uses the absolute step although the sum has only the window's terms.
     """
 
     alpha: float = 0.9
@@ -38,9 +37,9 @@ class EmaScore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The printed average needs logits, which probabilities have lost, so that only the centred one is noted.
+        """The printed average needs logits, so only the centred one can be updated from probabilities (`note`).
 
-        A scorer around this one may skip queries, and so has to hold the counts.
+        Wrapping scorers may skip queries, so they must store counts.
         """
         return Capabilities(
             prompt_rows=self.prompt_rows,
@@ -52,23 +51,21 @@ class EmaScore:
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Own slot state: uncorrected averages and the number of queries seen."""
+        """Slot state: uncorrected averages and the number of queries seen."""
         own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if fits_byte(self.alpha) else 0}
         return own | {RAW_EMA: -math.inf} if self.raw else own
 
     def prompt_rows(self, tokens: int) -> int:
-        """The window's."""
+        """Size of the window."""
         return self.window
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """The averages; where counts are held, those and `score`, the predicted log attention (log mass included)."""
+        """The averages and, if counts are stored, those and `score`, the predicted log attention with log mass."""
         rows = min(self.window, seen.num_new) if first else seen.num_new
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
         weighted = logits + slots.log_mass_of_heads()[:, :, :, None]
         normalizer = log_total(weighted, seen.sinks)
-        changed = {
-            EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer),
-        }
+        changed = {EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer)}
         if self.raw:
             changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits)
         if SEEN_ROWS not in slots.extra:
@@ -78,14 +75,14 @@ class EmaScore:
         return changed | {"score": self.rate(replace(slots, extra=slots.extra | changed))}
 
     def note(self, slots: Slots, seen: Seen) -> None:
-        """The averages after a single query, in place; its probabilities hold all that the centred one needs.
+        """Update the averages in place after a single query, from its probabilities.
 
-        The score is left to `rate`: between decisions nobody reads it. No count is held where this is asked for.
+        The score is left to `rate`, since it is not read between decisions. No counts are stored in this case.
         """
         note_average(slots.extra[EMA], seen.last_mass(), slots.log_mass, self.alpha)
 
     def rate(self, slots: Slots) -> Tensor:
-        """The score, which follows from the average."""
+        """The score derived from the average."""
         return corrected(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention of the newest query alone, averaged over all heads of the layer (TOVA)."""
+"""Attention of the newest query only, averaged over all heads of the layer (TOVA)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ class LastQuery:
         return self.heads == "shared"
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32: what was seen before plays no part."""
+        """`score` (B, H, S) float32, independent of earlier queries."""
         mass = seen.last_mass()
         return {"score": mass.mean(1, keepdim=True).expand_as(mass).contiguous() if self._shared else mass}

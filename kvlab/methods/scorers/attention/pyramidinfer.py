@@ -1,4 +1,4 @@
-"""PyramidInfer: attention of the recent queries, the newest weighing most, averaged over all heads."""
+"""PyramidInfer: attention of recent queries with rising weights, averaged over all heads."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ROWS = "recent_rows"
 
 @dataclass(frozen=True)
 class RecentRows:
-    """Score_j = mean over the last R = 1 + int(recent * T) queries of weight_r A[r, j]; weights rise from 1 linearly.
+    """Score_j = mean over the last R = 1 + int(recent * T) queries of weight_r A[r, j]; weights rise linearly from 1.
 
-    T is the length of the text, also where a layer is given only a part of it (prefill saving).
-    The last query's weight is `distance_weight`. `heads="shared"` averages over all heads, so that every head keeps
-    the same tokens (the paper); `each` averages over the query heads of a KV head only. The published code keeps an
-    R x S attention map to slide this mean along while decoding. Here (`decode`) it is a running mean instead, which
-    needs one number a slot: a new query has weight 1/n, with n the queries that could look at the slot, at most R.
+    T is the length of the text, even if a layer receives only part of it (prefill saving). The last query's weight is
+    `distance_weight`. `heads="shared"` averages over all heads, so that every head keeps the same tokens (the paper);
+    `each` averages over the query heads of a KV head. The published code keeps an R x S attention map to slide this
+    mean while decoding; here (`decode`) it is a running mean with one number per slot: a new query has weight 1/n, with
+    n the queries that could see the slot, at most R.
     """
 
     recent: float = 0.2
@@ -40,26 +40,23 @@ class RecentRows:
     @property
     def capabilities(self) -> Capabilities:
         """Heads that keep the same tokens are scored together."""
-        return Capabilities(
-            prompt_rows=self.prompt_rows,
-            across_heads=self.decode and self.heads == "shared",
-        )
+        return Capabilities(prompt_rows=self.prompt_rows, across_heads=self.decode and self.heads == "shared")
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Own slot state: queries in the running mean."""
+        """Slot state: queries in the running mean."""
         return {ROWS: 0} if self.decode else {}
 
     def prompt_rows(self, tokens: int) -> int:
-        """The share of the prompt's queries that vote."""
+        """Number of the prompt's queries that vote."""
         return 1 + int(tokens * self.recent)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32, and how many queries are in each slot's mean."""
+        """`score` (B, H, S) float32, and the number of queries in each slot's mean."""
         if not first and not self.decode:
             return {}
         if first:
-            # The text's, whatever part of it reached this layer: the newest token always does.
+            # Length of the text, even if only a part reached this layer: the newest token always does.
             text = slots.position[:, 0].masked_fill(~slots.valid[:, 0], -1).amax(-1) + 1
             rows = (1 + (text.double() * self.recent).long()).minimum(slots.valid[:, 0].sum(-1))  # (B,)
             score = self._over_heads(self._prompt_mass(slots, seen, rows))
@@ -72,7 +69,7 @@ class RecentRows:
         return {"score": score, ROWS: count}
 
     def _prompt_mass(self, slots: Slots, seen: Seen, rows: Tensor) -> Tensor:
-        """(B, H, S): the weighted mean over each prompt's own last rows; slot j is query j's."""
+        """Weighted mean (B, H, S) over each prompt's own last rows; slot j belongs to query j."""
         most = int(rows.max())
         real = slots.valid[:, 0].long()
         age = (real.flip(-1).cumsum(-1).flip(-1) - real)[:, -most:]  # (B, most): real queries after each

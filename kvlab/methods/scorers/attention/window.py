@@ -20,11 +20,11 @@ Edges = Literal["tokens", "zeros"]
 class WindowAttention:
     """Score_j = pooled sum over the last `window` queries of A[query, j], mean over the group, set at prefill.
 
-    Later scores stay, or with `every_step` each query's attention is added to scores that decay by 1 - 1/window, so
-    that they remain sums over about `window` queries.
+    Scores then stay fixed or, with `every_step`, add each query's attention and decay by 1 - 1/window, so that they
+    remain sums over about `window` queries.
 
-    At the ends of the text average pooling counts real tokens only (`edges="tokens"`). Counting the zeros beyond them
-    too, as the authors' code does (`zeros`), damps the first tokens, where the sink sits, by up to 2/5.
+    At the ends of the text average pooling counts real tokens only (`edges="tokens"`). Counting zeros beyond them, as
+    the authors' code does (`zeros`), reduces the first tokens, including the sink, by up to 2/5.
     """
 
     window: int = 32
@@ -37,11 +37,11 @@ class WindowAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The window's queries, of the prompt and at decisions while decoding."""
+        """Uses the window's queries, of the prompt and at decisions while decoding."""
         return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
 
     def prompt_rows(self, tokens: int) -> int:
-        """The window's."""
+        """Size of the window."""
         return self.window
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
@@ -55,7 +55,7 @@ class WindowAttention:
         return {"score": self._pool(seen.column_mass(self.window) * judged, judged)}
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 by the window of the newest queries; neighbours are those in the text."""
+        """`score` (B, H, S) float32 from the window of newest queries; neighbours are those in the text."""
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True)
         judged = slots.valid & (slots.position <= newest.int() - self.window)
         mass = seen.recalled_mass(slots.position, self.window).mean(2).sum(2) * judged

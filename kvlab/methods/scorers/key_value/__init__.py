@@ -1,1 +1,1 @@
-"""Scores from keys, values and places."""
+"""Scores from keys, values and positions."""

@@ -1,4 +1,4 @@
-"""Scores that look at keys alone: no queries, no attention weights (KeyDiff, key norm)."""
+"""Scores from keys only, without queries or attention (KeyDiff, key norm)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.nn.functional import cosine_similarity, normalize
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
 
-ONE_LENGTH = 2**-7  # lengths within this share of each other are equal: bfloat16 moves each by up to half of it
-STEPS = 1200  # to which a factor of two in length is rounded; sqrt(head_dim), as normed keys have it, is on no edge
+ONE_LENGTH = 2**-7  # lengths within this share are ties: bfloat16 changes each by up to half of it
+STEPS = 1200  # rounding steps per factor of two in length; sqrt(head_dim), the length of normalized keys, is on no edge
 
 
 @dataclass(frozen=True)
 class UnusualKeys:
-    """Score = -cos(k, mean of the head's unit keys): keys that point elsewhere than most stay (KeyDiff)."""
+    """Score = -cos(k, mean of the head's unit keys): unusual keys are kept (KeyDiff)."""
 
     every_step: bool = False
     needs_hidden_states: bool = False
@@ -26,11 +26,11 @@ class UnusualKeys:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Copies of the keys in float32 while a prompt is scored were counted with the allocator."""
+        """The float32 copies of keys during prompt scoring were measured with the allocator."""
         return Capabilities(key_copies=4.2)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32, against the mean of the slots held now."""
+        """`score` (B, H, S) float32, relative to the mean of the current slots."""
         units = normalize(slots.keys.float(), dim=-1) * slots.valid[..., None]
         mean = units.sum(2, keepdim=True) / slots.live()[..., None, None].clamp_min(1)
         return {"score": -cosine_similarity(units, mean, dim=-1)}
@@ -38,11 +38,11 @@ class UnusualKeys:
 
 @dataclass(frozen=True)
 class ShortKeys:
-    """Score = -|k|: short keys stay (key norm, arXiv 2406.11430). A rotation leaves lengths as they are.
+    """Score = -|k|: short keys are kept (key norm, arXiv 2406.11430). Rotation preserves lengths.
 
-    Rounding must not choose: a word that comes again has keys of one length in the first layer, and in a head whose
-    model norms its keys without a weight all have. So lengths are rounded to .06 %, those of a head that differ by no
-    more than numbers of 16 bits may are equal, and of equal ones the newer counts as the shorter.
+    Rounding must not decide: repeated words have keys of equal length in the first layer, and so have all keys of a
+    head whose model normalizes keys without weights. So lengths are rounded to .06 %, differences within a head that
+    16-bit numbers may cause are ties, and the newer of equal ones counts as shorter.
     """
 
     every_step: bool = False
@@ -51,11 +51,11 @@ class ShortKeys:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Narrower keys are copied to float32 while a prompt is scored."""
+        """16-bit keys are copied to float32 during prompt scoring."""
         return Capabilities(key_copies=1.0)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32; the lengths compared are those of the slots held now."""
+        """`score` (B, H, S) float32, comparing lengths of the current slots."""
         length = torch.linalg.vector_norm(slots.keys, dim=-1, dtype=torch.float32)
         longest = length.masked_fill(~slots.valid, -torch.inf).amax(-1, keepdim=True)
         shortest = length.masked_fill(~slots.valid, torch.inf).amin(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""How much keys and values vary against the range of the tokens right after them (LagKV)."""
+"""Variation of keys and values relative to the range of the following tokens (LagKV)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots
 
-TAIL = 2.0  # above every rank: what has no partition after it goes last, the oldest of it first
+TAIL = 2.0  # above every rank: slots without a following partition are evicted last, oldest first
 
 
 @dataclass(frozen=True)
 class Lag:
-    """The prompt behind its `sinks` is cut into partitions of `lag` tokens, and each is seen against the next one.
+    """Split the prompt after its `sinks` into partitions of `lag` tokens, and compare each with the next one.
 
-    A token's key is scaled channel by channel to the range of the next partition, its standard deviation over channels
-    is taken, and a softmax over its partition; the same for its value. Score = its rank by the mean of both, over
-    `lag`: so each partition gives up as many. The last full partition and what follows it have no range: they stay.
+    A token's key is scaled per channel to the range of the next partition; its standard deviation over channels is
+    taken, and a softmax over its partition; likewise for its value. Score = rank by the mean of both, over `lag`, so
+    each partition gives up equally many. The last full partition and what follows have no range and are kept.
     """
 
     sinks: int = 4
@@ -31,7 +31,7 @@ class Lag:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Copies of the keys in float32 while a prompt is scored were counted with the allocator."""
+        """The float32 copies of keys during prompt scoring were measured with the allocator."""
         return Capabilities(recall=self.recall, key_copies=3.0)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
@@ -39,7 +39,7 @@ class Lag:
         return self.recall(slots, seen) if first else {}
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """The same of the slots held, in the order of the text; no query plays a part."""
+        """The same for the current slots, in text order; needs no query."""
         order = slots.in_text()
         tokens = slots.live()  # (B, H): padding is at the end of the order
         score = TAIL + slots.position.float() / slots.position.shape[-1]
@@ -55,10 +55,12 @@ class Lag:
         return {"score": score.scatter(2, chosen[..., : -self.lag], rank.flatten(-2))}
 
     def _spread(self, states: Tensor, chosen: Tensor, parts: int) -> Tensor:
-        """(B, H, parts - 1, lag): softmax over a partition of the deviation over channels, each in the next's range."""
+        """Softmax (B, H, parts - 1, lag) over a partition of the deviation over channels, scaled to the next one's
+        range.
+        """
         index = chosen[..., None].expand(*chosen.shape, states.shape[-1])
         cut = states.gather(2, index).float().unflatten(2, (parts, self.lag))
         low, high = cut[:, :, 1:].amin(-2, keepdim=True), cut[:, :, 1:].amax(-2, keepdim=True)
-        # A channel that does not vary in the next partition would be divided by nothing.
+        # Channels that are constant in the next partition would be divided by 0.
         scaled = (cut[:, :, :-1] - low) / (high - low).clamp_min(1e-6)
         return scaled.std(-1).softmax(-1)

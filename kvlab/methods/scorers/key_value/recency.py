@@ -1,4 +1,4 @@
-"""Scores that need no attention."""
+"""Scores without attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlab.methods.core.view import Seen, Slots
 
 @dataclass(frozen=True)
 class _Blind:
-    """Needs nothing to be read and keeps nothing."""
+    """Reads nothing and keeps no state."""
 
     every_step: bool = False
     needs_hidden_states: bool = False
@@ -33,17 +33,17 @@ class Recency(_Blind):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The score follows from the position."""
+        """The score is derived from the position."""
         return Capabilities(note=self.note, rate=self.rate)
 
     def rate(self, slots: Slots) -> Tensor:
-        """The score, which follows from the position."""
+        """The position."""
         return slots.position.float()
 
 
 @dataclass(frozen=True)
 class Unscored(_Blind):
-    """No score at all (full cache)."""
+    """No score (full cache)."""
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """Nothing changes."""
@@ -51,9 +51,9 @@ class Unscored(_Blind):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The score is 0 for all."""
+        """All scores are 0."""
         return Capabilities(note=self.note, rate=self.rate)
 
     def rate(self, slots: Slots) -> Tensor:
-        """0 for all."""
+        """Zeros."""
         return slots.score

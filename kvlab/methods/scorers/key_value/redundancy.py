@@ -1,4 +1,4 @@
-"""R-KV: what the newest queries look at, and what no other key says already."""
+"""R-KV: attention of the newest queries minus redundancy of keys."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ROW_BLOCK = 256
 
 @dataclass(frozen=True)
 class Redundancy:
-    """Score = `balance` * I - (1 - `balance`) * R over the slots that are older than the last `window` tokens.
+    """Score = `balance` * I - (1 - `balance`) * R over slots older than the last `window` tokens.
 
     I: the group's highest logit of each of the last `window` queries, softmax over the older slots, mean over queries,
     maximum over `kernel` neighbours in the text. R: softmax over all slots of a key's mean cosine with the others,
-    where each key excuses the last `excused` of those more than `threshold` like it.
+    where each key ignores the last `excused` of those more similar than `threshold`.
     """
 
     window: int = 8
@@ -35,23 +35,23 @@ class Redundancy:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The window's queries, of the prompt and at decisions while decoding."""
+        """Uses the window's queries, of the prompt and at decisions while decoding."""
         return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
 
     def prompt_rows(self, tokens: int) -> int:
-        """The window's."""
+        """Size of the window."""
         return self.window
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 on the first prefill; decisions while decoding ask for `recall`."""
+        """`score` (B, H, S) float32 on the first prefill; decisions while decoding use `recall`."""
         return self._scored(slots, seen.last_logits(self.window)) if first else {}
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 of the slots held, by the newest queries."""
+        """`score` (B, H, S) float32 of the current slots, from the newest queries."""
         return self._scored(slots, seen.recalled_logits(slots.position, self.window))
 
     def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
-        """From `logits` (B, H, G, r, S), -inf where a query cannot look."""
+        """Scores from `logits` (B, H, G, r, S), -inf at hidden slots."""
         order = slots.in_text()
         valid = slots.valid.gather(2, order)
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True).int()
@@ -59,14 +59,14 @@ class Redundancy:
         best = logits.amax(2)  # (B, H, r, S)
         best = best.gather(3, order[:, :, None].expand(-1, -1, best.shape[2], -1))
         share = torch.softmax(best.masked_fill(~older[:, :, None], -torch.inf), -1)
-        real = ~share[..., :1].isnan()  # a row before the text looks at nothing
+        real = ~share[..., :1].isnan()  # rows before the text see nothing
         importance = share.nan_to_num(0.0).sum(2) / real.sum(2).clamp_min(1)
         importance = max_pool1d(importance, self.kernel, 1, self.kernel // 2)
         score = self.balance * importance - (1 - self.balance) * self.redundancy(slots, order, valid)
         return {"score": torch.zeros_like(score).scatter(2, order, score)}
 
     def redundancy(self, slots: Slots, order: Tensor, valid: Tensor) -> Tensor:
-        """(B, H, S) R in the order of the text; `order` and `valid` (B, H, S). Keys meet the others in blocks."""
+        """R (B, H, S) in text order; `order` and `valid` (B, H, S). Computed in blocks of keys."""
         index = order[..., None].expand(*order.shape, slots.keys.shape[-1])
         units = normalize(slots.keys.gather(2, index).float(), dim=-1) * valid[..., None]
         width = order.shape[-1]
@@ -79,7 +79,7 @@ class Redundancy:
         return torch.softmax(mean.masked_fill(~valid, -torch.inf), -1)
 
     def _excused(self, cosine: Tensor) -> Tensor:
-        """(B, H, r, S) bool: of each row the last `excused` that are more than `threshold` like it."""
+        """In each row (B, H, r, S), the last `excused` keys more similar than `threshold`."""
         alike = cosine > self.threshold
-        after = alike.flip(-1).cumsum(-1).flip(-1)  # alike ones here and later
+        after = alike.flip(-1).cumsum(-1).flip(-1)  # similar keys here and later
         return alike & (after <= self.excused)

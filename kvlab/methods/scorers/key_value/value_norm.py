@@ -1,17 +1,17 @@
-"""How long a value is once the output projection of its query head has acted."""
+"""Norm of a value after the output projection of its query head."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-MOST_NUMBERS = 2**24  # of projected values that lie in memory at once
+MOST_NUMBERS = 2**24  # projected elements in memory at once
 
 
 def output_norms(values: Tensor, weight: Tensor, order: int) -> Tensor:
-    """(B, H, G, S) float32: the norm ||W_o v|| of `order` 1 or 2 for every query head of each slot's group.
+    """Norm ||W_o v|| of `order` 1 or 2 per query head of each slot's group, (B, H, G, S) float32.
 
-    `values` (B, H, S, d); `weight` (B or 1, H * G, d, hidden) is the projection (`Seen.output_weight`).
+    `values` (B, H, S, d); `weight` (B or 1, H * G, d, hidden): the projection (`Seen.output_weight`).
     """
     weight = weight.float().unflatten(1, (values.shape[1], -1))  # (B or 1, H, G, d, hidden)
     if order == 2:

@@ -1,1 +1,1 @@
-"""Scores from attention that queries to come would pay."""
+"""Scores from attention that future queries would pay."""

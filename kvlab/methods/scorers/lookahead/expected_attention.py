@@ -1,4 +1,4 @@
-"""Attention that queries to come are expected to give, if queries are Gaussian (ExpectedAttention)."""
+"""Expected attention of future queries, modelled as Gaussian (ExpectedAttention)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RECALLED = 128
 
 @dataclass(frozen=True)
 class ExpectedAttention:
-    """Score_j = softmax_j(s mu.k_j + s^2 k_j' C k_j / 2), mean over the group, times what the value weighs.
+    """Score_j = softmax_j(s mu.k_j + s^2 k_j' C k_j / 2), mean over the group, times a weight of the value.
 
-    mu and C are mean and covariance (divided by n) of each query head's queries before rotation, the first `sinks`
-    tokens left out, both turned by the mean rotation of the `n_future` positions after the text; s is the model's
-    scaling. E exp(s q.k) of a Gaussian q is exp of that logit. `weight`: (score + `epsilon`) times the length of the
-    value, or of what the output projection makes of it, each query head by itself. The first `sinks` tokens get a score
-    above all others. Caps on logits play no part. While decoding the last 128 queries are the sample.
+    mu and C are mean and covariance (divided by n) of each query head's queries before rotation, without the first
+    `sinks` tokens, both rotated by the mean rotation of the `n_future` positions after the text; s is the model's
+    scaling. For Gaussian q, E exp(s q.k) is exp of that logit. `weight`: (score + `epsilon`) times the length of the
+    value, or of its output projection per query head. The first `sinks` tokens score above all others. Soft-capping is
+    ignored. While decoding the last 128 queries are the sample.
     """
 
     n_future: int = 512
@@ -41,7 +41,7 @@ class ExpectedAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it needs and can do."""
+        """Uses recalled queries while decoding."""
         return Capabilities(recalls=self.recalls, recall=self.recall)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
@@ -51,7 +51,8 @@ class ExpectedAttention:
         states = seen.hidden_states
         assert states is not None, "a scorer that needs hidden states is given them inside a model"
         tokens = slots.valid[:, 0].sum(-1)
-        rows = slots.valid[:, 0] & (slots.position[:, 0] >= self.sinks)  # heads are alike before the first decision
+        # heads have equal slots before the first decision
+        rows = slots.valid[:, 0] & (slots.position[:, 0] >= self.sinks)
 
         def blocks() -> Iterator[tuple[Tensor, Tensor]]:
             for block, real in zip(states.split(ROW_BLOCK, 1), rows.split(ROW_BLOCK, 1), strict=True):
@@ -61,7 +62,7 @@ class ExpectedAttention:
         return {"score": self._score(slots, seen, *moments(blocks), tokens)}
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 of the slots held, by the moments of the newest queries."""
+        """`score` (B, H, S) float32 of the current slots, from the moments of the newest queries."""
         query, asked = seen.recalled_queries(self.recalls)
         if seen.rotary is not None:
             query = seen.rotary.turn(query, -asked[:, None].expand(query.shape[:3]))
@@ -80,7 +81,7 @@ class ExpectedAttention:
         return torch.where(slots.valid & (slots.position < self.sinks), score.amax(-1, keepdim=True) + 1, score)
 
     def _logits(self, keys: Tensor, scaling: float, mean: Tensor, covariance: Tensor) -> Tensor:
-        """(B, H, G, S) float32: log of the expected exp(logit), keys in blocks."""
+        """Log of the expected exp(logit), (B, H, G, S) float32, in blocks of keys."""
         mean, covariance = (part.unflatten(1, (keys.shape[1], -1)) for part in (mean, covariance))
         found = []
         for block in keys.split(ROW_BLOCK, 2):
@@ -92,16 +93,16 @@ class ExpectedAttention:
         return torch.cat(found, -1)
 
     def _weights(self, slots: Slots, seen: Seen) -> Tensor:
-        """(B, H, G or 1, S)."""
+        """Weights (B, H, G or 1, S)."""
         if self.weight == "output":
             return output_norms(slots.values, seen.output_weight(), 2)
         return slots.values.float().norm(dim=-1)[:, :, None] if self.weight == "value" else slots.score.new_ones(1)
 
 
 def moments(blocks: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
-    """(mean (B, Hq, 1, d), covariance (B, Hq, d, d)) of queries, which `blocks()` gives block by block, with a mask.
+    """(mean (B, Hq, 1, d), covariance (B, Hq, d, d)) of queries that `blocks()` yields with masks.
 
-    Queries are (B, Hq, n, d), the mask (B, 1, n, 1). The covariance divides by n; what is masked never counts.
+    Queries are (B, Hq, n, d), masks (B, 1, n, 1). The covariance divides by n; masked queries are ignored.
     """
     count: Tensor | float = 0.0
     total: Tensor | float = 0.0

@@ -1,4 +1,4 @@
-"""GVote: sampled future queries each choose the slots they would need."""
+"""GVote: sampled future queries vote for the slots they need."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TINY = 1e-30
 
 @dataclass(frozen=True)
 class Ballots:
-    """Score_j = ballots_j = how many of the sampled queries have slot j in their top k (GVote, Algorithm 1).
+    """Score_j = ballots_j = number of sampled queries with slot j in their top k (GVote, Algorithm 1).
 
-    k is the step budget: the size of the smallest set of slots that holds `p_nuc` of the last query's attention, per
-    query head, at least `minimum`, averaged over the last `step_queries` queries and rounded. Unless `count_sinks`,
-    the first `sinks` tokens take part in neither the nucleus nor the top k: one sink can hold 95 % of the mass and
-    would leave k = 1. `union`: a sample chooses what any query head of the group chooses; `mean`: attention is
-    averaged over the group first, for k and for each sample. The samples' Gaussian always leaves the sinks out. A
-    prompt of at most `sinks` + 2 tokens is too short for it: every sample chooses everything.
+    k is the step budget: the smallest number of slots that hold `p_nuc` of the last query's attention, per query head,
+    at least `minimum`, averaged over the last `step_queries` queries and rounded. Unless `count_sinks`, the first
+    `sinks` tokens take part neither in the nucleus nor in the top k: one sink can hold 95 % of the mass and would leave
+    k = 1. `union`: a sample chooses what any query head of the group chooses; `mean`: attention is averaged over the
+    group first, for k and for each sample. The samples' Gaussian always excludes the sinks. For a prompt of at most
+    `sinks` + 2 tokens, every sample chooses everything.
     """
 
     future: FutureQueries = field(default_factory=FutureQueries)
@@ -49,7 +49,8 @@ class Ballots:
         """`score` and `ballots` (B, H, S) float32 on the first prefill; later tokens have none."""
         if not first:
             return {}
-        valid, position = slots.valid[:, 0], slots.position[:, 0].int()  # heads are alike before the first decision
+        # heads have equal slots before the first decision
+        valid, position = slots.valid[:, 0], slots.position[:, 0].int()
         inner = valid & (position >= self.sinks)  # (B, S)
         tokens = valid.sum(-1)
         eligible = valid if self.count_sinks else inner
@@ -60,15 +61,15 @@ class Ballots:
         return {"score": ballots, BALLOTS: ballots}
 
     def step_budget(self, seen: Seen, valid: Tensor, eligible: Tensor) -> Tensor:
-        """(B, H, G) int64 k of each query head (G is 1 for `mean`), never above the eligible slots (B, S)."""
+        """k (B, H, G) int64 of each query head (G is 1 for `mean`), at most the number of eligible slots (B, S)."""
         mass = self._attention(seen.last_logits(self.step_queries), eligible)  # (B, H, G, r, S)
         sizes = nucleus_size(mass, self.p_nuc).float()
-        real = valid[:, None, None, -mass.shape[3] :].float()  # the last slots are the last queries' own
+        real = valid[:, None, None, -mass.shape[3] :].float()  # the last slots belong to the last queries
         average = (sizes * real).sum(-1) / real.sum(-1).clamp_min(1)
         return average.round().long().clamp_min(self.minimum).minimum(eligible.sum(-1)[:, None, None])
 
     def choices(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Iterator[Tensor]:
-        """(B, H, S) bool of each sample in turn: the slots it chooses. One at a time, so that memory does not grow."""
+        """Chosen slots (B, H, S) of each sample in turn, one at a time to limit memory."""
         largest = int(count.max())
         for sample in range(query.shape[2]):
             logits = seen.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
@@ -76,14 +77,14 @@ class Ballots:
             yield chosen(_only(wish, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
 
     def _count(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
-        """(B, H, S) ballots."""
+        """Number of votes (B, H, S)."""
         ballots = torch.zeros(*count.shape[:2], eligible.shape[-1], device=query.device)
         for choice in self.choices(seen, query, eligible, count):
             ballots += choice
         return ballots
 
     def _attention(self, logits: Tensor, eligible: Tensor) -> Tensor:
-        """(B, H, G, r, S): shares of the attention to eligible slots; G is 1 for `mean`, the group's mean."""
+        """Shares (B, H, G, r, S) of the attention to eligible slots; for `mean` the group's mean, with G 1."""
         if self.group == "union":
             return torch.softmax(_only(logits, eligible, -torch.inf), -1).nan_to_num(0.0)
         mass = _only(torch.softmax(logits, -1).nan_to_num(0.0).mean(2, keepdim=True), eligible, 0.0)
@@ -95,14 +96,16 @@ def _only(values: Tensor, eligible: Tensor, elsewhere: float) -> Tensor:
 
 
 def nucleus_size(mass: Tensor, share: float) -> Tensor:
-    """(...): how many of the largest of `mass` (..., S) hold `share` together, the one that crosses it included."""
+    """Smallest number (...) of entries of `mass` (..., S) that together hold `share`, including the one that crosses
+    it.
+    """
     largest = mass.sort(-1, descending=True).values
     before = largest.cumsum(-1) - largest
     return ((before < share) & (largest > 0)).sum(-1)
 
 
 def chosen(wish: Tensor, count: Tensor, largest: int) -> Tensor:
-    """(..., S) bool: the `count` (...) highest of `wish` (..., S); `largest` is a host-side bound on the counts."""
+    """Mask (..., S) of the `count` (...) highest of `wish` (..., S); `largest`: host-side bound on the counts."""
     index = wish.topk(largest, dim=-1).indices
     meant = torch.arange(largest, device=wish.device) < count[..., None]
     return torch.zeros_like(wish, dtype=torch.bool).scatter(-1, index, meant)

@@ -1,4 +1,4 @@
-"""What a rehearsal would have said, predicted from hidden states alone (KVzap)."""
+"""KVzap: rehearsal scores predicted from hidden states."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ UNTRAINED = "untrained"
 
 @dataclass(frozen=True)
 class PredictedScore:
-    """Score_j = what a small network of the layer makes of token j's hidden state: the log of its rehearsal score.
+    """Score_j = a small network's prediction from token j's hidden state: the log of its rehearsal score.
 
-    `heads` names a file of `kvlab fit --method kvzap` (`mini`: the shipped one; `untrained`: random numbers), of which
-    `known` holds the network of each model layer. Later tokens keep score 0.
+    `heads` names a file of `kvlab fit --method kvzap` (`mini`: the shipped one; `untrained`: random weights); `known`
+    holds the networks by model layer. Later tokens keep score 0.
 
-    With `recalls` it is that score itself, not its log, so that 0 is less than any: decisions while decoding give a
-    slot at least the most attention it gets from the newest `recalls` queries.
+    With `recalls` the score itself is used instead of its log, so that 0 is the minimum: decisions while decoding raise
+    a slot's score to the most attention it gets from the newest `recalls` queries.
     """
 
     heads: str = "mini"
@@ -35,7 +35,7 @@ class PredictedScore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it needs and can do."""
+        """Uses recalled queries while decoding."""
         return Capabilities(recalls=self.recalls, recall=self.recall)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
@@ -50,5 +50,5 @@ class PredictedScore:
         return {"score": score.exp() if self.recalls else score}
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 with what the newest queries look at."""
+        """`score` (B, H, S) float32 including the newest queries."""
         return most_looked_at(slots, seen, self.recalls)

@@ -1,4 +1,4 @@
-"""What the text asks of itself: attention from a second reading of the context (KVzip)."""
+"""KVzip: attention from a second pass over the context."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Over = Literal["max", "rms", "mean"]
 
 @dataclass(frozen=True)
 class RehearsedAttention:
-    """Score_j = the most attention slot j gets from any query of the rehearsal, over the group too (KVzip, eq. 2).
+    """Score_j = most attention slot j gets from any query of the rehearsal, over the group too (KVzip, eq. 2).
 
     Attention is over the whole prompt and the rehearsal so far. `over` rms is the root of the sum of squares (mean over
-    the group; Attention Matching's, times a constant that all slots of a row share), mean the sum. With `window`, a
-    slot's score is at least its largest attention from the prompt's last `window` queries. Later tokens keep score 0,
-    unless decisions while decoding look at the newest `recalls` queries: these count as if they were rehearsed too.
+    the group; Attention Matching's, up to a constant per row), mean the sum. With `window`, a slot's score is at least
+    its largest attention from the prompt's last `window` queries. Later tokens keep score 0, unless decisions while
+    decoding use the newest `recalls` queries, which then count like the rehearsal's.
     """
 
     over: Over = "max"
@@ -36,7 +36,7 @@ class RehearsedAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Reads the prompt a second time."""
+        """Needs a second pass over the prompt."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
             recalls=self.recalls,
@@ -46,15 +46,15 @@ class RehearsedAttention:
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """The window's."""
+        """Size of the window."""
         return max(self.window, 1)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 of the window on the first prefill; 0 without one."""
+        """`score` (B, H, S) float32 from the window on the first prefill; 0 without one."""
         return {"score": seen.column_max(self.window)} if first and self.window else {}
 
     def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 after one more pass of the rehearsal."""
+        """`score` (B, H, S) float32 after another pass of the rehearsal."""
         count = slots.score.shape[-1]
         if self.over == "max":
             return {"score": torch.maximum(slots.score, seen.column_max(slots=count)[..., :count])}
@@ -66,7 +66,7 @@ class RehearsedAttention:
         return {"score": (slots.score.square() + squares).sqrt()}
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 with what the newest queries look at."""
+        """`score` (B, H, S) float32 including the newest queries."""
         if self.over == "max":
             return most_looked_at(slots, seen, self.recalls)
         mass = seen.recalled_mass(slots.position, self.recalls)  # (B, H, G, r, S)
@@ -76,6 +76,6 @@ class RehearsedAttention:
 
 
 def most_looked_at(slots: Slots, seen: Seen, rows: int) -> dict[str, Tensor]:
-    """`score` (B, H, S) float32: at least the most attention a slot gets from the newest `rows` queries."""
+    """`score` (B, H, S) float32 raised to the most attention a slot gets from the newest `rows` queries."""
     mass = seen.recalled_mass(slots.position, rows)  # (B, H, G, r, S)
     return {"score": torch.maximum(slots.score, mass.amax((2, 3)))}

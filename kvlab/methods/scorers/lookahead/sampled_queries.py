@@ -1,4 +1,4 @@
-"""Queries that the text to come might ask, drawn from a Gaussian of what the layer was given so far."""
+"""Sampled future queries, from a Gaussian of the layer's hidden states."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROW_BLOCK = 4096
 class FutureQueries:
     """GVote's samples (Algorithm 1, lines 4-7): states from N(mean, diag variance), projected, rotated ahead.
 
-    The statistics are per channel over the rows they are taken from. Queries for the `n_future` positions after the
-    prompt are rotated by the mean of those positions' cosines and sines (`average`, the paper: high frequencies fade,
-    to 0.69 of their length on average over 64 positions), or sample by sample at positions spread evenly over them
-    (`sampled`: every frequency keeps its length). All batch rows share one draw of noise from the layer's generator, so
-    that a row's samples depend neither on its place in the batch nor on padding.
+    Statistics are per channel over the given rows. Queries for the `n_future` positions after the prompt are rotated by
+    the mean cosines and sines of those positions (`average`, the paper: shortens high frequencies, to 0.69 on average
+    over 64 positions), or sample by sample at evenly spaced positions (`sampled`: keeps lengths). All batch rows share
+    one draw of noise from the layer's generator, so that samples depend neither on the place in the batch nor on
+    padding.
     """
 
     samples: int = 8
@@ -31,13 +31,13 @@ class FutureQueries:
     rope_mode: Literal["average", "sampled"] = "average"
 
     def draw(self, seen: Seen, rows: RowMask, start: Tensor) -> Tensor:
-        """(B, Hq, samples, d) rotated queries; statistics over `rows` (B, q), first future position `start` (B,)."""
+        """Rotated queries (B, Hq, samples, d); statistics over `rows` (B, q), first future position `start` (B,)."""
         states = seen.hidden_states
         assert states is not None, "a scorer that needs hidden states is given them inside a model"
         return self.draw_from(seen, *moments(states, rows), states.dtype, start)
 
     def draw_from(self, seen: Seen, mean: Tensor, deviation: Tensor, dtype: torch.dtype, start: Tensor) -> Tensor:
-        """The same for statistics (B, hidden) float32 that are known already; the model's states are of `dtype`."""
+        """The same for given statistics (B, hidden) float32; the model's states have `dtype`."""
         noise = torch.randn(self.samples, mean.shape[-1], generator=_source(seen, mean.device), device=mean.device)
         sampled = mean[:, None] + deviation[:, None] * noise
         query = seen.project_queries(sampled.to(dtype), start + self.n_future // 2).float()
@@ -56,7 +56,7 @@ class FutureQueries:
 def moments(states: Tensor, rows: RowMask) -> tuple[Tensor, Tensor]:
     """(mean, standard deviation), each (B, hidden) float32, of `states` (B, q, hidden) over `rows` (B, q) bool.
 
-    The variance divides by n - 1. States are taken in blocks; what is outside `rows` never counts, NaN included.
+    The variance divides by n - 1. Computed in blocks; states outside `rows` are ignored, NaN included.
     """
     count = rows.sum(-1, keepdim=True)
     mean = _sum(states, rows, torch.zeros((), device=states.device), 1) / count.clamp_min(1)
@@ -65,7 +65,7 @@ def moments(states: Tensor, rows: RowMask) -> tuple[Tensor, Tensor]:
 
 
 def average_turn(states: Tensor, rotary: Rotary, start: Tensor, count: int) -> Tensor:
-    """`states` (B, H, n, d) turned by the mean cosine and sine of positions start .. start + count - 1, float32."""
+    """Rotate `states` (B, H, n, d) by the mean cosine and sine of positions start .. start + count - 1, float32."""
     frequencies = rotary.inverse_frequencies.to(states.device)
     position = start[:, None] + torch.arange(count, device=states.device)  # (B, count)
     angle = position[..., None].float() * frequencies

@@ -1,1 +1,1 @@
-"""Scorers made of other scorers."""
+"""Scorers that wrap other scorers."""

@@ -1,4 +1,4 @@
-"""One scorer for the score, another for the state that a merge reads."""
+"""One scorer for the score, another for the state that a merge needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kvlab.methods.core.view import Seen, Slots
 
 @dataclass(frozen=True)
 class Beside:
-    """Scores as `main` does, and keeps the state of `aside` up to date as well.
+    """Score with `main`, and maintain the state of `aside`.
 
-    `kept_as` names the slot state in which the other scorer's score is kept; without it only its own state is.
+    `kept_as` names the slot state that holds the other scorer's score; without it only its own state is kept.
     """
 
     main: Scorer
@@ -34,10 +34,9 @@ class Beside:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The main scorer's; with the other's wherever both act in one pass.
+        """The main scorer's, combined with the other's if both act in the same pass.
 
-        The second pass and decisions while decoding are the main scorer's alone: what is kept beside it follows the
-        prompt.
+        Second pass and decisions while decoding are the main scorer's only; the side state follows the prompt.
         """
         main, aside = self._main, self._aside
         return Capabilities(
@@ -65,22 +64,22 @@ class Beside:
         return {**self.aside.state, **self.main.state, **own}
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """What either adds up."""
+        """Accumulate both."""
         main = self._main.accumulate(slots, seen) if self._main.accumulate is not None else {}
         if self._aside.accumulate is None:
             return dict(main)
         return self._named(dict(self._aside.accumulate(self._hidden(slots), seen))) | dict(main)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """The main scorer's update, with the other's state."""
+        """The main scorer's update and the other's state."""
         aside = self.aside.update(self._hidden(slots), seen, first)
         return self._named(aside) | self.main.update(slots, seen, first)
 
     def _hidden(self, slots: Slots) -> Slots:
-        """The slots as the other scorer sees them: with its own score."""
+        """The slots with the other scorer's score."""
         return slots if self.kept_as is None else replace(slots, score=slots.extra[self.kept_as])
 
     def _named(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The other scorer's state under its own names."""
+        """The other scorer's state, with its score renamed."""
         score = state.pop("score", None)
         return state if self.kept_as is None or score is None else state | {self.kept_as: score}

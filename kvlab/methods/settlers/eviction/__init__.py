@@ -1,1 +1,1 @@
-"""What must go is dropped."""
+"""Settlers that evict victims."""

@@ -1,4 +1,4 @@
-"""What must go is dropped."""
+"""Plain eviction."""
 
 from __future__ import annotations
 
@@ -13,26 +13,23 @@ from kvlab.methods.core.view import View
 
 @dataclass(frozen=True)
 class Evict:
-    """Plain eviction."""
+    """Evict all victims."""
 
     state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:
         """Leaves every head with its budget."""
-        return Capabilities(
-            fills_budget=True,
-            in_place=self.in_place,
-        )
+        return Capabilities(fills_budget=True, in_place=self.in_place)
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Beside a running sum of attention and a selector of the lowest scores."""
+        """Needs a score that is a running sum of attention and a selector of the lowest scores."""
         decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
         if decay is None or bounds is None:
             return None
         return InPlace(EVICT, lambda view: bounds(view, view.budget), decay=decay)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Everything over budget leaves."""
+        """Evict everything over budget."""
         victims = select.victims(view, view.excess(), view.most_excess)
         return Plan(keep=victims.keep(view.slots.valid), lost=victims.votes(view.slots.votes))

@@ -1,4 +1,4 @@
-"""PyramidInfer: generated tokens are thinned a lot at a time, so that the cache grows with the text, but slower."""
+"""PyramidInfer: thin generated tokens in lots, so that the cache grows slower than the text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from kvlab.methods.core.contract import Capabilities, Selector
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import View
 
-PROMPT = "prompt_tokens"  # state of a head: tokens of the prompt, which later decisions leave alone
+PROMPT = "prompt_tokens"  # per-head state: prompt tokens, which later decisions leave unchanged
 
 
 @dataclass(frozen=True)
 class ThinInLots:
-    """The prompt is evicted to its budget once. Generated tokens stay, and are thinned `lot` at a time.
+    """Evict the prompt to its budget once; keep generated tokens, thinned `lot` at a time.
 
-    When `lot` of them have left the recent region (the last 1 + int(recent * tokens seen)), the k best scored of these
-    stay for good: k = max(1, int(lot * keep * c_i)) with c_i = (1 - ratio) (cos(pi i / L) + 1) / 2 + ratio in layer i
-    of L. The n-th lot is the n-th `lot` generated tokens by position.
+    When `lot` of them have left the recent region (the last 1 + int(recent * tokens seen)), the k best scored are kept
+    for good: k = max(1, int(lot * keep * c_i)) with c_i = (1 - ratio) (cos(pi i / L) + 1) / 2 + ratio in layer i of L.
+    The n-th lot is the n-th `lot` generated tokens by position.
     """
 
     lot: int = 16
@@ -33,19 +33,16 @@ class ThinInLots:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Generated tokens stay on top of the budget until their lot is complete."""
-        return Capabilities(
-            thinned=self.thinned,
-            head_bytes=self.head_bytes,
-        )
+        """Generated tokens are kept in addition to the budget until their lot is complete."""
+        return Capabilities(thinned=self.thinned, head_bytes=self.head_bytes)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """The prompt's victims, or those of the lots that are complete."""
+        """Evict the prompt's victims, or those of complete lots."""
         if view.phase == "prefill":
             keep = select.victims(view, view.excess(), view.most_excess).keep(view.slots.valid)
             return Plan(keep, head_state={PROMPT: view.tokens_seen[:, None].expand_as(view.budget).contiguous()})
         prompt = view.head_state.get(PROMPT)
-        if prompt is None:  # nothing was over before: what this pass brought is what was generated
+        if prompt is None:  # no decision so far: the tokens of this pass are the generated ones
             prompt = (view.tokens_seen - view.seen.num_new)[:, None].expand_as(view.budget).contiguous()
         region = 1 + (view.tokens_seen.double() * self.recent).long()
         complete = ((view.tokens_seen - region)[:, None] - prompt).clamp_min(0) // self.lot  # (B, H)
@@ -56,11 +53,11 @@ class ThinInLots:
         return Plan(keep, head_state={PROMPT: prompt})
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
-        """Bytes of a prompt's length, kept for each head."""
+        """Bytes of the prompt length stored per head."""
         return 8
 
     def thinned(self, before: int, shortest: int, longest: int, layer: int, num_layers: int) -> int:
-        """Slots that every head has lost to lots for certain.
+        """Slots that every head has certainly evicted in lots.
 
         For texts of `shortest` to `longest` tokens whose prompts had at most `before`.
         """
@@ -68,12 +65,12 @@ class ThinInLots:
         return complete * (self.lot - self.kept(layer, num_layers))
 
     def kept(self, layer: int, num_layers: int) -> int:
-        """k."""
+        """Kept tokens k per lot."""
         cosine = (1 - self.ratio) * (math.cos(math.pi * layer / num_layers) + 1) / 2 + self.ratio
         return max(1, int(self.lot * self.keep * cosine))
 
     def _leaving(self, view: View, first: Tensor, due: Tensor) -> Tensor:
-        """(B, H, S): of the lot that begins at `first` (B, H) all but the best, where it is `due`."""
+        """Victims (B, H, S) of the lot that begins at `first` (B, H): all but the best, if `due`."""
         slots = view.slots
         inside = slots.valid & (slots.position >= first[..., None]) & (slots.position < (first + self.lot)[..., None])
         excess = (inside.sum(-1) - self.kept(view.layer_idx, view.num_layers)).clamp_min(0) * due

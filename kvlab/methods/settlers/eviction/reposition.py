@@ -1,4 +1,4 @@
-"""What must go is dropped, and what stays is turned to its place inside the cache (StreamingLLM's own positions)."""
+"""Evict, and rotate kept keys to their positions inside the cache (as StreamingLLM does)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.contract import Capabilities, Selector, capabilities_of
 from kvlab.methods.core.plan import NewKeys, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 
 SINK_KEYS = "sink_keys"
 SINK_POSITION = "sink_position"
@@ -21,29 +21,26 @@ SINK_TURN = "sink_turn"
 
 @dataclass(frozen=True)
 class EvictAndReposition:
-    """Plain eviction for sinks and a window, positions counted inside the cache.
+    """Plain eviction for sinks and a window, with positions counted inside the cache.
 
-    Rotary attention sees distances only. The window has no gaps, so the distances within it are the same in the text
-    and in the cache; only the sinks (and tokens that were told to stay) stand too far away, by the tokens that are
-    missing. After each decision their keys are turned forward by that many positions. They are turned afresh from keys
-    kept beside the slots (`sink_keys`, at their original positions): turning step by step would let half precision
-    drift.
+    Rotary attention depends on distances only. Distances within the gapless window are the same in text and cache; only
+    the sinks (and explicitly kept tokens) are too far away, by the number of missing tokens. After each decision their
+    keys are rotated forward by that many positions, each time from keys kept in the head state (`sink_keys`, at their
+    original positions), because stepwise rotation would accumulate rounding errors in half precision.
     """
 
     state: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def capabilities(self) -> Capabilities:
-        """Keeps the first slots' keys as they came."""
-        return Capabilities(
-            head_bytes=self.head_bytes,
-        )
+        """Stores the first slots' original keys."""
+        return Capabilities(head_bytes=self.head_bytes)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Everything over budget leaves; raises UserError for a model without rotary positions."""
+        """Evict everything over budget; raises UserError for a model without rotary positions."""
         slots, rotary, leading = view.slots, view.seen.rotary, _leading(select)
         if rotary is None:
-            raise UserError("This model has no rotary positions to count inside the cache; use positions 'original'.")
+            raise UserError("This model has no rotary positions to count inside the cache: use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
         if leading == 0:
             return Plan(keep=keep)
@@ -58,11 +55,11 @@ class EvictAndReposition:
         )
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
-        """Bytes of the first slots' keys as they came, and two numbers of each."""
+        """Bytes of the first slots' original keys and two numbers each."""
         return _leading(select) * (keys[0, 0, 0].nbytes + 8)
 
     def _missing(self, view: View, keep: Tensor, first: Tensor) -> Tensor:
-        """(B, H, E): how many tokens are missing between each of the first slots and the next token."""
+        """Number of missing tokens (B, H, E) between each of the first slots and the next token."""
         rank = torch.arange(first.shape[-1], device=first.device)
         behind = keep.sum(-1, keepdim=True) - rank
         missing = view.tokens_seen[:, None, None] - at(view.slots.position, first) - behind
@@ -70,12 +67,12 @@ class EvictAndReposition:
 
 
 def _leading(select: Selector) -> int:
-    """How many slots may stand before the window: sinks, and tokens that were told to stay."""
+    """Number of slots that may precede the window: sinks and explicitly kept tokens."""
     return int(capabilities_of(select).sinks or 0)
 
 
 def _unturned(view: View, position: Tensor, keys: Tensor) -> Tensor:
-    """(B, H, E, d) keys of the slots at `position` (B, H, E) as the model rotated them; `keys` are as stored now."""
+    """Original keys (B, H, E, d) of the slots at `position` (B, H, E); `keys` are the stored ones."""
     state = view.head_state
     if SINK_KEYS not in state:
         return keys

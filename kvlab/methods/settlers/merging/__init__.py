@@ -1,1 +1,1 @@
-"""What must go is merged into its like: neighbours, or the most similar slot that stays."""
+"""Settlers that merge victims into neighbours or the most similar kept slot."""

@@ -1,9 +1,9 @@
-"""Runs of consecutive similar keys, found for all heads at once (KVMerger, Algorithm 1).
+"""Runs of consecutive similar keys, for all heads at once (KVMerger, Algorithm 1).
 
-Everything here works on slots sorted by position. The greedy scan goes from the last slot to the first: a set starts at
-an anchor and takes in the slots before it as long as each is similar to the anchor; the slot that is not becomes the
-next anchor. How far each slot's set would reach, were it an anchor, needs only the similarities in a band; which slots
-are anchors is then a chain of jumps, followed for all heads by doubling.
+Slots are sorted by position. The greedy scan goes from the last slot to the first: a set starts at an anchor and
+includes preceding slots as long as each is similar to the anchor; the first that is not becomes the next anchor. How
+far a set would reach from each slot depends only on similarities in a band; the anchors then form a chain of jumps,
+followed for all heads by pointer doubling.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ THETAS = tuple(1 - 0.025 * step for step in range(1, 81))
 
 @dataclass(frozen=True)
 class Sets:
-    """Sets of slots (B, H, S): for each slot its set's anchor, and which slots are anchors."""
+    """Sets of slots (B, H, S): each slot's anchor, and which slots are anchors."""
 
     anchor: Tensor  # int64; a slot that may not merge is its own anchor
-    is_anchor: Tensor  # bool, among the slots that may merge
+    is_anchor: Tensor  # bool, among slots that may merge
     theta: Tensor  # (B, H) float32: the threshold used
 
 
 def nearness(keys: Tensor, position: Tensor, may_merge: Tensor, longest: int) -> Tensor:
-    """(B, H, S, longest - 1): the lowest cosine between slot j and each of the o slots before it, for o = 1, 2, ...
+    """Lowest cosine (B, H, S, longest - 1) between slot j and each of the o slots before it, for o = 1, 2, ...
 
-    -inf once a slot in between may not merge or a position is missing: a gap ends a set. Blocks of `longest` slots meet
-    only their own block and the one before, so memory is O(S * longest).
+    -inf after a slot that may not merge or a missing position: a gap ends a set. Blocks of `longest` slots are compared
+    with their own and the previous block, so memory is O(S * longest).
     """
     width = keys.shape[2]
     blocks = -(-width // longest)
@@ -42,19 +42,20 @@ def nearness(keys: Tensor, position: Tensor, may_merge: Tensor, longest: int) ->
     row = torch.arange(longest, device=keys.device)[:, None]
     offset = torch.arange(1, longest, device=keys.device)
     band = cosine.gather(4, (longest + row - offset).expand(*cosine.shape[:4], -1)).flatten(2, 3)[:, :, :width]
-    other = (torch.arange(width, device=keys.device)[:, None] - offset).clamp_min(0)  # clamped: position cannot fit
+    # clamped indices fail the position check
+    other = (torch.arange(width, device=keys.device)[:, None] - offset).clamp_min(0)
     joined = (position[..., None] - position[:, :, other] == offset) & may_merge[..., None] & may_merge[:, :, other]
     return band.masked_fill(~joined, -torch.inf).cummin(-1).values
 
 
 def anchors(length: Tensor) -> Tensor:
-    """(B, H, S) bool: slots reached from the last one by jumping `length` slots back, again and again.
+    """Slots (B, H, S) reached from the last one by repeatedly jumping `length` slots back.
 
     Pointer doubling: each round follows twice as many jumps, so S slots take log2(S) rounds.
     """
     width = length.shape[-1]
     place = torch.arange(1, width + 1, device=length.device)
-    jump = pad((place - length).clamp_min(0), (1, 0))  # place 0 lies before the first slot, and jumps to itself
+    jump = pad((place - length).clamp_min(0), (1, 0))  # place 0 is before the first slot, and jumps to itself
     reached = torch.zeros(jump.shape, device=length.device)
     reached[..., -1] = 1.0
     for _ in range(width.bit_length()):
@@ -64,10 +65,10 @@ def anchors(length: Tensor) -> Tensor:
 
 
 def find_sets(near: Tensor, may_merge: Tensor, most: Tensor, theta: float | None, loosest: float = -1.0) -> Sets:
-    """The sets at threshold `theta`, or at each head's largest threshold on a grid that gives at most `most` sets.
+    """Sets at threshold `theta`, or at each head's largest grid threshold that gives at most `most` (B, H) sets.
 
-    `most` is (B, H). Where even the `loosest` threshold gives more, its sets are returned. The grid is walked downwards
-    because the greedy scan is not strictly monotone in theta; the walk ends when every head has what it needs.
+    If even the `loosest` threshold gives more, its sets are returned. The grid is searched downwards, because the
+    greedy scan is not strictly monotone in theta, until every head is done.
     """
     chosen = torch.zeros_like(may_merge)
     used = torch.full(most.shape, -1.0, device=near.device)
@@ -83,7 +84,7 @@ def find_sets(near: Tensor, may_merge: Tensor, most: Tensor, theta: float | None
 
 
 def thetas(loosest: float) -> list[float]:
-    """The grid's thresholds down to `loosest`, which is the last."""
+    """Grid thresholds down to `loosest`, the last."""
     return [*(theta for theta in THETAS if theta > loosest + 1e-9), loosest]
 
 

@@ -1,4 +1,4 @@
-"""D2O: what must go is merged into its nearest retained slot if it is similar enough by a moving threshold."""
+"""D2O: merge victims into their nearest kept slot if the similarity exceeds a moving threshold."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
-from kvlab.methods.core.decision_formulas import NOT_YET, judge_one
+from kvlab.methods.core.decision_formulas import NOT_YET, judge_token
 from kvlab.methods.core.in_place import SIMILAR, InPlace
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at, nearest_pair, nearest_slot, sum_to_target, votes_without
-from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
+from kvlab.methods.settlers.edges import at, nearest_pair, nearest_slot, sum_to_target, votes_without
+from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
 
 THRESHOLD = "threshold"
 
 
 @dataclass(frozen=True)
 class CosineMerge:
-    """Nearest-key merging under an average of similarities (D2O).
+    """Nearest-key merging with an averaged similarity threshold (D2O).
 
-    The threshold tau starts at the mean over the leaving tokens of their cosine to the nearest retained key; later it
-    is (1 - smoothing) tau + smoothing * that mean. A token at least as similar merges, any other is evicted.
+    The threshold tau starts at the mean cosine of victims to their nearest kept keys; later it is (1 - smoothing) tau +
+    smoothing * that mean. Victims at least as similar merge, others are evicted.
 
-    - `paper`: each head has its own threshold and each token is judged by itself. Weights are exp(cosine) of each
-      source and e for the target, normalised.
-    - `code`, as the authors': one threshold for all heads, and the j-th leaving token of every head is judged by the
-      mean similarity of all heads' j-th tokens (in order of position), although these are different tokens. The merged
-      key is (k + sum of cosine_j * k_j) / (1 + n), which shrinks it.
+    - `paper`: each head has its own threshold and judges each token by itself. Weights are exp(cosine) of each source
+      and e for the target, normalized.
+    - `code`, as the authors': one threshold for all heads, and the j-th victim of every head is judged by the mean
+      similarity of all heads' j-th victims (in order of position), although these are different tokens. The merged key
+      is (k + sum of cosine_j * k_j) / (1 + n), which shrinks it.
 
-    The threshold is state of the head, one number.
+    The threshold is per-head state, one number.
     """
 
     rule: Literal["paper", "code"] = "paper"
@@ -44,7 +44,7 @@ class CosineMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The code judges the heads of a row together; log mass follows its rule."""
+        """Rule `code` judges the heads of a row together."""
         return Capabilities(
             across_heads=self.rule == "code",
             fills_budget=True,
@@ -60,7 +60,7 @@ class CosineMerge:
         return 4
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Beside a running sum of attention and a selector of the lowest scores, by the paper's rule."""
+        """Needs a running sum of attention, a selector of the lowest scores, and the paper's rule."""
         decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
         plain = self.rule == "paper" and self.mass.rule == "none" and self.space == "rotated"
         if decay is None or bounds is None or not plain:
@@ -74,7 +74,7 @@ class CosineMerge:
         return InPlace(SIMILAR, lambda view: bounds(view, view.budget), fields, decay=decay, plain_torch=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Merges for what is similar enough, evictions for the rest."""
+        """Merge similar victims, evict the others."""
         slots = view.slots
         victims = _by_position(view, select.victims(view, view.excess(), view.most_excess))
         keep = victims.keep(slots.valid)
@@ -94,13 +94,13 @@ class CosineMerge:
         )
 
     def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
-        """One token a head, as after most decode steps; one that is not alike is merged into itself as it goes.
+        """One token per head, as in most decode steps; a token that does not merge is written to itself.
 
-        The newest token stays, so there is a nearest one, and the mean similarity is its own.
+        The newest token is kept, so there is a nearest one, and the mean similarity is its own.
         """
         likeness, ends, keys = nearest_pair(view.slots, source, keep, view.never())
         old = view.head_state[THRESHOLD][..., None]
-        active, threshold, share = judge_one(likeness, old, self.smoothing)
+        active, threshold, share = judge_token(likeness, old, self.smoothing)
         target = ends[..., 1:]
         votes = at(view.slots.votes, ends)
         edges = Edges(
@@ -125,7 +125,7 @@ class CosineMerge:
         return Plan(keep=keep, edges=edges, head_state={THRESHOLD: threshold[..., 0]}, lost=lost)
 
     def _judge(self, likeness: Tensor, judged: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """(which pass (B, H, E), the new threshold (B, H))."""
+        """(merge mask (B, H, E), new threshold (B, H))."""
         over = (1, 2) if self.rule == "code" else (2,)
         count = judged.sum(over, keepdim=True)
         mean = likeness.sum(over, keepdim=True) / count.clamp_min(1)
@@ -134,7 +134,7 @@ class CosineMerge:
         threshold = torch.where(count > 0, smoothed, old)
         if self.rule == "code":
             likeness = likeness.sum(1, keepdim=True) / judged.sum(1, keepdim=True).clamp_min(1)
-        # A mean equals its only term but for rounding, which must not decide.
+        # The mean of one term may differ from it by rounding, which must not decide.
         return likeness >= threshold - 1e-6, threshold[..., 0]
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor) -> Edges:

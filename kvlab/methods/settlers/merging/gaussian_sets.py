@@ -1,4 +1,4 @@
-"""KVMerger: sets of consecutive similar keys become one slot each, by a Gaussian mean around the most attended key."""
+"""KVMerger: merge sets of consecutive similar keys by a Gaussian mean around the most attended key."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kvlab.methods.core.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.token_draws import uniform_draws
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at, max_to_target, sum_to_target
-from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
+from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.settlers.merging.consecutive import Sets, find_sets, nearness
 
 SigmaMode = Literal["mean_l2", "mean", "paper"]
@@ -28,17 +28,17 @@ FLOOR = 1e-6
 
 @dataclass(frozen=True)
 class GaussianSets:
-    """Merging of consecutive sets (KVMerger, Algorithms 1 and 2, equations 5 to 8).
+    """Merge consecutive sets (KVMerger, Algorithms 1 and 2, equations 5 to 8).
 
-    What the selector protects, and the share `heavy` of the budget with the highest scores, stay as they are. All
-    other slots are scanned from last to first into sets (see `consecutive`); the slot of a set with the highest score
-    is its pivot p, and the merged key and value are means with weights exp(-|k_p - k_i|^2 / (2 sigma^2)), normalised.
-    `sigma` is the mean of |k_p - k_i| over the others (`mean`, section 6.3), that over the square root of 2
-    (`mean_l2`), the mean of its squares over the square root of 2 (`paper`: equation 7 as printed), or a number.
-    `theta` None: each head takes the largest threshold of a grid, down to `loosest`, that meets its budget. Where sets
-    are still too many, those whose highest score is lowest are evicted whole. In `space` unrotated the distances are
-    those of turned keys. While decoding (if the method decides then) what is over budget is evicted. A head within its
-    budget is left alone. The paper's ablations: a `pivot` drawn at random (Table 3), `weights` all equal (Table 4).
+    Slots protected by the selector, and the share `heavy` of the budget with the highest scores, are kept. All others
+    are scanned from last to first into sets (see `consecutive`); the slot of a set with the highest score is its pivot
+    p, and merged keys and values are means with weights exp(-|k_p - k_i|^2 / (2 sigma^2)), normalized. `sigma` is the
+    mean of |k_p - k_i| over the others (`mean`, section 6.3), that over the square root of 2 (`mean_l2`), the mean of
+    its squares over the square root of 2 (`paper`: equation 7 as printed), or a number. `theta` None: each head takes
+    the largest grid threshold, down to `loosest`, that meets its budget. If there are still too many sets, those whose
+    highest score is lowest are evicted. In `space` unrotated the distances are those of re-rotated keys. Decoding (if
+    the method decides then) evicts what is over budget. A head within its budget is unchanged. The paper's ablations: a
+    random `pivot` (Table 3), equal `weights` (Table 4).
     """
 
     theta: float | None = None
@@ -54,11 +54,11 @@ class GaussianSets:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Settling a prompt takes the nearness of each slot to those before it, copied."""
+        """Settling a prompt stores the similarity of each slot to those before it, twice."""
         return Capabilities(merges=True, mass_of_votes=self.mass.of_votes, numbers_a_slot=10.0 * self.longest_set)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Sets at prefill, eviction afterwards."""
+        """Merge sets at prefill, evict while decoding."""
         if view.phase == "decode":
             return Evict().settle(view, select)
         over = view.excess()[..., None] > 0
@@ -69,12 +69,12 @@ class GaussianSets:
         return self._plan(view, order, may_merge, self.sets(view, order, may_merge, places), places)
 
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
-        """The sets of the slots in `order` (B, H, S), for `places` (B, H) of them."""
+        """Sets of the slots in `order` (B, H, S), at most `places` (B, H)."""
         near = nearness(at(view.slots.keys, order), at(view.slots.position, order), may_merge, self.longest_set)
         return find_sets(near, may_merge, places, self.theta, self.loosest)
 
     def _protected(self, view: View, select: Selector) -> Tensor:
-        """(B, H, S) bool: recent and high-score slots, at least one place of the budget left to sets."""
+        """Protected slots (B, H, S): recent and high-score ones, with at least one place of the budget left to sets."""
         room = (view.budget - 1).clamp_min(1)
         safe = protected_slots(select, replace(view, budget=room)) & view.slots.valid
         count = torch.minimum((view.budget * self.heavy).long(), room - safe.sum(-1)).clamp_min(0)
@@ -86,7 +86,7 @@ class GaussianSets:
         score = torch.nan_to_num(at(view.slots.score, order))
         leader = _highest(score, sets, may_merge)
         lost = self._lost(score, sets, leader, places) & may_merge
-        # Which sets are lost does not hang on the choice of pivot, so that the ablation changes that alone.
+        # Evicted sets do not depend on the pivot rule, so that the ablation changes nothing else.
         if self.pivot == "anchor":
             pivot = sets.anchor
         else:
@@ -98,7 +98,7 @@ class GaussianSets:
         return Plan(keep=view.slots.valid & ~leaves, edges=edges)
 
     def _lost(self, score: Tensor, sets: Sets, leader: Tensor, places: Tensor) -> Tensor:
-        """(B, H, S) bool: slots of the sets that find no place, those whose highest score is lowest."""
+        """Slots (B, H, S) of the sets beyond the budget, those whose highest score is lowest."""
         excess = (sets.is_anchor.sum(-1) - places).clamp_min(0)
         of_set = at(score, leader).masked_fill(~sets.is_anchor, torch.inf)
         rank = of_set.argsort(dim=-1, stable=True).argsort(-1)
@@ -115,7 +115,7 @@ class GaussianSets:
         return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target))
 
     def _kernel(self, distance: Tensor, norm: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-        """(B, H, E): the kernel of each source with its pivot (the pivot's own is 1); all 1 for a plain mean."""
+        """Kernel (B, H, E) of each source with its pivot (the pivot's own is 1); all 1 for a plain mean."""
         if self.weights == "average":
             return torch.ones_like(distance)
         others = sum_to_target(torch.ones_like(distance), target, active, width).clamp_min(1)
@@ -131,7 +131,7 @@ class GaussianSets:
 
 
 def _highest(value: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:
-    """(B, H, S) sorted place of the highest value in each slot's set, the earliest of equals."""
+    """Sorted place (B, H, S) of the highest value in each slot's set, the first on ties."""
     width = value.shape[-1]
     place = torch.arange(width, device=value.device).expand_as(sets.anchor)
     best = may_merge & (value == max_to_target(value, sets.anchor, may_merge, width))
@@ -141,6 +141,6 @@ def _highest(value: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:
 
 
 def _draws(view: View, order: Tensor) -> Tensor:
-    """(B, H, S) a number for each slot that belongs to its token and the run's seed."""
+    """A random number (B, H, S) per slot, determined by its token and the run's seed."""
     seed = 0 if view.generator is None else view.generator.initial_seed()
     return uniform_draws(seed, at(view.slots.position, order))

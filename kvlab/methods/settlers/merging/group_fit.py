@@ -1,4 +1,4 @@
-"""What a merged slot takes from its parts so that all query heads of its group lose least (docs/grouped-queries.md)."""
+"""Least-squares merge weights and log mass for all query heads of a group (docs/grouped-queries.md)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.decision_formulas import NEVER_SEEN
-from kvlab.methods.core.learned_sinks import log_total
+from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.log_mass import Parts, log_sum_over_target, merged_logits
+from kvlab.methods.settlers.log_mass import Parts, log_sum_over_target, merged_logits
 
 
 @dataclass(frozen=True)
 class GroupFit:
-    """Shares of a target and its sources in key and value, and the log mass of their slot; each (B, H, E).
+    """Weights of target and sources in key and value, and the slot's log mass; each (B, H, E).
 
-    `head_log_mass` (B, H, G, E) has the log mass for each query head by itself.
+    `head_log_mass` (B, H, G, E): log mass per query head.
     """
 
     share: Tensor
@@ -30,11 +30,11 @@ class GroupFit:
 def fit_to_group(
     view: View, source: Tensor, target: Tensor, active: Tensor, turn: Tensor | None, rows: int, alpha: float
 ) -> GroupFit:
-    """The least-squares fit over the last `rows` queries of every head; a query `age` steps old weighs alpha^age.
+    """Least-squares fit over the last `rows` queries of every head; a query `age` steps old has weight alpha^age.
 
-    With a_n the attention of query n to a part, m_n = sum a_n that of all parts and h_n the mass their mean key would
-    get without log mass, a part's share is sum_n m_n a_n / sum_n m_n^2 and the slot's mass is scaled by
-    sum_n m_n h_n / sum_n h_n^2. One query is served exactly.
+    With a_n the attention of query n to a part, m_n = sum a_n over all parts and h_n the mass of the mean key without
+    log mass, a part's share is sum_n m_n a_n / sum_n m_n^2, and the slot's mass is scaled by sum_n m_n h_n / sum_n
+    h_n^2. Exact for a single query.
     """
     logits = view.seen.last_logits(rows)  # (B, H, G, r, S)
     group, rows, width = logits.shape[2], logits.shape[3], logits.shape[4]
@@ -50,7 +50,7 @@ def fit_to_group(
     share = torch.logsumexp(log_sum + of_source + weight, 2).sub_(total).exp_()
     own = torch.logsumexp(log_sum + of_target + weight, 2).sub_(total).exp_()
     bare = merged_logits(view, Parts(source, target, active, share, own, turn), rows) - normalizer
-    # A query from before the target was written could not have looked at it.
+    # Queries before the target was written could not see it.
     bare = bare.masked_fill(at_rows(blind, target), 2 * NEVER_SEEN)
     held, free = ((part + weight).unflatten(2, (group, rows)) for part in (log_sum + bare, 2 * bare))
     of_heads = torch.logsumexp(held, 3) - torch.logsumexp(free, 3)  # (B, H, G, E)
@@ -59,7 +59,7 @@ def fit_to_group(
 
 
 def at_rows(rows: Tensor, index: Tensor) -> Tensor:
-    """(B, H, N, E): the columns `index` (B, H, E) of (B, H, N, S)."""
+    """Columns `index` (B, H, E) of (B, H, N, S), (B, H, N, E)."""
     return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
 
 

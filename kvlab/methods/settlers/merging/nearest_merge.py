@@ -1,34 +1,35 @@
-"""KeepKV: what must go is merged into its most similar retained slot so that the attention output does not change."""
+"""KeepKV: merge victims into their most similar kept slot without changing the attention output."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
-from kvlab.methods.core.decision_formulas import finite, join_one
+from kvlab.methods.core.decision_formulas import finite, merge_pair
 from kvlab.methods.core.in_place import NEAREST, InPlace
 from kvlab.methods.core.log_averages import corrected, correction, missing
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.slot_columns import ASKED
 from kvlab.methods.core.view import HEAD_MASS, View
 from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
-from kvlab.methods.settlers.core.edges import (
+from kvlab.methods.settlers.edges import (
+    ROW_BLOCK,
     at,
     max_to_target,
     nearest_pair,
     nearest_slot,
+    similarity,
     sum_to_target,
     votes_without,
 )
-from kvlab.methods.settlers.core.log_mass import Mass, MassRule, Parts, Space, drift, log_sum_over_target, turns
+from kvlab.methods.settlers.log_mass import Mass, MassRule, Parts, Space, drift, log_sum_over_target, turns
 from kvlab.methods.settlers.merging.group_fit import GroupFit, fit_to_group
-from kvlab.methods.settlers.merging.merge_first import merge_first
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
@@ -37,33 +38,32 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class NearestMerge:
-    """Zero-perturbation merging (KeepKV eq. 6-7 and 26; the four key rules of kvlab).
+    """Zero-perturbation merging (KeepKV eq. 6-7 and 26; kvlab's four key rules).
 
     With b the log mass, E the predicted logit, lam = b + E, a = softmax(lam) over a target and its sources, P the
-    summed votes, L = logsumexp(lam), mean = sum a E and T = L - log P, the merged value is sum a v, the mean key is
-    sum a k, and
+    summed votes, L = logsumexp(lam), mean = sum a E and T = L - log P, the merged value is sum a v, the mean key is sum
+    a k, and
 
-    - `paper`: key = mean key * T / mean, log mass log P. Exact, but its scale 1 - KL/mean blows up for a mean near 0,
+    - `paper`: key = mean key * T / mean, log mass log P. Exact, but its scale 1 - KL/mean diverges for a mean near 0,
       so outside the band |scale - 1| <= `guard` the rule `min-norm` is used and counted as a guard activation.
-    - `min-norm`: key = mean key + (T - mean) * sqrt(d) / |q|^2 * q, the smallest change giving that logit. Exact.
-    - `bias`: key = mean key, log mass L - mean (= log P - KL). Exact, and stores no query in the key.
-    - `votes`: key = mean key, log mass log P, as the authors' code. Not exact.
+    - `min-norm`: key = mean key + (T - mean) * sqrt(d) / |q|^2 * q, the smallest change with that logit. Exact.
+    - `bias`: key = mean key, log mass L - mean (= log P - KL). Exact, and the key does not depend on the query.
+    - `votes`: key = mean key, log mass log P, as in the authors' code. Not exact.
 
-    Exact means: with `predict="current"` the output at the present query is unchanged. `predict="ema"` uses predicted
-    logits instead, which no query has, and is exact for none. All edges of a target are merged in one pass. A source
-    less similar than `threshold` (cosine) to every retained slot is evicted.
+    Exact means that with `predict="current"` the output at the present query is unchanged. `predict="ema"` uses
+    predicted logits, which match no query exactly. All edges of a target are merged in one pass. A source whose cosine
+    to every kept slot is below `threshold` is evicted.
 
-    One slot cannot be exact for several query heads. `group` says whom it serves: `least-squares` (rule `bias`) loses
-    least over all of them, which for a group of one is exact (`fit_to_group`; over the last `window` queries of a
-    prompt with `predict="ema"`, over the present one otherwise). The others take the group for one query with
-    `predict="current"`: `mean-logit` is exact at the mean of the group's queries, `mean-exp`, the log of the mean exp
-    logit, at none. `per_head_mass` gives each query head a log mass of its own, so that none loses or gains mass.
+    One slot cannot be exact for several query heads. `group` `least-squares` (rule `bias`) minimizes the error over all
+    of them and is exact for a group of one (`fit_to_group`; over the last `window` queries of a prompt with
+    `predict="ema"`, over the present one otherwise). The others treat the group as one query with `predict="current"`:
+    `mean-logit` is exact at the mean of the group's queries, `mean-exp`, the log of the mean exp logit, at none.
+    `per_head_mass` gives each query head its own log mass, so that none gains or loses mass.
 
-    In `space` unrotated the mean key is the mean of keys turned to the target's position, and the mean logit is
-    corrected by what the turn changes at the current query. A `mass` other than `rule` replaces the log mass of the
-    rules that leave the mean key alone. `prefill_order` says which slots of a prompt leave: the least important, or
-    first those that can be merged (`merge_first`). `combine_score` is for composing with a scorer whose scores are not
-    log masses.
+    In `space` unrotated the mean key is the mean of keys rotated to the target's position, and the mean logit is
+    corrected by the change at the current query. A `mass` other than `rule` replaces the log mass of rules that keep
+    the mean key. `prefill_order` chooses a prompt's victims: the least important, or mergeable slots first
+    (`merge_first`). `combine_score` is for compositions with scorers whose scores are not log masses.
     """
 
     rule: KeyRule = "bias"
@@ -82,7 +82,7 @@ class NearestMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """A fit looks at the window's queries."""
+        """The fit uses the window's queries."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
             fills_budget=True,
@@ -94,22 +94,22 @@ class NearestMerge:
 
     @property
     def state(self) -> Mapping[str, float]:
-        """The query heads' own log masses."""
+        """Log mass per query head."""
         return {HEAD_MASS: 0.0} if self.per_head_mass else {}
 
     @property
     def mass_of_votes(self) -> float | None:
-        """As the rule says; that of rule `bias` is the slot's own."""
+        """As the rule says; None for `bias`, where slots store it."""
         if self.mass != "rule":
             return Mass(self.mass, self.mass_alpha).of_votes
         return None if self.rule == "bias" else 1.0
 
     def prompt_rows(self, tokens: int) -> int:
-        """The queries that a fit looks at."""
+        """Number of queries in the fit."""
         return self.window if self.group == "least-squares" and self.predict == "ema" else 1
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Beside the averages that predict, and a selector of the lowest scores."""
+        """Needs the averages used for prediction and a selector of the lowest scores."""
         bounds = capabilities_of(select).bounds
         if bounds is None or not isinstance(score, EmaScore) or score.raw:
             return None
@@ -129,7 +129,7 @@ class NearestMerge:
         return InPlace(NEAREST, lambda view: bounds(view, view.budget), fields, plain_torch=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Merges for everything over budget that has a similar enough neighbour, evictions for the rest."""
+        """Merge victims with a similar enough kept slot, evict the others."""
         slots = view.slots
         first = view.phase == "prefill" and self.prefill_order == "merge-first"
         choosing = merge_first(view, self.threshold) if first else view
@@ -145,7 +145,7 @@ class NearestMerge:
 
     @property
     def goes_by_scores(self) -> bool:
-        """Whether scores are the predicted logits with log mass that a merge is made of, and nothing else counts."""
+        """Whether scores are the predicted logits with log mass that the merge uses, and nothing else is needed."""
         predicted = self.predict == "ema" and self.rule in ("bias", "votes") and self.group != "least-squares"
         return predicted and self.mass == "rule" and self.space == "rotated" and self.combine_score == "log-mass"
 
@@ -153,16 +153,16 @@ class NearestMerge:
         return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
 
     def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
-        """`_merge` of one source a head, in fewer operations. One that is not alike is merged into itself as it goes.
+        """`_merge` for one source per head, in fewer operations; a source that does not merge is written to itself.
 
-        The newest token stays, so there is a nearest one.
+        The newest token is kept, so there is a nearest one.
         """
         slots = view.slots
         likeness, ends, keys = nearest_pair(slots, source, keep, view.never())
         active = likeness >= self.threshold
         votes = at(slots.votes, ends)
-        lacking = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has looked at all
-        joined = join_one(at(slots.log_mass, ends), at(slots.score, ends), votes, lacking, self.rule == "bias")
+        lacking = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has seen all
+        joined = merge_pair(at(slots.log_mass, ends), at(slots.score, ends), votes, lacking, self.rule == "bias")
         edges = Edges(
             source=source,
             target=torch.where(active, ends[..., 1:], source),
@@ -231,7 +231,7 @@ class NearestMerge:
         return fit_to_group(view, source, target, active, turn, rows, self.alpha)
 
     def _of_heads(self, fit: GroupFit | None) -> dict[str, Tensor]:
-        """What each query head's log mass has beyond the slot's."""
+        """Difference of each query head's log mass to the slot's."""
         if fit is None or not self.per_head_mass:
             return {}
         return {HEAD_MASS: (fit.head_log_mass - fit.log_mass[:, :, None]).transpose(2, 3)}
@@ -243,7 +243,7 @@ class NearestMerge:
         return torch.maximum(at(score, target), max_to_target(at(score, source), target, active, width))
 
     def _predicted(self, view: View, index: Tensor) -> Tensor:
-        """(B, H, E) the logit the slots `index` (B, H, E) are expected to get, log mass not added."""
+        """Predicted logit (B, H, E) of the slots `index` (B, H, E), without log mass."""
         if self.predict == "ema":
             return self._average(view, self._predicts_by, index)
         logits = view.seen.last_logits()[:, :, :, 0]  # (B, H, G, S)
@@ -257,7 +257,7 @@ class NearestMerge:
         return RAW_EMA if self.rule in ("paper", "min-norm") else EMA
 
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
-        """(B, H, E) one of the scorer's running averages at some slots, bias-corrected."""
+        """Bias-corrected running average (B, H, E) of the scorer at some slots."""
         extra = view.slots.extra
         return finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
 
@@ -266,8 +266,7 @@ class NearestMerge:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(share of each source, share of its target, log-sum-exp), each (B, H, E), over a target and all its sources.
 
-        `of_source` and `of_target` are their logits, to which log mass is added here; `ends` (B, H, 2 E) are the slots
-        of both.
+        `of_source` and `of_target` are logits without log mass; `ends` (B, H, 2 E) are the slots of both.
         """
         mass_of_source, mass_of_target = at(view.slots.log_mass, ends).chunk(2, -1)
         of_source, of_target = of_source + mass_of_source, of_target + mass_of_target
@@ -278,7 +277,7 @@ class NearestMerge:
     def _key_change(
         self, view: View, mean: Tensor, exact: Tensor, target: Tensor, active: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """(scale, shift, guard activations per head) that give the mean key the logit its log mass calls for."""
+        """(scale, shift, guard activations per head) that give the mean key the logit its log mass requires."""
         if self.rule in ("bias", "votes"):
             return None, None, None
         query = view.seen.query[:, :, -1].float().unflatten(1, (mean.shape[1], -1)).mean(2)  # (B, H, d)
@@ -286,7 +285,7 @@ class NearestMerge:
         shift = step[..., None] * query[:, :, None]
         if self.rule == "min-norm":
             return None, shift, None
-        # What ALiBi adds at the target does not scale with its key.
+        # ALiBi's bias at the target does not scale with the key.
         fixed = view.seen.place_bias(target)
         if fixed is not None:
             exact, mean = exact - fixed.mean(2), mean - fixed.mean(2)
@@ -299,9 +298,9 @@ class NearestMerge:
     def _averages_after(
         self, view: View, ends: Tensor, active: Tensor, log_mass: Tensor, log_total: Tensor
     ) -> dict[str, Tensor]:
-        """The running averages of a merged slot: whatever makes its predicted mass the sum of its parts' masses.
+        """Running averages of a merged slot, such that its predicted mass is the sum of its parts' masses.
 
-        `log_total` is that sum where this very average was what predicted.
+        `log_total` is that sum if this average was used for prediction.
         """
         extra, after = view.slots.extra, {}
         for name in (EMA, RAW_EMA):
@@ -313,3 +312,30 @@ class NearestMerge:
                 rows = at(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
                 after[name] = total - log_mass - correction(rows, self.alpha)
         return after
+
+
+def merge_first(view: View, threshold: float) -> View:
+    """Reorder scores so that the most mergeable slots are evicted first (KeepKV, table 3, which gives no algorithm).
+
+    A slot is mergeable if its key has a cosine of at least `threshold` with that of a more important one; the most
+    similar are merged first, into the nearest kept slot. If more must be evicted, the least important others follow,
+    merge targets last. Costs the cosines of all pairs, computed in blocks.
+    """
+    score, valid = view.slots.score, view.slots.valid
+    important = torch.nan_to_num(score, nan=-torch.inf).masked_fill(~valid, -torch.inf)
+    rank = important.argsort(dim=-1, stable=True).argsort(dim=-1).masked_fill(~valid, -1)
+    likeness, target = _nearest_above(view.slots.keys, rank)
+    mergeable = valid & (likeness >= threshold)
+    takers = torch.zeros_like(rank).scatter_add(2, target, mergeable.long()) > 0
+    order = torch.where(mergeable, -1 - likeness, rank.float() + takers * valid.shape[-1])
+    return replace(view, slots=replace(view.slots, score=order))
+
+
+def _nearest_above(keys: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
+    """(cosine, index), each (B, H, S): the most similar slot of higher rank; -inf if there is none."""
+    blocks = []
+    for first in range(0, keys.shape[2], ROW_BLOCK):
+        rows = slice(first, first + ROW_BLOCK)
+        above = rank[:, :, None, :] > rank[:, :, rows, None]
+        blocks.append(similarity(keys[:, :, rows], keys, "cosine").masked_fill(~above, -torch.inf).max(-1))
+    return torch.cat([block.values for block in blocks], 2), torch.cat([block.indices for block in blocks], 2)

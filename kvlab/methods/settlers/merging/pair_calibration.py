@@ -1,4 +1,4 @@
-"""SimCalKV: what must go is averaged into the most similar key that stays, which then counts for two."""
+"""SimCalKV: average victims into the most similar kept key, which then counts twice."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kvlab.methods.core.contract import Capabilities, Selector
 from kvlab.methods.core.decision_formulas import NEVER_SEEN
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at, nearest_slot, sum_to_target
-from kvlab.methods.settlers.core.log_mass import log_sum_over_target
+from kvlab.methods.settlers.edges import at, nearest_slot, sum_to_target
+from kvlab.methods.settlers.log_mass import log_sum_over_target
 
 
 @dataclass(frozen=True)
 class PairCalibration:
-    """Each leaving slot joins the kept one with the most similar key (cosine above `threshold`), or is dropped.
+    """Merge each victim into the kept slot with the most similar key (cosine above `threshold`), or evict it.
 
-    The new key is half the kept one and half the mean of what joins it, however many they are; the new value their
-    mean by exp(logit of the last query), mean logit of the group. `repaired`: the slot's log mass is ln 2, for the two
-    halves. `code`: the authors' code adds ln 2 to every coordinate of the key instead, which moves a logit by ln 2
-    times the sum of the query, and weighs values by the query before its rotation.
+    The new key is half the kept one and half the mean of its victims, however many; the new value is their mean
+    weighted by exp(logit of the last query), mean logit of the group. `repaired`: log mass ln 2 for the two halves.
+    `code`: the authors' code adds ln 2 to every coordinate of the key instead, which changes a logit by ln 2 times the
+    sum of the query, and weights values by the unrotated query.
     """
 
     threshold: float = 0.0
@@ -34,11 +34,11 @@ class PairCalibration:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Slots hold a log mass of their own."""
+        """Slots store their own log mass."""
         return Capabilities(merges=True, mass_of_votes=None, seeks=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Merges for what has a similar enough key, evictions for the rest."""
+        """Merge victims with a similar enough key, evict the others."""
         slots, width = view.slots, view.slots.valid.shape[-1]
         victims = select.victims(view, view.excess(), view.most_excess)
         source, keep = victims.index, victims.keep(slots.valid)
@@ -68,7 +68,7 @@ class PairCalibration:
         return Plan(keep=keep, edges=edges)
 
     def _logits(self, view: View) -> Tensor:
-        """(B, H, S) of the last query, mean over the group."""
+        """Logits (B, H, S) of the last query, mean over the group."""
         seen = view.seen
         if self.variant == "code" and seen.rotary is not None:
             query = seen.query[:, :, -1:]
@@ -78,5 +78,5 @@ class PairCalibration:
 
 
 def _in_every_channel(like: Tensor, width: int) -> Tensor:
-    """(B, H, E, width) of ln 2."""
+    """ln 2 in shape (B, H, E, width)."""
     return like.new_full((), math.log(2)).expand(*like.shape, width)

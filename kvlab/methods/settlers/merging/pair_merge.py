@@ -1,4 +1,4 @@
-"""AsymKV and KVSlimmer: neighbours in the text become one slot, keys by their curvature, values by their number."""
+"""AsymKV and KVSlimmer: merge adjacent slots, keys weighted by curvature, values by token count."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from torch import Tensor
 from kvlab.methods.core.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.core.plan import Edges, NewKeys, Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
-from kvlab.methods.settlers.core.log_mass import Space
+from kvlab.methods.settlers.edges import at, first_of
+from kvlab.methods.settlers.log_mass import Space
 from kvlab.methods.settlers.residuals.observed_queries import Observed
 
 KeyWeights = Literal["gradient", "hessian", "hessian-code", "equal"]
 TINY = 1e-21  # as in the authors' code
-ROUNDING = 1e-4  # of a number of rounds in float32
-MOST_SHRINKING = 0.75  # of the slots that may merge, how many a round leaves at least
+ROUNDING = 1e-4  # of a number of rounds, in float32
+MOST_SHRINKING = 0.75  # smallest share of the mergeable slots that a round leaves
 
 
 @dataclass(frozen=True)
 class PairMerge:
-    """What must go joins its neighbour: the pairs of adjacent slots with the least attention merge, round by round.
+    """Merge victims with their neighbours: adjacent pairs with the least attention, round by round.
 
-    A pair's weight is the sum of both slots' scores times their tokens, times the tokens of both, over
-    exp(`late` * its place): later pairs are cheaper where `late` is positive. Pairs that touch become one run, and a
-    round leaves three quarters of the slots, so that weights are taken anew. `heads="shared"` sums weights over heads.
+    A pair's weight is the sum of both slots' scores times their tokens, times the tokens of both, over exp(`late` * its
+    place): later pairs are cheaper if `late` is positive. Touching pairs form a run, and a round leaves three quarters
+    of the slots, so that weights are updated. `heads="shared"` sums weights over heads.
 
-    A run becomes one slot, at the place of its last. Its value is the mean over tokens and its log mass log(tokens), at
-    most log(`clip`) if that is not 0; `add_values` leaves the values a sum beyond the clip, as published. Its key is
-    the mean by `keys`, of keys turned to that place (`space="unrotated"`, as published: keys are stored unrotated
+    A run becomes one slot at the place of its last. Its value is the mean over tokens and its log mass log(tokens), at
+    most log(`clip`) if that is not 0; with `add_values`, values stay a sum beyond the clip, as published. Its key is
+    the mean by `keys`, of keys rotated to that place (`space="unrotated"`, as published: keys are stored unrotated
     there):
 
-    - `gradient`: channel by channel, sum over the last `rows` queries of (a |v - o| q)^2, which is what the squared
-      gradient of a loss is if its gradient at the output knows no direction; no loss is at hand while text is read;
+    - `gradient`: per channel, sum over the last `rows` queries of (a |v - o| q)^2, which is the squared gradient of a
+      loss whose gradient at the output has no preferred direction; no loss is available while reading;
     - `hessian`: KVSlimmer's h_i - h_ij, with h_i = a_i (1 - 2 a_i) |v_i - o|, h_ij = a_i a_j |v_i + v_j - 2 o|, each
-      against its neighbours in the run, summed over queries; where these are not positive, equal weights (counted);
-    - `hessian-code`: what its code runs: L1 lengths, and a_i a_j (|v_i - o| + |v_j - o|);
+      against its neighbours in the run, summed over queries; equal weights if not all are positive (counted);
+    - `hessian-code`: as in its code: L1 lengths, and a_i a_j (|v_i - o| + |v_j - o|);
     - `equal`.
     """
 
@@ -55,7 +55,7 @@ class PairMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Heads that merge the same pairs are weighed together; log mass follows from votes, unless it is clipped."""
+        """Heads that merge the same pairs are weighed together; log mass follows from votes unless clipped."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
             across_heads=self.heads == "shared",
@@ -65,11 +65,11 @@ class PairMerge:
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """The queries that weigh keys."""
+        """Number of queries that weigh keys."""
         return 1 if self.keys == "equal" else self.rows
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Merges for everything over budget; heads with too few neighbours for that evict."""
+        """Merge everything over budget; heads with too few neighbours evict."""
         slots, most = view.slots, min(view.most_excess, view.slots.valid.shape[-1])
         order = slots.in_text()
         may = (slots.valid & ~protected_slots(select, view)).gather(2, order)
@@ -85,7 +85,7 @@ class PairMerge:
         return Plan(victims.keep(slots.valid) & ~leaving, edges, guarded, new_keys=keys)
 
     def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
-        """(B, H, S) bool: slots, in the order of the text, that join the next one; `wanted` (B, H) of them."""
+        """Slots (B, H, S), in text order, that join the next one; `wanted` (B, H) of them."""
         score, votes = at(view.slots.score, order).nan_to_num(0.0), at(view.slots.votes, order).float()
         if self.heads == "shared":
             score, votes = (part.sum(1, keepdim=True).expand_as(part) for part in (score, votes))
@@ -107,16 +107,17 @@ class PairMerge:
         return joined
 
     def _rounds(self, view: View) -> tuple[Tensor, int]:
-        """(rounds of each head (B, 1 or H), the most that any head can need).
+        """(rounds of each head (B, 1 or H), upper bound over heads).
 
-        They follow from a row's own tokens: neither padding nor other rows of a batch may change them.
+        They depend on a row's own tokens only, not on padding or other rows of the batch.
         """
         count, excess = view.slots.valid.sum(-1), view.excess()
         if self.heads == "shared":
             count, excess = count.amax(1, keepdim=True), excess.amax(1, keepdim=True)
         shrinks = (count.float() / (count - excess).clamp_min(1)).clamp_min(1)
         rounds = (shrinks.log() / math.log(1 / MOST_SHRINKING) - ROUNDING).ceil().clamp_min(1)
-        most = 1 + view.most_excess / max(view.smallest_budget, 1)  # a head over its budget holds that and the excess
+        # a head over its budget has at most budget + excess slots
+        most = 1 + view.most_excess / max(view.smallest_budget, 1)
         return rounds, max(1, math.ceil(math.log(most) / math.log(1 / MOST_SHRINKING) - ROUNDING))
 
     def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
@@ -140,7 +141,7 @@ class PairMerge:
         )
 
     def _new_keys(self, view: View, order: Tensor, runs: Runs) -> tuple[NewKeys, Tensor]:
-        """Keys of the slots that runs become, and how many runs a head could not weigh."""
+        """Keys of merged runs, and the number of runs per head without usable weights."""
         slots, keys = view.slots, at(view.slots.keys, order).float()
         position = at(slots.position, order)
         if self.space == "unrotated" and view.seen.rotary is not None:
@@ -154,7 +155,9 @@ class PairMerge:
         return NewKeys(order.gather(2, place), made), guarded
 
     def _key_weights(self, view: View, order: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
-        """(B, H, S, d or 1) positive, in the order of the text, and the runs (B, H) that got equal ones instead."""
+        """Positive weights (B, H, S, d or 1) in text order, and the number of runs (B, H) that use equal weights
+        instead.
+        """
         equal = torch.ones(*order.shape, 1, device=order.device)
         none = torch.zeros(order.shape[:2], device=order.device)
         if self.keys == "equal":
@@ -173,7 +176,7 @@ class PairMerge:
         return torch.where(bad[..., None], equal, found), (bad & runs.ends).sum(-1).float()
 
     def _hessian(self, weighted: Tensor, mass: Tensor, value: Tensor, output: Tensor, runs: Runs) -> Tensor:
-        """(B, H, S): h_i less h_ij of the neighbours in the run; attention (B, H, N, S), also `weighted` by query."""
+        """h_i minus h_ij of the neighbours in the run, (B, H, S); attention (B, H, N, S), also `weighted` by query."""
         code = self.keys == "hessian-code"
         apart = _apart(value, output, 1 if code else 2)  # (B, H, N, S)
         own = (weighted * (1 - 2 * mass) * apart).sum(2)
@@ -188,9 +191,9 @@ class PairMerge:
 
 @dataclass(frozen=True)
 class Runs:
-    """Slots in the order of the text, some of which join the next: `joined` (B, H, S) bool.
+    """Slots in text order, some of which join the next one: `joined` (B, H, S) bool.
 
-    `number` (B, H, S): which run a slot is in; `last` (B, H, S): the place of its run's last slot.
+    `number` (B, H, S): index of each slot's run; `last` (B, H, S): place of its run's last slot.
     """
 
     joined: Tensor
@@ -199,7 +202,7 @@ class Runs:
 
     @classmethod
     def of(cls, joined: Tensor) -> Runs:
-        """The runs that `joined` says."""
+        """Runs defined by `joined`."""
         start = torch.ones_like(joined)
         start[..., 1:] = ~joined[..., :-1]
         number = start.cumsum(-1) - 1
@@ -209,35 +212,29 @@ class Runs:
 
     @property
     def leaves(self) -> Tensor:
-        """(B, H, S) bool: what goes into its run's last slot."""
+        """Slots (B, H, S) that merge into their run's last one."""
         return self.joined
 
     @property
     def ends(self) -> Tensor:
-        """(B, H, S) bool: the last slots of runs of two or more."""
+        """Last slots (B, H, S) of runs of two or more."""
         ends = torch.zeros_like(self.joined)
         ends[..., 1:] = self.joined[..., :-1] & ~self.joined[..., 1:]
         return ends
 
     def sums(self, values: Tensor) -> Tensor:
-        """(B, H, S[, d]): sums of `values` (B, H, S[, d]) over each run, by its number."""
+        """Sums of `values` (B, H, S[, d]) over each run, by its number."""
         index = self.number if values.dim() == 3 else self.number[..., None].expand_as(values)
         return torch.zeros_like(values).scatter_add(2, index, values)
 
 
-def first_of(flag: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """(places of the first `most` true ones of `flag` (B, H, S), each named once, and which of them are true)."""
-    place = (~flag).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
-    return place, flag.gather(2, place)
-
-
 def _both(of_runs: Tensor, number: Tensor) -> Tensor:
-    """(B, H, S): what a slot's run and the next run have together."""
+    """Sum (B, H, S) of a slot's run and the next run."""
     following = torch.zeros_like(of_runs)
     following[..., :-1] = of_runs[..., 1:]
     return (of_runs + following).gather(2, number)
 
 
 def _apart(value: Tensor, output: Tensor, order: int = 2) -> Tensor:
-    """(B, H, N, S): lengths |v - o|, `value` (B, H, S, d), `output` (B, H, N, d)."""
+    """Distances |v - o| (B, H, N, S) of `value` (B, H, S, d) and `output` (B, H, N, d)."""
     return torch.cdist(output, value, p=float(order))

@@ -1,4 +1,4 @@
-"""SemantiCache: inside each chunk of the text, seeds take the tokens like them, near or not, into one slot."""
+"""SemantiCache: within text chunks, merge tokens similar to a seed into one slot, adjacent or not."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch.nn.functional import normalize
 
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 from kvlab.methods.settlers.merging.consecutive import Sets
 from kvlab.methods.settlers.merging.gaussian_sets import AnyPivot, GaussianSets, Weights
 
-HALVINGS = 7  # of the range of thresholds: steps of 0.0156
+HALVINGS = 7  # bisection steps of the threshold: 0.0156
 
 
 @lru_cache(maxsize=4)
 def ending(tokenizer: Any, delimiters: str) -> Tensor:
-    """(V,) bool: tokens whose text, spaces aside, ends with one of the characters."""
+    """Tokens (V,) bool whose text, without trailing spaces, ends with one of the characters."""
     texts = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
     return torch.tensor([text.rstrip(" ").endswith(tuple(delimiters)) for text in texts])
 
 
 @dataclass(frozen=True)
 class SeedClusters(GaussianSets):
-    """Greedy seed-based clustering inside chunks (SemantiCache), each cluster its mean in the place of its seed.
+    """Greedy seed-based clustering within chunks (SemantiCache); a cluster's mean replaces its seed.
 
-    A chunk ends with a token of `ends`, or after `longest_set` tokens. Of the slots of a chunk that may merge, the
-    first not taken yet is a seed, and takes every later one whose key has a cosine above theta with its own. `theta`
-    None: each head halves the range from 1 down to `loosest` for the largest threshold that meets its budget. The rest
-    is as for consecutive sets.
+    A chunk ends with a token of `ends` or after `longest_set` tokens. Among a chunk's mergeable slots, the first free
+    one is a seed and takes every later one whose key has a cosine above theta with its own. `theta` None: each head
+    bisects between 1 and `loosest` for the largest threshold that meets its budget. The rest is as for consecutive
+    sets.
     """
 
     pivot: AnyPivot = "anchor"
@@ -43,22 +43,22 @@ class SeedClusters(GaussianSets):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Chunks end at certain tokens of the text."""
+        """Chunk boundaries depend on the text."""
         return replace(super().capabilities, reads_text=True, with_tokenizer=self.with_tokenizer)
 
     def with_tokenizer(self, tokenizer: Any) -> SeedClusters:
-        """The settler, told which tokens end a chunk."""
+        """Set the tokens that end a chunk."""
         return replace(self, ends=ending(tokenizer, self.delimiters))
 
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
-        """The clusters of the slots in `order` (B, H, S), for `places` (B, H) of them."""
+        """Clusters of the slots in `order` (B, H, S), at most `places` (B, H)."""
         chunks = Chunks.of(self._breaks(view, order), self.longest_set)
         cosine = chunks.cosine(at(view.slots.keys, order))
         active = chunks.laid_out(may_merge, False)
         if self.theta is not None:
             theta = torch.full(places.shape, self.theta, device=places.device)
             return chunks.sets(seeds(cosine, active, theta), may_merge, theta)
-        low = torch.full(places.shape, self.loosest, device=places.device)  # the loosest that is known to do
+        low = torch.full(places.shape, self.loosest, device=places.device)  # the loosest that is known to fit
         high = torch.ones_like(low)
         for _ in range(HALVINGS):
             theta = (low + high) / 2
@@ -68,7 +68,7 @@ class SeedClusters(GaussianSets):
         return chunks.sets(seeds(cosine, active, low), may_merge, low)
 
     def _breaks(self, view: View, order: Tensor) -> Tensor:
-        """(B, H, S) bool, in `order`: slots that end a chunk. Padding stands in front, and no chunk reaches into it."""
+        """Slots (B, H, S), in `order`, that end a chunk. Padding comes first, and no chunk reaches into it."""
         valid = at(view.slots.valid, order)
         padding = torch.zeros_like(valid)
         padding[..., :-1] = ~valid[..., :-1] & valid[..., 1:]
@@ -81,7 +81,7 @@ class SeedClusters(GaussianSets):
 
 @dataclass(frozen=True)
 class Chunks:
-    """Where each slot (B, H, S) lies in a table of C chunks of at most L slots."""
+    """Position of each slot (B, H, S) in a table of C chunks of at most L slots."""
 
     cell: Tensor  # (B, H, S) int64: chunk * L + place in it
     count: int
@@ -89,7 +89,7 @@ class Chunks:
 
     @classmethod
     def of(cls, breaks: Tensor, longest: int) -> Chunks:
-        """A chunk goes on to the next break (B, H, S), the slot of the break included, or for `longest` slots."""
+        """Chunks end with the next break (B, H, S), that slot included, or after `longest` slots."""
         place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
         begins = torch.ones_like(breaks)
         begins[..., 1:] = breaks[..., :-1]
@@ -99,28 +99,28 @@ class Chunks:
         return cls(number * longest + inside, int(number[..., -1].max()) + 1, longest)
 
     def laid_out(self, value: Tensor, elsewhere: bool | float) -> Tensor:
-        """(B, H, C, L): `value` (B, H, S) in its cells."""
+        """`value` (B, H, S) arranged by cell, (B, H, C, L)."""
         room = value.new_full((*value.shape[:2], self.count * self.length), elsewhere)
         return room.scatter(2, self.cell, value).unflatten(2, (self.count, self.length))
 
     def cosine(self, keys: Tensor) -> Tensor:
-        """(B, H, C, L, L) of keys (B, H, S, d), 0 with empty cells."""
+        """Cosines (B, H, C, L, L) of keys (B, H, S, d), 0 for empty cells."""
         unit = normalize(keys.float(), dim=-1)
         room = unit.new_zeros(*unit.shape[:2], self.count * self.length, unit.shape[-1])
         table = room.scatter(2, self.cell[..., None].expand_as(unit), unit).unflatten(2, (self.count, self.length))
         return table @ table.transpose(-1, -2)
 
     def heads(self, seed: Tensor, may_merge: Tensor) -> Tensor:
-        """(B, H): how many of the slots that may merge are seeds."""
+        """Number (B, H) of mergeable slots that are seeds."""
         return (self.is_seed(seed) & may_merge).sum(-1)
 
     def is_seed(self, seed: Tensor) -> Tensor:
-        """(B, H, S) bool from each cell's seed (B, H, C, L), its place in the chunk."""
+        """Seeds (B, H, S) from each cell's seed (B, H, C, L), a place in its chunk."""
         own = torch.arange(self.length, device=seed.device)
         return (seed == own).flatten(2).gather(2, self.cell)
 
     def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
-        """The clusters, each slot's anchor its seed."""
+        """The clusters, with each slot's seed as anchor."""
         place = torch.arange(may_merge.shape[-1], device=seed.device).expand_as(self.cell)
         of_cell = place.new_zeros(*place.shape[:2], self.count * self.length).scatter(2, self.cell, place)
         chunk = torch.div(self.cell, self.length, rounding_mode="floor") * self.length
@@ -130,9 +130,9 @@ class Chunks:
 
 
 def seeds(cosine: Tensor, active: Tensor, theta: Tensor) -> Tensor:
-    """(B, H, C, L) int64: the place of each cell's seed in its chunk; its own for seeds and cells not `active`.
+    """Seed of each cell, (B, H, C, L) int64, as a place in its chunk; its own for seeds and cells not `active`.
 
-    Chunks and heads go side by side; only the places of a chunk come one after another.
+    Chunks and heads are processed in parallel; only the places of a chunk are sequential.
     """
     length = active.shape[-1]
     own = torch.arange(length, device=active.device)

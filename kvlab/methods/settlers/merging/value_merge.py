@@ -1,4 +1,4 @@
-"""CaM: the value of what must go is added to the slots that follow it; its key is dropped."""
+"""CaM: add the values of victims to the slots that follow them; their keys are dropped."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
 from kvlab.methods.core.in_place import SPREAD, InPlace
@@ -16,8 +17,7 @@ from kvlab.methods.core.token_draws import head_streams, stream_start, uniform_d
 from kvlab.methods.core.view import View
 from kvlab.methods.selectors.fifo import Oldest
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.edges import at, sum_to_target
-from kvlab.methods.settlers.merging.spread import share_reaching, spread_forward
+from kvlab.methods.settlers.edges import at, sum_to_target
 
 ACCUMULATED = "accumulated"
 
@@ -27,22 +27,22 @@ Chance = Literal["mean", "max", "row", "threshold"]
 
 @dataclass(frozen=True)
 class ValueMerge:
-    """Value merging (CaM): a leaving slot i adds b * v_i / m to each of the next `reach` = m slots.
+    """Value merging (CaM): victim i adds b * v_i / m to each of the next `reach` = m slots.
 
     b is 1 with probability p (`bernoulli`), or p itself (`expected`); p is slot i's attention over that of its rivals.
-    The paper's formula and the authors' programs differ in what both are:
+    The paper's formula and the authors' programs define both differently:
 
     - `mean`: sums over all queries; the mean over the next m slots (the paper's formula, the streaming program);
-    - `max`: means over all queries before the newest; the largest of what stays, i included, the newest token not (the
-      simulation for benchmarks, whose m is the whole recent window: `reach` None). Every column is divided by the same
-      number of queries, which therefore cancels;
-    - `row`: the newest query alone; the mean over what stays after i (generation with Llama);
-    - `threshold`: sums over all queries before the newest; p is 1 above the mean over what stays and i, the newest
-      token left out, and 0 below (generation with GPT-NeoX).
+    - `max`: means over all queries before the newest; the largest of the kept slots and i, without the newest token
+      (the benchmark simulation, whose m is the whole recent window: `reach` None). Every column is divided by the same
+      number of queries, which cancels;
+    - `row`: the newest query only; the mean over the kept slots after i (generation with Llama);
+    - `threshold`: sums over all queries before the newest; p is 1 above the mean over the kept slots and i, without the
+      newest token, and 0 below (generation with GPT-NeoX).
 
-    Slots leave in order of position, so a value may pass through slots that leave later, as it would one token at a
-    time. Keys are dropped and no slot gains log mass. For lineage and votes a slot that merged follows its value into
-    the next slot that stays; its value weight there is what reached it over all paths. One that did not is evicted.
+    Victims are processed in order of position, so a value may pass through later victims, as it would one token at a
+    time. Keys are dropped and no slot gains log mass. For lineage and votes a merged slot follows its value into the
+    next kept slot; its value weight there is what reached it over all paths. A slot that did not merge is evicted.
     """
 
     chance: Chance = "mean"
@@ -52,9 +52,9 @@ class ValueMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Each head of a row draws its own numbers, told apart by its place among them.
+        """Random numbers differ by head index within a row.
 
-        Copies of the values in float32 while a prompt is settled were counted with the allocator.
+        The float32 copies of values during prompt settling were measured with the allocator.
         """
         return Capabilities(
             across_heads=self.draw == "bernoulli",
@@ -66,7 +66,7 @@ class ValueMerge:
         )
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Beside a running sum of attention, where the oldest tokens leave and a value reaches a window after it."""
+        """Needs a running sum of attention, oldest-first eviction, and a window of at least `reach` slots."""
         decay, reach = capabilities_of(score).decay, self.reach
         if decay is None or not isinstance(select, Oldest) or self.chance != "mean" or reach is None:
             return None
@@ -82,11 +82,11 @@ class ValueMerge:
         return InPlace(SPREAD, lambda view: bounds.bounds_of(view, view.budget), fields, decay=decay)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Value merges where the draw says so, evictions elsewhere."""
+        """Merge values where the draw decides so, evict otherwise."""
         slots = view.slots
         victims = select.victims(view, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
-        # Without a reach of its own a value is spread over all slots that stay after it: the recent window.
+        # Without its own reach, a value is spread over all kept slots after it: the recent window.
         longest = min(self.reach or max(view.largest_budget - 1, 1), slots.valid.shape[-1])
         one = victims.certain and victims.index.shape[-1] == 1
         if one and self.chance == "mean" and isinstance(select, Oldest) and select.window(view) >= longest:
@@ -96,12 +96,12 @@ class ValueMerge:
         leaves = exists & ~at(keep, index)
         one = view.most_excess == 1 and index.shape[-1] > 1
         few = 1 if one else None
-        # How many slots follow, at most `reach`: the newest tokens have fewer, and the value is split among those.
+        # Number of following slots, at most `reach`: the newest tokens have fewer, which then share the value.
         from_here = exists.sum(-1, keepdim=True) if one else exists.flip(-1).cumsum(-1).flip(-1)
         after = (from_here - 1).clamp_min(1)
         drawn = self._drawn(view, index, leaves, exists, keep, longest, few)
         weight = drawn / after.minimum(reach[..., None])
-        if one:  # decoding: nothing passes through a second leaving slot
+        if one:  # decoding: no value passes through a second victim
             return self._plan_one(view, keep, index, exists, weight, reach)
         stays = exists & ~leaves
         share = share_reaching(weight, stays, reach, longest)
@@ -109,7 +109,7 @@ class ValueMerge:
         return self._plan(view, keep, index, stays, share, gained)
 
     def _one(self, view: View, keep: Tensor, source: Tensor, reach: int) -> Plan:
-        """The oldest of the window leaves, as after most decode steps, and `reach` slots are sure to follow it."""
+        """Evict the oldest slot of the window, as in most decode steps; at least `reach` slots follow it."""
         slots = view.slots
         start = at(slots.position, source)
         before = (slots.position <= start).logical_or_(~slots.valid)
@@ -146,16 +146,16 @@ class ValueMerge:
         return Plan(keep, edges, value_shift=ValueShift(after[..., 1:], amount), lost=lost)
 
     def _less(self, view: View, position: Tensor, chance: Tensor) -> Tensor:
-        """1 where the number that belongs to the token at `position` (B, H, E) is less than `chance`, else 0."""
+        """1 where the token at `position` (B, H, E) draws a number below `chance`, else 0."""
         seed = 0 if view.generator is None else view.generator.initial_seed()
         heads, device = position.shape[1], position.device
         streams = view.of_budget("streams", lambda: head_streams(seed, heads, device))
         return (uniform_draws(seed, position, streams) < chance).float()
 
     def _region(self, view: View, keep: Tensor, reach: int, in_order: bool) -> tuple[Tensor, Tensor]:
-        """(slots by position (B, H, R), which of them exist): from the first leaving slot as far as its value goes.
+        """(slots by position (B, H, R), mask of existing ones): from the first victim as far as its value reaches.
 
-        `in_order`: no slot stays between two that leave.
+        `in_order`: no kept slot is between two victims.
         """
         slots = view.slots
         width = slots.valid.shape[-1]
@@ -170,7 +170,7 @@ class ValueMerge:
     def _drawn(
         self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int, few: int | None
     ) -> Tensor:
-        """(B, H, R): b of each leaving slot among the first `few`, 0 elsewhere."""
+        """b (B, H, R) of each victim among the first `few`, 0 elsewhere."""
         received = self._received(view)
         if self.chance == "mean":
             rival = _mean_of_next(torch.where(exists, at(received, index), 0.0), exists, reach, few)
@@ -185,7 +185,7 @@ class ValueMerge:
         return self._less(view, at(view.slots.position, index), chance)
 
     def _received(self, view: View) -> Tensor:
-        """(B, H, S): each slot's attention, from the queries that count."""
+        """Attention (B, H, S) of each slot, from the queries that count."""
         if self.chance == "row":
             return view.seen.last_mass()
         received = view.slots.extra.get(ACCUMULATED, view.slots.score)
@@ -194,7 +194,7 @@ class ValueMerge:
         return torch.nan_to_num(received).clamp_min(0)
 
     def _rival(self, view: View, received: Tensor, index: Tensor, keep: Tensor) -> Tensor:
-        """What the attention of the leaving slots `index` (B, H, R) is compared with; (B, H, 1 or R)."""
+        """What the attention of the victims `index` (B, H, R) is compared with; (B, H, 1 or R)."""
         position = view.slots.position
         if self.chance == "row":
             return _mean(received, keep & (position > at(position, index[..., :1])))
@@ -205,7 +205,7 @@ class ValueMerge:
         return (total + at(received, index)) / (others.sum(-1, keepdim=True) + 1)
 
     def _plan_one(self, view: View, keep: Tensor, index: Tensor, exists: Tensor, weight: Tensor, reach: Tensor) -> Plan:
-        """One slot leaves, the first of its region: the next gets its share along an edge, those after it on top."""
+        """One victim, first in its region: the next slot gets its share along an edge, later ones as a value shift."""
         source, heir, others = index[..., :1], index[..., 1:2], index[..., 2:]
         merged = exists[..., 1:2] & (weight > 0)
         place = torch.arange(2, index.shape[-1], device=index.device)
@@ -216,7 +216,7 @@ class ValueMerge:
         return Plan(keep, edges, value_shift=ValueShift(others, amount))
 
     def _plan(self, view: View, keep: Tensor, index: Tensor, stays: Tensor, share: Tensor, gained: Tensor) -> Plan:
-        """Edges carry what reaches the next slot that stays; the rest of what any slot gained is added on top."""
+        """Edges carry what reaches the next kept slot; the remaining gains are value shifts."""
         size = index.shape[-1]
         place = torch.arange(size, device=index.device).expand_as(index)
         heir = torch.where(stays, place, size).flip(-1).cummin(-1).values.flip(-1)
@@ -252,10 +252,7 @@ def _mean(received: Tensor, over: Tensor) -> Tensor:
 
 
 def _mean_of_next(received: Tensor, exists: Tensor, reach: int, few: int | None) -> Tensor:
-    """(B, H, R): mean over the next `reach` slots that exist (after sorting they are the first ones).
-
-    For the first slot only where `few` is 1.
-    """
+    """Mean (B, H, R) over the next `reach` existing slots (sorted first), for the first slot only if `few` is 1."""
     size = received.shape[-1]
     if few == 1:
         total, count = (part[..., 1 : 1 + reach].sum(-1, keepdim=True) for part in (received.double(), exists))
@@ -263,3 +260,59 @@ def _mean_of_next(received: Tensor, exists: Tensor, reach: int, few: int | None)
     total, count = received.double().cumsum(-1), exists.long().cumsum(-1)
     end = (torch.arange(size, device=received.device) + reach).clamp_max(size - 1)
     return ((total[..., end] - total) / (count[..., end] - count)).float()
+
+
+BLOCK = 64
+
+
+def spread_forward(values: Tensor, weight: Tensor, reach: Tensor, longest: int) -> Tensor:
+    """(B, H, R, d): u_j = values_j + sum over i in [j - reach, j) of weight_i u_i; `reach` (B, H), at most `longest`.
+
+    Each slot's value, including earlier contributions, is added with `weight` (B, H, R) to the next `reach` slots.
+    Solved block by block: a triangular system within a block, the last rows between blocks.
+    """
+    width, block, reach = values.shape[2], max(longest, BLOCK), reach[..., None, None]
+    solved = values.new_zeros(*values.shape[:2], block, values.shape[3])  # the block before the first
+    before, parts = weight.new_zeros(*weight.shape[:2], block), []
+    for first in range(0, width, block):
+        own, w = values[:, :, first : first + block], weight[:, :, first : first + block]
+        size = own.shape[2]
+        row = torch.arange(size, device=values.device)[:, None]
+        gap_in, gap_out = row - row.T, row - torch.arange(-block, 0, device=values.device)
+        inside = torch.where((gap_in > 0) & (gap_in <= reach), w[..., None, :], 0.0)
+        arriving = torch.where(gap_out <= reach, before[..., None, :], 0.0) @ solved
+        system = torch.eye(size, device=values.device) - inside
+        last = torch.linalg.solve_triangular(system, own + arriving, upper=False, unitriangular=True)
+        parts.append(last)
+        solved, before = pad(last, (0, 0, block - size, 0)), pad(w, (block - size, 0))
+    return torch.cat(parts, 2)
+
+
+def share_reaching(weight: Tensor, ends: Tensor, reach: Tensor, longest: int) -> Tensor:
+    """Share (B, H, R) of each slot's own value that reaches the next slot of `ends` (bool), over all paths.
+
+    c_i = weight_i * sum over the next `reach` slots j of (1 if j is that slot, c_j if j comes before it).
+    """
+    width = weight.shape[-1]
+    place = torch.arange(width, device=weight.device).expand_as(weight)
+    goal = torch.where(ends, place, width).flip(-1).cummin(-1).values.flip(-1)
+    # Reversed in time it is the same recurrence: a slot gets what later slots of its own run lead to.
+    back, back_goal = weight.flip(-1), goal.flip(-1)
+    block, reach, parts = max(longest, BLOCK), reach[..., None, None], []
+    solved, solved_goal = weight.new_zeros(*weight.shape[:2], block), goal.new_full((*goal.shape[:2], block), -1)
+    for first in range(0, width, block):
+        own, mine = back[..., first : first + block], back_goal[..., first : first + block]
+        size = own.shape[-1]
+        row = torch.arange(size, device=weight.device)[:, None]
+        gap_in, gap_out = row - row.T, row - torch.arange(-block, 0, device=weight.device)
+        same = mine[..., :, None] == mine[..., None, :]
+        inside = torch.where((gap_in > 0) & (gap_in <= reach) & same, own[..., None], 0.0)
+        near = (gap_out <= reach) & (mine[..., :, None] == solved_goal[..., None, :])
+        arriving = own * torch.where(near, solved[..., None, :], 0.0).sum(-1)
+        at_goal = width - 1 - torch.arange(first, first + size, device=weight.device) == mine
+        system = torch.eye(size, device=weight.device) - torch.where(at_goal[..., :, None], 0.0, inside)
+        start = torch.where(at_goal, 1.0, arriving)
+        last = torch.linalg.solve_triangular(system, start[..., None], upper=False, unitriangular=True)[..., 0]
+        parts.append(last)
+        solved, solved_goal = pad(last, (block - size, 0)), pad(mine, (block - size, 0), value=-1)
+    return torch.cat(parts, -1).flip(-1)

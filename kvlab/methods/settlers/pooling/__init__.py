@@ -1,1 +1,1 @@
-"""Slots next to each other are pooled into one."""
+"""Settlers that pool adjacent slots."""

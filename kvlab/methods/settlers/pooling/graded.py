@@ -1,21 +1,21 @@
-"""Adjacent slots joined where that costs least for their age, so that pools stay small where the text is recent."""
+"""Join the adjacent slots that are cheapest for their age, so that pools stay small in recent text."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.methods.settlers.pooling.windows import Windows
-
 
 def join_pairs(exists: Tensor, size: Tensor, age: Tensor, need: Tensor, most: int) -> Windows:
     """Groups that leave `need` (B, H) fewer slots, by joining neighbours with the smallest size for their age.
 
-    All else is (B, H, E) by rank, oldest first: `exists` the first ones, `size` tokens a slot stands for, `age` tokens
-    since it. Joining two neighbours costs (sum of their sizes) / (age of the younger). Where this is levelled out sizes
-    are in proportion to age, as in an exponential histogram: each slot is about as blurred as it is far away. One round
-    joins disjoint pairs, the cheapest among them; `most` bounds `need` on the host, and with 1 there is one round.
+    All else is (B, H, E) by rank, oldest first: `exists` marks the first ones, `size` is the tokens a slot covers,
+    `age` the tokens since it. Joining two neighbours costs (sum of their sizes) / (age of the younger). In equilibrium
+    sizes are proportional to age, as in an exponential histogram: a slot is as blurred as it is far away. A round joins
+    disjoint pairs, including the cheapest; `most` bounds `need` on the host, and 1 takes one round.
     """
     rank = torch.arange(exists.shape[-1], device=exists.device)
     group = rank.expand(exists.shape).clone()
@@ -37,7 +37,7 @@ def join_pairs(exists: Tensor, size: Tensor, age: Tensor, need: Tensor, most: in
 
 
 def _cheapest(size: Tensor, age: Tensor, left: Tensor, need: Tensor) -> Tensor:
-    """(B, H, E) bool: slots that join the next one; every second pair takes part, the cheapest of all among them."""
+    """Slots (B, H, E) that join the next one, among every second pair, chosen to include the cheapest."""
     rank = torch.arange(size.shape[-1], device=size.device)
     cost = pad((size[..., :-1] + size[..., 1:]) / age[..., 1:], (0, 1), value=torch.inf)
     cost = cost.masked_fill(rank >= (left - 1)[..., None], torch.inf)
@@ -48,8 +48,53 @@ def _cheapest(size: Tensor, age: Tensor, left: Tensor, need: Tensor) -> Tensor:
 
 
 def _rounds(most: int) -> int:
-    """After how many rounds any head has joined `most` pairs: the fewest slots that can are one more."""
+    """Rounds after which any head has joined `most` pairs; at least most + 1 slots exist."""
     rounds = 0
     while most > 0:
         most, rounds = most - max(most // 2, 1), rounds + 1
     return rounds
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Result for the E oldest slots, by rank (B, H, E), oldest first."""
+
+    group: Tensor  # int64: slots of one group become one slot
+    passes: Tensor  # float32: how often each was pooled
+    plain_weight: Tensor  # float32: its share of its group if every pass took a plain mean
+
+
+def pool_windows(exists: Tensor, need: Tensor, window: int) -> Windows:
+    """Groups that leave at least `need` (B, H) fewer slots, by pooling the oldest in windows of `window`.
+
+    `exists` (B, H, E) marks the first ranks. A pass pools as many whole windows as needed, oldest first; if that was
+    not enough, the next pass pools the result. Once fewer than `window` are left, the oldest need + 1 are pooled.
+    """
+    rank = torch.arange(exists.shape[-1], device=exists.device)
+    group = rank.expand(exists.shape).clone()
+    passes, weight = torch.zeros(exists.shape, device=exists.device), torch.ones(exists.shape, device=exists.device)
+    left = exists.sum(-1)
+    for _ in range(_most_passes(exists.shape[-1], window)):
+        whole = torch.minimum((need + window - 2) // (window - 1), left // window)
+        short = (whole == 0) & (need > 0)
+        size = torch.where(short, torch.minimum(need + 1, left), window).clamp_min(1)
+        count = torch.where(short, (left > 1).long(), whole)
+        pooled = group < (count * size)[..., None]
+        passes, weight = passes + pooled, torch.where(pooled, weight / size[..., None], weight)
+        removed = count * (size - 1)
+        group = torch.where(pooled, group // size[..., None], group - removed[..., None])
+        left, need = left - removed, (need - removed).clamp_min(0)
+    return Windows(torch.where(exists, group, rank), torch.where(exists, passes, 0.0), weight)
+
+
+def _most_passes(slots: int, window: int) -> int:
+    """Passes after which any number of slots up to `slots` is small enough, or one.
+
+    A pass that is not the last pools every whole window; with at most one window left, the next is the last.
+    """
+    passes = 0
+    while slots > window:
+        # The worst case up to `slots`: itself, or the largest number that is one short of whole windows.
+        beside = (slots + 1) // window * window - 1
+        slots, passes = max(number // window + number % window for number in (slots, beside)), passes + 1
+    return passes + (slots > 1)

@@ -1,4 +1,4 @@
-"""PyramidPool: windows of the oldest slots are pooled into one slot each."""
+"""PyramidPool: pool windows of the oldest slots."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from torch.nn.functional import pad
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of, protected_slots
 from kvlab.methods.core.in_place import POOL, InPlace
 from kvlab.methods.core.plan import Edges, Plan, ValueShift
-from kvlab.methods.core.slot_columns import there
+from kvlab.methods.core.slot_columns import is_valid
 from kvlab.methods.core.view import View
 from kvlab.methods.selectors.top_k import LowestScore
-from kvlab.methods.settlers.core.edges import at, max_to_target, sum_to_target
-from kvlab.methods.settlers.core.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
-from kvlab.methods.settlers.pooling.graded import join_pairs
-from kvlab.methods.settlers.pooling.windows import Windows, pool_windows
+from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
+from kvlab.methods.settlers.pooling.graded import Windows, join_pairs, pool_windows
 
 Pooling = Literal["mean", "max", "max-norm", "best"]
 Repool = Literal["graded", "literal"]
@@ -30,21 +29,21 @@ ROUNDING = 1e-6  # relative, of a length in float32
 
 @dataclass(frozen=True)
 class Pool:
-    """Pooling of the oldest slots the selector does not protect, in windows of `window` (PyramidPool, section 3.2).
+    """Pool the oldest unprotected slots in windows of `window` (PyramidPool, section 3.2).
 
-    Slots already pooled are pooled again; `generation` counts how often. While decoding, `literal` pools the oldest
-    windows until `window` slots of the budget are free again: as the oldest are always the pools themselves, they all
-    end in one or two. `graded` joins two neighbours for every slot too many, those with the fewest tokens for their age
-    (see `graded`), so that older text is held ever more coarsely. A prompt is always pooled in windows.
+    Pooled slots are pooled again; `generation` counts how often. While decoding, `literal` pools the oldest windows
+    until `window` slots of the budget are free; since the oldest are always the pools themselves, they end in one or
+    two. `graded` joins two neighbours per excess slot, those with the fewest tokens for their age (see `graded`), so
+    that older text becomes coarser. A prompt is always pooled in windows.
 
-    - `mean`: keys and values averaged, each slot counting for its votes (`weighted`), or as one whatever it stands for
-      (the paper's mean of means). The slot with the window's middle token lends its position.
-    - `max`: element-wise maximum of keys and of values, at the same position. For rotated keys that has no meaning of
+    - `mean`: average keys and values, each slot weighted by its votes (`weighted`) or equally (the paper's mean of
+      means). The position is that of the slot with the window's middle token.
+    - `max`: element-wise maximum of keys and of values, at the same position. For rotated keys this has no meaning of
       its own; it is what a pooling layer does.
-    - `max-norm`, `best`: the slot with the longest key, or with the highest score, stays as it is and the others of its
-      window are evicted: no merging, so the votes of the others are dropped; `covers` counts what it stands for.
+    - `max-norm`, `best`: keep the slot with the longest key, or with the highest score, and evict the others of its
+      window: no merging, so their votes are dropped; `covers` counts the tokens it represents.
 
-    One slot of the budget is kept for pools; a budget of a single slot evicts.
+    One slot of the budget is reserved for pools; a budget of a single slot evicts.
     """
 
     pooling: Pooling = "mean"
@@ -61,18 +60,18 @@ class Pool:
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Own slot state: how many times a slot was pooled, and how many tokens it stands for if votes do not say."""
+        """Slot state: how often a slot was pooled, and the tokens it covers if votes do not say."""
         return {GENERATION: 0} | ({COVERS: 1} if self.keeps_one else {})
 
     @property
     def capabilities(self) -> Capabilities:
-        """Where a pool is one of its tokens the others leave, and nothing merges."""
+        """If a pool is one of its tokens, the others are evicted and nothing merges."""
         return Capabilities(
             merges=not self.keeps_one, mass_of_votes=self.mass.of_votes, changes_many=True, in_place=self.in_place
         )
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Beside a running sum of attention and a selector of the lowest scores, where neighbours are joined."""
+        """Needs a running sum of attention, a selector of the lowest scores, and graded pooling."""
         decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
         plain = self.pooling == "best" and self.repool == "graded"
         if decay is None or bounds is None or not plain:
@@ -82,14 +81,14 @@ class Pool:
             return {"covers": view.slots.extra[COVERS], "generation": view.slots.extra[GENERATION]}
 
         def certain(view: View) -> bool:
-            # Pools of a prompt may leave fewer slots than the budget, so that slots are counted.
+            # Pooling a prompt may leave fewer slots than the budget, so slots are counted.
             one = view.phase == "decode" and view.started and self.joins_one(view, select)
-            return one and bool((there(view.slots.position).sum(-1) == view.budget + 1).all())
+            return one and bool((is_valid(view.slots.position).sum(-1) == view.budget + 1).all())
 
         return InPlace(POOL, lambda view: bounds(view, self.room(view)), fields, certain, decay, cpu_only=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Pools, or evictions inside windows."""
+        """Pool, or evict within windows."""
         slots = view.slots
         safe = protected_slots(select, replace(view, budget=self.room(view)))
         if self.joins_one(view, select):
@@ -110,30 +109,30 @@ class Pool:
         return self._plan(view, index, exists & ~evicted, evicted, pools)
 
     def room(self, view: View) -> Tensor:
-        """(B, H) slots of the budget that the selector may protect: one is kept for pools."""
+        """Slots (B, H) of the budget that the selector may protect: one is reserved for pools."""
         return view.of_budget(self, lambda: (view.budget - 1).clamp_min(1))
 
     def joins_one(self, view: View, select: Selector) -> bool:
-        """Whether each head that is over its budget is so by one, and has two slots that are not protected."""
+        """Whether each head exceeds its budget by at most one and has two unprotected slots."""
         one = self.repool == "graded" and view.phase == "decode" and view.most_excess == 1
         return one and self.keeps_one and view.smallest_budget > 1 and isinstance(select, LowestScore)
 
     def _one(self, view: View, free: Tensor) -> Plan:
-        """`_pair` and what becomes of it in fewer operations, where one of the two stays as it is.
+        """`_pair` and its plan in fewer operations, if one of the two slots is kept as it is.
 
-        With budget B at most B - 1 slots are protected, so a head with B + 1 has two others.
+        With budget B at most B - 1 slots are protected, so a head with B + 1 slots has two others.
         """
         slots, kind = view.slots, view.slots.position.dtype
         never = view.of_budget(("late", kind), lambda: view.budget.new_full((), torch.iinfo(kind).max, dtype=kind))
         position, order = _in_order(torch.where(free, slots.position, never))
         size = at(self._size(view), order)
-        # Upside down, what is not there counts as younger than no token, and less than any pair.
+        # Inverted cost; missing slots count as younger than any token, hence as worth less than any pair.
         worth = (view.tokens_seen[:, None, None].to(kind) - position[..., 1:]) / (size[..., :-1] + size[..., 1:])
         first = worth.argmax(-1, keepdim=True)
         pair = at(order, torch.cat([first, first + 1], -1))
         value, slack = self._value(view, pair)
         short = (slots.live() > view.budget)[..., None]
-        younger = value[..., :1] < value[..., 1:] * (1 - slack)  # of equals the older one stays
+        younger = value[..., :1] < value[..., 1:] * (1 - slack)  # the older one stays on ties
         target, source = torch.where(younger, pair.flip(-1), pair).chunk(2, -1)
         keep = slots.valid.scatter(2, source, at(slots.valid, source) > short)
         count, passes = at(slots.extra[COVERS], pair), at(slots.extra[GENERATION], pair)
@@ -144,15 +143,15 @@ class Pool:
         return Plan(keep=keep, extra=own, lost=short[..., 0])
 
     def _oldest(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
-        """(slots by age (B, H, E), which of them are there, their groups): the oldest in windows."""
-        # Every window pooled frees window - 1 slots, and a head needs at most its excess and the window's worth ahead.
+        """(slots by age (B, H, E), mask of existing ones, their groups): the oldest in windows."""
+        # A pooled window frees window - 1 slots; a head needs at most its excess plus one window ahead.
         windows = -(-(view.most_excess + self.window) // (self.window - 1))
         index = _by_age(view, free, min(windows * self.window, free.shape[-1]))
         exists = at(free, index)
         return index, exists, pool_windows(exists, need, self.window)
 
     def _pair(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
-        """`_pairs` where no head needs (B, H) more than one: the cheapest two neighbours, or the two oldest slots."""
+        """`_pairs` if no head needs (B, H) more than one: the cheapest two neighbours, or the two oldest slots."""
         never = torch.iinfo(view.slots.position.dtype).max
         position, order = view.slots.position.masked_fill(~free, never).sort(dim=-1)
         size, exists = at(self._size(view), order), position < never
@@ -167,11 +166,11 @@ class Pool:
         return at(order, both), at(exists, both), pools
 
     def _size(self, view: View) -> Tensor:
-        """(B, H, S) tokens a slot stands for."""
+        """Tokens (B, H, S) a slot covers."""
         return view.slots.extra[COVERS] if self.keeps_one else view.slots.votes
 
     def _pairs(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
-        """The same with neighbours joined; of all slots just those that are pooled, or find no place at all."""
+        """As `_oldest` with neighbours joined, reduced to slots that are pooled or evicted."""
         slots = view.slots
         order = _by_age(view, free, free.shape[-1])
         exists = at(free, order)
@@ -190,7 +189,7 @@ class Pool:
     def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device)
-        stays = self._stays(view, index, exists, pools)  # rank of the slot each one ends in
+        stays = self._stays(view, index, exists, pools)  # rank of the slot that each one ends in
         leaves = exists & (stays != rank)
         leaving = leaves | evicted
         gone = torch.zeros_like(view.slots.valid).scatter(2, index, leaving)
@@ -203,7 +202,7 @@ class Pool:
         return self._maximum(view, index, stays, exists, leaves, replace(plan, edges=edges))
 
     def _extra(self, view: View, index: Tensor, exists: Tensor, stays: Tensor, pools: Windows) -> dict[str, Tensor]:
-        """The own state after pooling."""
+        """Slot state after pooling."""
         extra, width = view.slots.extra, index.shape[-1]
         passes = pools.passes + at(extra[GENERATION], index)
         generation = max_to_target(passes, stays, exists, width)
@@ -215,7 +214,7 @@ class Pool:
         return own | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
 
     def _stays(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
-        """(B, H, E) rank of the slot that represents each slot's group."""
+        """Rank (B, H, E) of the slot that represents each slot's group."""
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device).expand_as(index)
         if not self.keeps_one:
@@ -231,9 +230,9 @@ class Pool:
         return torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
 
     def _value(self, view: View, index: Tensor) -> tuple[Tensor, float]:
-        """(by what the slots `index` (B, H, E) are chosen, by which share one may be below another and count as equal).
+        """(values by which the slots `index` (B, H, E) are chosen, relative tolerance for ties).
 
-        Models that normalise keys make all of them as long: rounding must not choose among them.
+        Models that normalize keys make all lengths equal: rounding must not choose among them.
         """
         keys = view.slots.keys
         if self.pooling == "best":
@@ -269,7 +268,7 @@ class Pool:
         )
 
     def _maximum(self, view: View, index: Tensor, stays: Tensor, exists: Tensor, leaves: Tensor, plan: Plan) -> Plan:
-        """The same plan with element-wise maxima in place of weighted sums."""
+        """Replace weighted sums in the plan by element-wise maxima."""
         assert plan.edges is not None
         rank = torch.arange(index.shape[-1], device=index.device)
         pooled = exists & (stays == rank) & (max_to_target(leaves.float(), stays, exists, index.shape[-1]) > 0)
@@ -289,14 +288,14 @@ def _put(column: Tensor, index: Tensor, value: Tensor) -> Tensor:
 
 
 def _by_age(view: View, free: Tensor, count: int) -> Tensor:
-    """(B, H, count) the oldest of the slots in `free`, oldest first."""
+    """The oldest slots (B, H, count) of those in `free`, oldest first."""
     position = view.slots.position
     order = position.masked_fill(~free, torch.iinfo(position.dtype).max)
     return order.topk(count, dim=-1, largest=False).indices
 
 
 def _maximum_of_group(states: Tensor, stays: Tensor, exists: Tensor) -> Tensor:
-    """(B, H, E, d): for each slot the element-wise maximum over all that end in the same slot; 0 where nothing is."""
+    """Element-wise maximum (B, H, E, d) over all slots that end in the same slot; 0 if there are none."""
     index = stays[..., None].expand_as(states)
     room = torch.full_like(states, -torch.inf)
     most = room.scatter_reduce(2, index, states.masked_fill(~exists[..., None], -torch.inf), "amax").gather(2, index)

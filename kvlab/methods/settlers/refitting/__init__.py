@@ -1,1 +1,1 @@
-"""What must go is dropped, and what stays is refitted to make up for it."""
+"""Settlers that evict, and refit the kept slots to compensate."""

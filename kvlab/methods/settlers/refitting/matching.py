@@ -1,4 +1,4 @@
-"""Attention Matching: what stays is fitted so that chosen queries get from it the mass and the output of the whole."""
+"""Attention Matching: fit kept slots so that reference queries get the mass and output of the whole prompt."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from kvlab.methods.core.contract import Capabilities, Selector
 from kvlab.methods.core.plan import Plan, ValueShift
 from kvlab.methods.core.second_pass import Rehearsal
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at, first_of
+from kvlab.methods.settlers.refitting.global_ridge import top_share
 from kvlab.methods.settlers.residuals.observed_queries import Observed
-from kvlab.stores.rounding import as_held
+from kvlab.stores.store import as_held
 
-FALLBACK = 32  # last queries of the prompt, where no others are to be had
+FALLBACK = 32  # last queries of the prompt used without other references
 TINY = 1e-12
 LEAST_RIDGE = 1e-6  # keeps systems solvable; the authors' fallback
-SMALL_RIDGE = 1e-3  # below it float32's rounding decides the result
+SMALL_RIDGE = 1e-3  # below it float32 rounding decides the result
 
 
 @dataclass(frozen=True)
 class MatchAttention:
-    """Eviction; then a log mass (bias) and a value for each slot that stays, least squares over reference queries.
+    """Eviction, then a least-squares log mass (bias) and value per kept slot over reference queries.
 
-    The references are `references` of the rehearsal's queries and the prompt's last `window`, each of these counting
-    `window_weight` times. With A (N, S) their attention to the prompt's slots and K what stays:
+    References are `references` of the rehearsal's queries and the prompt's last `window`, each of the latter counting
+    `window_weight` times. With A (N, S) their attention to the prompt's slots and K the kept slots:
 
-    - bias: w minimises ||A_K w - 1||^2 + r ||w - 1||^2, is held within exp(-box) and exp(box), improved by `steps`
-      projected gradient steps, and log w is added to log mass;
-    - values: V' minimises ||X V' - A V||^2 + r ||V' - V||^2, X being A_K w with rows of sum 1.
+    - bias: w minimizes ||A_K w - 1||^2 + r ||w - 1||^2, clamped to [exp(-box), exp(box)] and improved by `steps`
+      projected gradient steps; log w is added to log mass;
+    - values: V' minimizes ||X V' - A V||^2 + r ||V' - V||^2, with X = A_K w normalized to rows of sum 1.
 
-    Each r is `ridge`, that of values `value_ridge` where given, times the mean square that a slot of K gets. The share
-    `untouched` of K with the highest scores keeps its values. The `newest` slots of the prompt keep mass and value: the
-    tokens to come read them as no reference does. `flat` lets a query count by the sum of its attention over its
-    largest, squared, in the fit of w: what the authors' code does by dividing exp logits by the row's largest.
+    Each r is `ridge` (for values `value_ridge` if given) times the mean square of a kept slot's column. The share
+    `untouched` of K with the highest scores keeps its values. The `newest` slots of the prompt keep mass and value,
+    because future tokens attend to them unlike any reference. `flat` weights a query in the fit of w by the squared
+    ratio of its attention's sum to its maximum, as the authors' code does by dividing exp logits by the row's maximum.
     """
 
     references: int = 256
@@ -56,7 +57,7 @@ class MatchAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """A slot is one token; with `bias` it has a log mass of its own. Decoding evicts."""
+        """A slot is one token; with `bias` it has its own log mass. Decoding evicts."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
             rehearsal=self.rehearsal,
@@ -69,37 +70,38 @@ class MatchAttention:
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """The window's."""
+        """Size of the window."""
         return self.window or FALLBACK
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Evictions, log mass and values of what stays; while decoding nothing but evictions."""
+        """Evict, and fit log mass and values of kept slots; decoding only evicts."""
         slots = view.slots
         victims = select.victims(view, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
         if view.phase == "decode" or not (self.bias or self.values):
             return Plan(keep, lost=victims.votes(slots.votes))
-        index = _first(keep, min(view.largest_budget, keep.shape[-1]))
+        index, stays = first_of(keep, min(view.largest_budget, keep.shape[-1]))
         observed = observe_held(view, keep, self.references, self.window, self.window_weight)
         heard = observed.weight.sqrt()
         if self.flat:
-            heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits, the largest being 1
+            heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits with maximum 1
         observed = observed.of_slots(index)
-        stays, values = keep.gather(2, index), at(slots.values, index).float()
+        values = at(slots.values, index).float()
         earlier = slots.position < (view.tokens_seen - self.newest)[:, None, None]
-        over = (view.excess() > 0).any(-1)[:, None, None]  # a row that fits is left alone, whoever stands beside it
+        # a row within its budget is unchanged, whatever the other rows
+        over = (view.excess() > 0).any(-1)[:, None, None]
         fitted = stays & earlier.gather(2, index) & over
         weight = self.mass_weights(observed, heard, stays, fitted) if self.bias else torch.ones_like(values[..., 0])
         shift, log_mass = None, None
         if self.values:
-            free = fitted & ~_best(slots.score.gather(2, index), stays, self.untouched)
+            free = fitted & ~top_share(slots.score.gather(2, index), stays, self.untouched)
             shift = ValueShift(index, self.amounts(values, observed, stays, free, weight))
         if self.bias:
             log_mass = slots.log_mass.scatter_add(2, index, weight.log())
         return Plan(keep, lost=victims.votes(slots.votes), value_shift=shift, log_mass=log_mass)
 
     def mass_weights(self, observed: Observed, heard: Tensor, stays: Tensor, fitted: Tensor) -> Tensor:
-        """(B, H, K) w of those of the slots that stay that are `fitted`; 1 elsewhere.
+        """Weights w (B, H, K) of the kept slots that are `fitted`; 1 elsewhere.
 
         Queries count `heard` (B, 1 or H, N) squared.
         """
@@ -115,7 +117,7 @@ class MatchAttention:
         return torch.where(fitted, weight, 1.0)
 
     def amounts(self, values: Tensor, observed: Observed, stays: Tensor, free: Tensor, weight: Tensor) -> Tensor:
-        """(B, H, K, d) what is added to values (B, H, K, d) of slots that are `free`, with mass weights (B, H, K)."""
+        """Amounts (B, H, K, d) added to values (B, H, K, d) of `free` slots, given mass weights (B, H, K)."""
         heard, mass = observed.weight.sqrt()[..., None], observed.mass * (stays * weight)[:, :, None]
         kept = mass / (mass.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
         gap = (observed.output - kept @ values) * heard
@@ -123,19 +125,8 @@ class MatchAttention:
         return ridge_step(kept * free[:, :, None] * heard, gap, ridge, free) * free[..., None]
 
 
-def _first(keep: Tensor, most: int) -> Tensor:
-    """(B, H, most) indices of the slots that stay, in order, and then of others."""
-    return (~keep).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
-
-
-def _best(score: Tensor, stays: Tensor, share: float) -> Tensor:
-    """(B, H, K) bool: the slots whose values are left as they are."""
-    rank = score.masked_fill(~stays, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
-    return stays & (rank < (stays.sum(-1, keepdim=True) * share).long())
-
-
 def observe(view: View, references: int, window: int, window_weight: float) -> Observed:
-    """The rehearsal's queries that were kept and the prompt's last ones; these alone where there are no others."""
+    """The kept rehearsal queries and the prompt's last ones; the latter only if there are no others."""
     kept = view.references if references else None
     if kept is None:
         return Observed.of(view, window or FALLBACK)
@@ -144,7 +135,7 @@ def observe(view: View, references: int, window: int, window_weight: float) -> O
 
 
 def observe_held(view: View, keep: Tensor, references: int, window: int, window_weight: float) -> Observed:
-    """As `observe`, with the attention to the keys of `keep` (B, H, S) as they will be held, where slots are packed."""
+    """As `observe`, but with attention to the quantized keys of `keep` (B, H, S) if slots are quantized."""
     observed = observe(view, references, window, window_weight)
     if not view.store.packs:
         return observed
@@ -155,10 +146,10 @@ def observe_held(view: View, keep: Tensor, references: int, window: int, window_
 
 
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
-    """(B, H, S, d) the W that minimises ||rows W - gap||^2 + r ||W||^2 for `rows` (B, H, N, S), `gap` (B, H, N, d).
+    """W (B, H, S, d) that minimizes ||rows W - gap||^2 + r ||W||^2 for `rows` (B, H, N, S), `gap` (B, H, N, d).
 
-    r is `ridge`, at least `LEAST_RIDGE`, times the mean over the slots `of` (B, H, S) of the sum of a slot's squares.
-    Worked out in float64 below `SMALL_RIDGE`, where the device has it.
+    r is `ridge`, at least `LEAST_RIDGE`, times the mean over the slots `of` (B, H, S) of a slot's sum of squares.
+    Computed in float64 below `SMALL_RIDGE` if the device supports it.
     """
     if ridge < SMALL_RIDGE and rows.dtype == torch.float32 and rows.device.type != "mps":
         return ridge_step(rows.double(), gap.double(), ridge, of).float()
@@ -172,7 +163,7 @@ def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
 
 
 def largest_eigenvalue(rows: Tensor, rounds: int = 8) -> Tensor:
-    """(B, H) of rows' rows, from above: power iteration from ones, whose estimate is then raised by a tenth."""
+    """Upper estimate (B, H) of the largest eigenvalue of rows' rows: power iteration from ones, plus a tenth."""
     vector = torch.ones_like(rows[..., 0, :, None])
     for _ in range(rounds):
         vector = rows.mT @ (rows @ vector)

@@ -1,4 +1,4 @@
-"""Attention Matching's pursuit: slots are taken lot by lot, those that most reduce the mass still missing."""
+"""Attention Matching's pursuit: select slots in lots, those that most reduce the missing mass."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from kvlab.methods.settlers.refitting.matching import TINY, observe, ridge_step
 
 @dataclass(frozen=True)
 class Pursuit:
-    """Orthogonal matching pursuit over reference queries: what stays has to give them back their mass, values aside.
+    """Orthogonal matching pursuit over reference queries: kept slots must restore their mass, ignoring values.
 
-    With A (N, S) the queries' attention and K what is taken so far, w >= 0 minimises ||A_K w - 1||^2 (with a small
-    ridge towards 0), r = 1 - A_K w, and the slots with the largest sums of r_i A_ij join K: in `lots` lots, each of as
-    many as are still missing over the lots still to come. Sinks and the newest tokens are in K from the start.
+    With A (N, S) the queries' attention and K the slots selected so far, w >= 0 minimizes ||A_K w - 1||^2 (with a small
+    ridge towards 0), r = 1 - A_K w, and the slots with the largest sums of r_i A_ij join K, in `lots` lots of equal
+    shares of the missing number. Sinks and the newest tokens are in K from the start.
     """
 
     sinks: int = 0
@@ -30,20 +30,17 @@ class Pursuit:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Looks at the second pass, or at the prompt's window."""
+        """Uses the second pass, or the prompt's window."""
         return Capabilities(
-            prompt_rows=self.prompt_rows,
-            references=self.references,
-            protected=self.protected,
-            sinks=self.sinks,
+            prompt_rows=self.prompt_rows, references=self.references, protected=self.protected, sinks=self.sinks
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """The window's."""
+        """Size of the window."""
         return max(self.window, 1)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
-        """The `excess` (B, H) slots that were not taken."""
+        """The `excess` (B, H) slots that were not selected."""
         slots = view.slots
         taken = self.protected(view) & slots.valid
         taken = taken if barred is None else taken | (barred & slots.valid)
@@ -56,11 +53,11 @@ class Pursuit:
         return Victims(index, active & ~torch.isposinf(lowest))
 
     def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool: sinks and recent tokens."""
+        """Protected slots (B, H, S): sinks and recent tokens."""
         return LowestScore(self.sinks, self.recent).protected(view)
 
     def _taken(self, view: View, taken: Tensor, wanted: Tensor) -> Tensor:
-        """(B, H, S) bool with `wanted` (B, H) slots of every head."""
+        """Selected slots (B, H, S), `wanted` (B, H) per head."""
         observed = observe(view, self.references, self.window, 1.0)
         rows, free = observed.mass * observed.weight.sqrt()[..., None], view.slots.valid
         whole = rows.sum(-1, keepdim=True)
@@ -74,5 +71,5 @@ class Pursuit:
 
 
 def _residual(rows: Tensor, whole: Tensor, taken: Tensor) -> Tensor:
-    """(B, H, N, 1): what is missing of the mass (B, H, N, 1) that all slots have."""
+    """Missing part (B, H, N, 1) of the mass (B, H, N, 1) of all slots."""
     return whole - rows @ ridge_step(rows, whole, 1e-4, taken).clamp_min(TINY)

@@ -1,1 +1,1 @@
-"""What must go is gathered in a few residual slots."""
+"""Settlers that merge victims into a few residual slots."""

@@ -1,4 +1,4 @@
-"""exactmerge while decoding: a token that must go joins a residual slot or is dropped, whichever the queries prefer."""
+"""exactmerge while decoding: merge a victim into a residual slot or evict it, whichever queries prefer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 from kvlab.methods.core.contract import Selector
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 from kvlab.methods.settlers.residuals.observed_queries import Grouping, Observed, nearest_pivot
 
 TINY = 1e-9
 
 
 def settle_while_decoding(view: View, select: Selector, window: int, most: int) -> Plan:
-    """The lowest scores leave; those of a head merge where that changes the newest queries' outputs less.
+    """Choose the lowest scores as victims; heads merge them if that changes the newest queries' outputs less.
 
-    Residual slots, at most `most` a head, take part but never leave. Parts are weighted by their scores (attention over
-    about `window` queries); the log mass is exact for the queries of this pass but rises no higher than log(votes),
+    Residual slots, at most `most` per head, take part but are never evicted. Parts are weighted by their scores
+    (attention over about `window` queries); the log mass is exact for the queries of this pass but at most log(votes),
     because one query says little about the next.
     """
     slots = view.slots
@@ -43,7 +43,7 @@ def settle_while_decoding(view: View, select: Selector, window: int, most: int) 
 
 
 def _eviction_error(observed: Observed, keep: Tensor, values: Tensor) -> Tensor:
-    """(B, H) relative output error over the queries if only `keep` (B, H, S) stays."""
+    """Relative output error (B, H) over the queries if only `keep` (B, H, S) is kept."""
     kept = observed.mass * keep[:, :, None]
     output = kept @ values.float() / (kept.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
     scale = observed.weight.sqrt()[..., None]

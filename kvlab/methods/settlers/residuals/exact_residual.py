@@ -1,4 +1,4 @@
-"""exactmerge: a protected core, the rest merged into residual slots, checked against queries that were really asked."""
+"""exactmerge: keep a core, merge the rest into residual slots, and check the result against real queries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlab.methods.core.contract import Capabilities, Selector, Victims
 from kvlab.methods.core.plan import Plan, ValueShift
 from kvlab.methods.core.view import View
 from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.methods.settlers.core.edges import at
+from kvlab.methods.settlers.edges import at
 from kvlab.methods.settlers.residuals.exact_decode import settle_while_decoding
 from kvlab.methods.settlers.residuals.observed_queries import Grouping, Observed, Trial, nearest_pivot
 
@@ -23,14 +23,14 @@ TINY = 1e-9
 
 @dataclass(frozen=True)
 class ExactResidual:
-    """The highest scores stay untouched; what must go is merged into a share of the budget, chosen for each head.
+    """Keep the highest scores, and merge victims into a share of the budget that each head chooses.
 
-    For each of `shares` the layer is compressed on paper: of what must go, the best-scored (`score`) or evenly spaced
-    slots (`spread`) become pivots, the others join the pivot with the most similar key, keys and values are averaged by
-    the attention they got from the last `window` queries, and the log mass is exact over those queries. The residual
-    values are then refitted, by ridge regression on every second of the queries, and the share whose outputs are
-    closest to the truth on the queries in between is taken, head by head. A share of 0 is plain eviction, so a head
-    merges only where merging was seen to help. The chosen share is finally refitted on all queries of the window.
+    For each of `shares` the compression is simulated: of the victims, the best-scored (`score`) or evenly spaced ones
+    (`spread`) become pivots, the others join the pivot with the most similar key, keys and values are averaged by the
+    attention of the last `window` queries, and the log mass is exact over those queries. Residual values are then
+    refitted by ridge regression on every second query, and each head takes the share whose outputs are closest to the
+    truth on the other queries. A share of 0 is plain eviction, so a head merges only if merging helped. The chosen
+    share is refitted on all queries of the window.
     """
 
     shares: tuple[float, ...] = (0.0, 0.1, 0.3)
@@ -45,21 +45,17 @@ class ExactResidual:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The logits of the window's queries are in memory; copies in float32 were counted with the allocator."""
+        """The logits of the window's queries are in memory; float32 copies were measured with the allocator."""
         return Capabilities(
-            prompt_rows=self.prompt_rows,
-            reads_logits=True,
-            key_copies=7.0,
-            merges=True,
-            mass_of_votes=None,
+            prompt_rows=self.prompt_rows, reads_logits=True, key_copies=7.0, merges=True, mass_of_votes=None
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """The window that merging is checked against."""
+        """Size of the validation window."""
         return self.window
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """The plan of the share that was closest to the truth in each head."""
+        """Plan with the best share of each head."""
         if view.phase == "decode":
             most = max(1, round(max(self.shares) * view.largest_budget))
             return settle_while_decoding(view, select, self.window, most)
@@ -75,7 +71,7 @@ class ExactResidual:
         return self._plan(view, select, observed, weight, chosen)
 
     def _reserved(self, view: View, share: float) -> Tensor:
-        """(B, H) residual slots; the newest token always has a slot of its own."""
+        """Residual slots (B, H); the newest token always has its own slot."""
         return (view.budget * share).round().long().minimum(view.budget - 1)
 
     def _error(self, view: View, select: Selector, observed: Observed, weight: Tensor, reserved: Tensor) -> Tensor:
@@ -85,7 +81,7 @@ class ExactResidual:
         return trial.error(observed, observed.held_back, shift)
 
     def _group(self, view: View, select: Selector, reserved: Tensor) -> tuple[Grouping, Tensor]:
-        """What goes where, and which slots stay untouched, with `reserved` (B, H) residual slots."""
+        """(grouping, kept slots) with `reserved` (B, H) residual slots."""
         slots, over = view.slots, view.excess() > 0
         must_go = torch.where(over, view.slots.live() - (view.budget - reserved), 0)
         most = view.most_excess + max(1, round(max(self.shares) * view.largest_budget))
@@ -103,7 +99,7 @@ class ExactResidual:
         return grouping, victims.keep(view.slots.valid)
 
     def _pivots(self, view: View, victims: Victims, count: Tensor, reserved: Tensor, place: Tensor) -> Tensor:
-        """(B, H, R): which of a head's victims become pivots, as indices into its E victims (lowest score first)."""
+        """Victims (B, H, R) that become pivots, as indices into a head's E victims (lowest score first)."""
         if self.pivots == "score":
             return (count - 1 - place).clamp_min(0)
         position = at(view.slots.position, victims.index)

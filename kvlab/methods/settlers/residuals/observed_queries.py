@@ -1,4 +1,4 @@
-"""What queries saw of a prompt, and what they would see of a table in which some slots are merged."""
+"""What queries saw of a prompt, and what they would see after merging some slots."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.learned_sinks import log_total
 from kvlab.methods.core.plan import Edges
+from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
 from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
-from kvlab.methods.settlers.core.edges import ROW_BLOCK, at, cosine, similarity
+from kvlab.methods.settlers.edges import ROW_BLOCK, at, cosine, similarity
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The observed queries of one layer, N per KV head, those of its query heads side by side.
+    """Observed queries of one layer, N per KV head, those of its query heads adjacent.
 
-    `logits` (B, H, N, S) and `mass` (B, H, N, S), the attention they gave; `normalizer` (B, H, N, 1), the log of what
-    the masses were divided by; `beside` (B, H, N, 1), the attention that went to a learned sink; `output`
-    (B, H, N, d), what they got; `weight` (B, 1, N), how much each counts, 0 for padding; `places` (B, H, N, S), what of
-    the logits is ALiBi's, up to a constant for each query, None without ALiBi.
-    All float32.
+    `logits` (B, H, N, S); `mass` (B, H, N, S), their attention; `normalizer` (B, H, N, 1), the log of its denominator;
+    `beside` (B, H, N, 1), attention to a learned sink; `output` (B, H, N, d); `weight` (B, 1, N) of each query, 0 for
+    padding; `places` (B, H, N, S), ALiBi's part of the logits up to a constant per query, None without ALiBi. All
+    float32.
     """
 
     logits: Tensor
@@ -31,7 +30,7 @@ class Observed:
     beside: Tensor
     output: Tensor
     weight: Tensor
-    held_back: Tensor  # (N,) bool: every second query, on which choices are checked
+    held_back: Tensor  # (N,) bool: every second query, used for validation
     places: Tensor | None = None
 
     @classmethod
@@ -40,14 +39,14 @@ class Observed:
         seen = view.seen
         rows = min(rows, seen.num_new)
         logits = seen.last_logits(rows)  # (B, H, G, rows, S)
-        # A padding query looks at nothing but itself, and nothing is what it may teach.
+        # A padding query sees only itself and must have no influence.
         real = (~torch.isneginf(logits[:, 0, 0]).all(-1)).float()
         age = torch.arange(rows - 1, -1, -1, device=logits.device)
         return cls._of_logits(view, logits, real, age % 2 == 1)
 
     @classmethod
     def newest(cls, view: View, rows: int) -> Observed:
-        """As `of` after a prompt; while decoding the queries kept since, where the pipeline keeps any."""
+        """As `of` after a prompt; while decoding, the recalled queries if the pipeline keeps any."""
         if view.phase == "prefill" or not view.in_lots:
             return cls.of(view, rows)
         logits = view.seen.recalled_logits(view.slots.position, rows)
@@ -57,15 +56,15 @@ class Observed:
 
     @staticmethod
     def asked_by(view: View, rows: int) -> Tensor:
-        """(B, H, N, d) float32: the queries of `newest`, in its order."""
+        """The queries of `newest` in its order, (B, H, N, d) float32."""
         kept = view.phase == "decode" and view.in_lots
         query = view.seen.recalled_queries(rows)[0] if kept else view.seen.query[:, :, -rows:]
         return query.float().unflatten(1, (view.slots.keys.shape[1], -1)).flatten(2, 3)
 
     def and_future(self, view: View, future: FutureQueries, sinks: int, weight: float) -> Observed:
-        """These queries, and GVote's samples of queries to come, which together weigh `weight` times as much as these.
+        """Add GVote's samples of future queries, with a total weight of `weight` times that of these.
 
-        The samples' Gaussian leaves the first `sinks` tokens out.
+        The samples' Gaussian excludes the first `sinks` tokens.
         """
         slots, seen = view.slots, view.seen
         inner = (slots.valid & (slots.position.int() >= sinks))[:, 0]
@@ -75,24 +74,24 @@ class Observed:
 
     @classmethod
     def of_queries(cls, view: View, query: Tensor, weight: Tensor) -> Observed:
-        """Any queries (B, Hq, n, d), not of the sequence's own, that look at all slots; each with `weight` (B, n)."""
+        """Arbitrary queries (B, Hq, n, d) that see all slots, with `weight` (B, n)."""
         place = torch.arange(query.shape[2], device=query.device)
         return cls._of_logits(view, view.seen.logits_of(query), weight, place % 2 == 1)
 
     def only(self, rows: Tensor) -> Observed:
-        """The same queries, those outside `rows` (N,) bool without weight."""
+        """The same queries, with weight 0 outside `rows` (N,) bool."""
         return replace(self, weight=self.weight * rows)
 
     def weighing(self, factor: float) -> Observed:
-        """The same queries, each counting `factor` times as much."""
+        """The same queries with weights multiplied by `factor`."""
         return replace(self, weight=self.weight * factor)
 
     def through(self, others: Observed) -> Observed:
-        """The same queries and what they got, with the attention that `others`, of the same queries, give."""
+        """The same queries and outputs, with the attention of `others`, computed for the same queries."""
         return replace(self, mass=others.mass * (others.normalizer - self.normalizer).exp())
 
     def of_slots(self, index: Tensor) -> Observed:
-        """The same queries, their attention and logits that to slots `index` (B, H, E) alone."""
+        """The same queries, with attention and logits of slots `index` (B, H, E) only."""
 
         def to(rows: Tensor) -> Tensor:
             return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
@@ -101,7 +100,7 @@ class Observed:
         return replace(self, logits=to(self.logits), mass=to(self.mass), places=places)
 
     def with_more(self, more: Observed) -> Observed:
-        """These queries and others of the same layer."""
+        """These queries and more of the same layer."""
         rows = ("logits", "mass", "normalizer", "beside", "output", *(("places",) if self.places is not None else ()))
         joined = {name: torch.cat([getattr(self, name), getattr(more, name)], 2) for name in rows}
         return replace(
@@ -113,7 +112,7 @@ class Observed:
 
     @classmethod
     def _of_logits(cls, view: View, logits: Tensor, weight: Tensor, held_back: Tensor) -> Observed:
-        """From logits (B, H, G, n, S), weights (B, n) and what is held back (n,)."""
+        """From logits (B, H, G, n, S), weights (B, n) and the validation mask (n,)."""
         slots, sinks, (group, rows) = view.slots, view.seen.sinks, logits.shape[2:4]
         whole = logits + slots.log_mass[:, :, None, None]
         total = log_total(whole, sinks)
@@ -123,29 +122,29 @@ class Observed:
             part.flatten(2, 3) for part in (logits, (whole - normalizer).exp(), normalizer, beside)
         )
         every = torch.arange(logits.shape[-1], device=logits.device).expand_as(slots.position)
-        places = view.seen.place_bias(every)  # (B, H, G, S): a constant aside, the same for all rows
+        places = view.seen.place_bias(every)  # (B, H, G, S): up to a constant, the same for all rows
         places = None if places is None else places.repeat_interleave(rows, 2)
         counts = weight.repeat(1, group)[:, None]
         output = mass @ slots.values.float()
         return cls(logits, mass, normalizer, beside, output, counts, held_back.repeat(group), places)
 
     def total_mass(self) -> Tensor:
-        """(B, H, S): the attention each slot got from all the queries, by their weights."""
+        """Weighted sum (B, H, S) of the attention each slot got from all queries."""
         return (self.mass * self.weight[..., None]).sum(2)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A table with R residual slots, as the window would see it: mass on the kept slots, and on the residual ones."""
+    """Outputs and attention of the window's queries with R residual slots."""
 
     output: Tensor  # (B, H, N, d)
     residual_mass: Tensor  # (B, H, N, R)
 
     def refit(self, observed: Observed, rows: Tensor, ridge: float) -> Tensor:
-        """(B, H, R, d) amounts to add to the residual values so that the chosen queries get their true outputs back.
+        """Amounts (B, H, R, d) to add to residual values so that the chosen queries get their true outputs.
 
-        Ridge regression in closed form over `rows` (N,) bool; `ridge` is relative to the mean squared residual mass of
-        a query. Slots without mass get nothing.
+        Closed-form ridge regression over `rows` (N,) bool; `ridge` is relative to the mean squared residual mass of a
+        query. Slots without mass get nothing.
         """
         weight = (observed.weight * rows)[..., None]  # (B, 1, N, 1)
         mass = self.residual_mass * weight.sqrt()
@@ -157,7 +156,7 @@ class Trial:
         return mass.transpose(-1, -2) @ torch.linalg.solve(damped, gap)
 
     def error(self, observed: Observed, rows: Tensor, shift: Tensor | None) -> Tensor:
-        """(B, H) relative output error over the chosen queries after adding `shift` (B, H, R, d) to residual values."""
+        """Relative output error (B, H) over the chosen queries after adding `shift` (B, H, R, d) to residual values."""
         weight = (observed.weight * rows).sqrt()[..., None]
         output = self.output if shift is None else self.output + self.residual_mass @ shift
         gap = (observed.output - output) * weight
@@ -166,38 +165,37 @@ class Trial:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which slot goes where: sources (B, H, E) into R residual slots, each around a pivot (B, H, R)."""
+    """Assignment of sources (B, H, E) to R residual slots, each around a pivot (B, H, R)."""
 
     source: Tensor
     active: Tensor  # the source merges
-    leaves: Tensor  # the source leaves, merged or not
+    leaves: Tensor  # the source leaves, merged or evicted
     residual: Tensor  # (B, H, E) index of its residual slot, below R
     pivot: Tensor  # (B, H, R)
-    exists: Tensor  # (B, H, R) the residual slot is one of this head's
+    exists: Tensor  # (B, H, R) whether this head has the residual slot
 
     def shares(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """(share of each source (B, H, E), share of each pivot (B, H, R)) of its slot, by `weight` (B, H, S)."""
+        """(share of each source (B, H, E), share of each pivot (B, H, R)) in its slot, by `weight` (B, H, S)."""
         source, pivot = at(weight, self.source) * self.active, at(weight, self.pivot)
         total = pivot.scatter_add(2, self.residual, source)
         return source / total.gather(2, self.residual), pivot / total
 
     def pool(self, of_source: Tensor, of_pivot: Tensor) -> Tensor:
-        """Sums over each residual slot's parts: (B, H, E, n) and (B, H, R, n) give (B, H, R, n)."""
+        """Sum each residual slot's parts: (B, H, E, n) and (B, H, R, n) give (B, H, R, n)."""
         index = self.residual[..., None].expand_as(of_source)
         return of_pivot.scatter_add(2, index, of_source * self.active[..., None])
 
     def trial(
         self, observed: Observed, keep: Tensor, values: Tensor, weight: Tensor, most: Tensor | None = None
     ) -> tuple[Trial, Tensor]:
-        """(what the window would see, log mass (B, H, R)) with exact mass over the window.
+        """(simulated result over the window, log mass (B, H, R)), with exact mass over the window.
 
-        The log mass is the log of the mass the parts had minus that of their mean key, both summed over the window, so
-        that over the window the slot gets what its parts got; `most` (B, H, R) bounds it. `keep` (B, H, S) are the
-        slots that stay as they are.
+        The log mass is the log of the parts' mass minus that of their mean key, both summed over the window, so that
+        the slot gets what its parts got; `most` (B, H, R) bounds it. `keep` (B, H, S) are the unchanged slots.
         """
         share, share_pivot = self.shares(weight)
         logits = self._columns(observed.logits, share, share_pivot)  # (B, H, N, R) of the mean keys
-        if observed.places is not None:  # a merged slot stands where its pivot does
+        if observed.places is not None:  # a merged slot has its pivot's position
             there = at(observed.places.transpose(-1, -2), self.pivot).transpose(-1, -2)
             logits = logits + there - self._columns(observed.places, share, share_pivot)
         parts = self._columns(observed.mass, self.active.float(), torch.ones_like(share_pivot))
@@ -217,7 +215,7 @@ class Grouping:
         return Trial(output, residual / total), log_mass
 
     def edges(self, view: View, weight: Tensor, log_mass: Tensor) -> Edges:
-        """The merges, averaged by `weight` (B, H, S), with log mass (B, H, R) after them."""
+        """The merges, averaged by `weight` (B, H, S), with new log mass (B, H, R)."""
         slots = view.slots
         share, share_pivot = self.shares(weight)
         target, own = self.pivot.gather(2, self.residual), share_pivot.gather(2, self.residual)
@@ -236,11 +234,11 @@ class Grouping:
         )
 
     def sums(self, values: Tensor) -> Tensor:
-        """(B, H, R): sums of `values` (B, H, S) over each residual slot's parts."""
+        """Sums (B, H, R) of `values` (B, H, S) over each residual slot's parts."""
         return self.pool(at(values, self.source)[..., None], at(values, self.pivot)[..., None])[..., 0]
 
     def _columns(self, rows: Tensor, share: Tensor, share_pivot: Tensor) -> Tensor:
-        """(B, H, N, R): weighted sums of the columns of (B, H, N, S) that make up each residual slot."""
+        """Weighted column sums (B, H, N, R) of (B, H, N, S) for each residual slot."""
         columns = torch.where(torch.isneginf(rows), 0.0, rows).transpose(-1, -2)
         pooled = self.pool(
             share[..., None] * at(columns, self.source), share_pivot[..., None] * at(columns, self.pivot)
@@ -249,7 +247,7 @@ class Grouping:
 
 
 def nearest_pivot(keys: Tensor, source: Tensor, pivot: Tensor, exists: Tensor) -> Tensor:
-    """(B, H, E): which of the R pivots (B, H, R) has the key most similar (cosine) to each source's, in row blocks."""
+    """Index (B, H, E) of the pivot (B, H, R) with the key most similar (cosine) to each source's, in row blocks."""
     candidates = at(keys, pivot)
     blocks = [
         similarity(at(keys, source[:, :, first : first + ROW_BLOCK]), candidates, "cosine")

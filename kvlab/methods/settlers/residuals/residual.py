@@ -1,4 +1,4 @@
-"""ZSMerge: what must go is averaged into a few residual slots that remember how many tokens they stand for."""
+"""ZSMerge: average victims into a few residual slots that count their tokens."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from kvlab.methods.core.contract import Capabilities, Scorer, Selector, Victims,
 from kvlab.methods.core.in_place import RESIDUAL as RESIDUAL_KIND
 from kvlab.methods.core.in_place import InPlace
 from kvlab.methods.core.plan import Edges, Plan
-from kvlab.methods.core.view import View
-from kvlab.methods.settlers.core.edges import Similarity, at, max_to_target, nearest, similarity, sum_to_target
-from kvlab.methods.settlers.core.log_mass import Mass, MassRule, Parts, Space, turns
+from kvlab.methods.core.view import Slots, View
+from kvlab.methods.settlers.edges import Similarity, at, max_to_target, nearest, similarity, sum_to_target
 from kvlab.methods.settlers.eviction.evict import Evict
-from kvlab.methods.settlers.residuals.fill_one_by_one import filled, leaving_order
+from kvlab.methods.settlers.log_mass import Mass, MassRule, Parts, Space, turns
 
 RESIDUAL = "residual"
 Prefill = Literal["chunk", "sequential", "similarity"]
@@ -27,12 +26,12 @@ Prefill = Literal["chunk", "sequential", "similarity"]
 class ResidualMerge:
     """Residual merging (ZSMerge eq. 5-7, and the authors' prefill).
 
-    `share` says how many slots are residual: a share of the budget, at least one, or from 1 on their number; with 0
-    there are none, and what must go is evicted. While a head has no residual slot (prefill, or the first time its cache
-    is full), what must go is cut, in position order, into that many chunks, the longer ones first (`chunk`, the
-    authors' code), fills them one token after the other (`sequential`, Algorithm 1), or is grouped around the
-    highest-scored of what must go (`similarity`). Later each leaving token joins the most similar residual slot. The
-    mean is weighted by votes, and the log mass is alpha * log(votes) unless `mass` says otherwise.
+    `share` sets the number of residual slots: a share of the budget, at least one, or an absolute number from 1 on; 0
+    evicts. While a head has no residual slot (prefill, or the first time its cache is full), its victims are cut, in
+    position order, into that many chunks, the longer ones first (`chunk`, the authors' code), fill them one token after
+    the other (`sequential`, Algorithm 1), or are grouped around the highest-scored victims (`similarity`). Later
+    victims join the most similar residual slot. The mean is weighted by votes, and the log mass is alpha * log(votes)
+    unless `mass` says otherwise.
     """
 
     share: float = 0.02
@@ -45,12 +44,12 @@ class ResidualMerge:
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Own slot state: whether it is a residual slot."""
+        """Slot state: whether it is a residual slot."""
         return {RESIDUAL: False}
 
     @property
     def capabilities(self) -> Capabilities:
-        """Merges unless nothing is residual; copies of keys in float32 were counted with the allocator."""
+        """Merges unless `share` is 0; float32 copies of keys were measured with the allocator."""
         return Capabilities(
             key_copies=3.7,
             fills_budget=True,
@@ -60,7 +59,7 @@ class ResidualMerge:
         )
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
-        """Beside a running sum of attention and a selector of the lowest scores, by the published rules."""
+        """Needs a running sum of attention, a selector of the lowest scores, and the published rules."""
         decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
         plain = self.similarity == "dot" and self.mass == "alpha" and self.space == "rotated" and self.share > 0
         if decay is None or bounds is None or not plain:
@@ -77,7 +76,7 @@ class ResidualMerge:
         return InPlace(RESIDUAL_KIND, lambda view: bounds(view, room(view)), fields, decay=decay)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Merges for everything over budget; evictions if there are no residual slots."""
+        """Merge everything over budget; evict if there are no residual slots."""
         if self.share == 0:
             return Evict().settle(view, select)
         slots = view.slots
@@ -88,7 +87,7 @@ class ResidualMerge:
         allowed = self._allowed(view.budget).minimum(view.budget - 1)
         live, room = slots.live(), view.budget - allowed
         must_go = torch.where(live > view.budget, live - residual.sum(-1) - room, 0).clamp_min(0)
-        # Only the first time must room be made for the residual slots themselves.
+        # Room for the residual slots themselves is needed only the first time.
         most = view.most_excess + (0 if view.started else self._most(view))
         victims = select.victims(replace(view, budget=room), must_go, most, barred=residual)
         merges = victims.active & (allowed > 0)[..., None]
@@ -100,7 +99,7 @@ class ResidualMerge:
         return self._start(view, victims, allowed, merges, residual, eligible)
 
     def _again(self, view: View, select: Selector) -> Plan:
-        """After decode steps: as many leave as came, each into its nearest residual slot; heads without one evict."""
+        """Decode step: as many victims as new tokens, each into its nearest residual slot; heads without one evict."""
         slots = view.slots
         room, merges = view.of_budget(self, lambda: self.split(view))
         residual = slots.extra[RESIDUAL]
@@ -134,24 +133,24 @@ class ResidualMerge:
         return Plan(keep=victims.keep(slots.valid), edges=edges, lost=view.of_budget("none", lambda: view.budget * 0.0))
 
     def split(self, view: View) -> tuple[Tensor, Tensor]:
-        """(slots that are not residual (B, H), heads that have residual ones (B, H, 1))."""
+        """(non-residual slots (B, H), mask of heads with residual slots (B, H, 1))."""
         allowed = self._allowed(view.budget).minimum(view.budget - 1)
         return view.budget - allowed, (allowed > 0)[..., None]
 
     def _allowed(self, budget: Tensor) -> Tensor:
-        """(B, H) residual slots of a head with that budget."""
+        """Number of residual slots (B, H) for a budget."""
         if self.share >= 1:
             return torch.full_like(budget, round(self.share))
         return (budget * self.share).round().long().clamp_min(1)
 
     def _most(self, view: View) -> int:
-        """A host-side bound on the residual slots of any head."""
+        """Host-side bound on the residual slots of any head."""
         return max(1, round(self.share if self.share >= 1 else view.largest_budget * self.share))
 
     def _start(
         self, view: View, victims: Victims, allowed: Tensor, merges: Tensor, residual: Tensor, eligible: Tensor
     ) -> Plan:
-        """The first merge of some heads at least, where residual slots are made."""
+        """First merge of some heads, which creates their residual slots."""
         slots = view.slots
         pivots = self._pivots(view, victims, allowed, eligible)
         start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
@@ -166,15 +165,15 @@ class ResidualMerge:
         )
 
     def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:
-        """(B, H, E) the most similar residual slot of each source; just those few keys are looked at."""
-        # One more than `_most`: it rounds on the host what the device rounds in float32.
+        """The most similar residual slot (B, H, E) of each source; only residual keys are compared."""
+        # One more than `_most`: the host may round differently than the device in float32.
         flag, place = residual.float().topk(min(self._most(view) + 1, residual.shape[-1]), dim=-1)
         keys = view.slots.keys
         likeness = similarity(at(keys, source), at(keys, place), self.similarity)
         return place.gather(2, torch.where(flag[:, :, None] > 0, likeness, view.never()).argmax(-1))
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
-        """(B, H, E) slot each victim would start a residual from: its chunk's first, or as `prefill` says."""
+        """Slot (B, H, E) each victim would start a residual from: its chunk's first, or as `prefill` says."""
         allowed = allowed.clamp_min(1)
         if self.prefill == "sequential":
             order = leaving_order(view.slots, victims, eligible)
@@ -206,7 +205,7 @@ class ResidualMerge:
 
 
 def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
-    """(B, H, E) rank of the first in each one's chunk; the first count % chunks chunks are one longer."""
+    """Rank (B, H, E) of the first in each one's chunk; the first count % chunks chunks are one longer."""
     size, longer = count // chunks, count % chunks
     among_longer = longer * (size + 1)
     after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
@@ -214,10 +213,54 @@ def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
 
 
 def _protected(view: View, select: Selector) -> Tensor:
-    """(B, H, S) bool: what the selector never lets go, as far as it says so."""
+    """Slots (B, H, S) the selector protects, if it defines any."""
     protected = capabilities_of(select).protected
     return torch.zeros_like(view.slots.valid) if protected is None else protected(view)
 
 
 def _flag(pivots: Tensor, active: Tensor, like: Tensor) -> Tensor:
     return torch.zeros_like(like).scatter(2, pivots, active)
+
+
+def leaving_order(slots: Slots, victims: Victims, eligible: Tensor) -> Tensor:
+    """Places (B, H, E) in `victims` in order of eviction; inactive ones come last.
+
+    Algorithm 1 with final scores: `eligible` slots enter by age, and once there are more than can stay, each newcomer
+    evicts the lowest score so far.
+    """
+    active, width = victims.active, victims.index.shape[-1]
+    position = slots.position.masked_fill(~eligible, torch.iinfo(slots.position.dtype).max)
+    entered = at(position.argsort(dim=-1, stable=True).argsort(-1), victims.index).masked_fill(~active, 0)
+    stay = (eligible.sum(-1) - active.sum(-1))[..., None]
+    # Victims are sorted by score. Inactive ones rank behind all active ones, but before those not entered yet.
+    rank = torch.arange(width, device=entered.device).expand_as(entered).masked_fill(~active, width)
+    order = torch.empty_like(entered)
+    for step in range(width):
+        out = torch.where(entered <= stay + step, rank, width + 1).argmin(-1, keepdim=True)
+        order[..., step : step + 1] = out
+        rank = rank.scatter(2, out, width + 2)
+    return order
+
+
+def filled(slots: Slots, victims: Victims, order: Tensor, allowed: Tensor, most: int, kind: Similarity) -> Tensor:
+    """Slot (B, H, E) each victim ends in: the first `allowed` (B, H) victims, at most `most`, become residual.
+
+    Later ones join the residual slot whose key, the mean of its tokens so far, is most similar (equations 6 and 7).
+    """
+    index, active = victims.index.gather(2, order), victims.active.gather(2, order)
+    keys, votes = at(slots.keys, index).float(), at(slots.votes, index).float()
+    batch, heads, width = index.shape
+    most = min(most, width)
+    means, counts = keys[:, :, :most].clone(), votes[:, :, :most].clone()
+    exists = torch.arange(most, device=index.device) < allowed[..., None]
+    target = index.clone()
+    for step in range(width):
+        key, vote = keys[:, :, step : step + 1], votes[:, :, step : step + 1]
+        joins = active[..., step : step + 1] & (step >= allowed)[..., None]
+        near = similarity(key, means, kind)[:, :, 0].masked_fill(~exists, -torch.inf).argmax(-1, keepdim=True)
+        target[..., step : step + 1] = torch.where(joins, index.gather(2, near), target[..., step : step + 1])
+        share = torch.where(joins, vote / (counts.gather(2, near) + vote), 0.0)
+        place = near[..., None].expand(batch, heads, 1, means.shape[-1])
+        means = means.scatter(2, place, means.gather(2, place).lerp(key, share[..., None]))
+        counts = counts.scatter_add(2, near, torch.where(joins, vote, 0.0))
+    return torch.empty_like(target).scatter(2, order, target)

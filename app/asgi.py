@@ -1,0 +1,41 @@
+"""The dashboard as an ASGI application: Streamlit on `main.py`, behind the gate. `app/server/serve.py` runs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import streamlit as st
+from starlette.middleware import Middleware
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from app.server.gate import Gate
+from app.server.static_files import Files, at_once
+from kvlab.common.errors import said_with
+from kvlab.common.formatting import hide_paths
+from kvlab.server import tokens
+from kvlab.server.binding import LOCAL, OPEN
+from kvlab.server.settings import lab
+
+RUNS = "KVLAB_RUNS"
+
+
+def gate() -> Middleware:
+    """The gate that the lab's settings, or the lack of them, ask for."""
+    found = lab()
+    people = found.people if found else None
+    key = b""
+    if people is not None and people.way == "token":
+        people = people.model_copy(update={"tokens": {**people.tokens, **tokens.hashes_from_environment()}})
+        tokens.forget_environment()
+        key = tokens.signing_key(Path(os.environ[RUNS]) / ".jobs" / "cookie.key", people.tokens)
+    return Middleware(Gate, people=people, key=key, local=os.environ.get(LOCAL) == "yes")
+
+
+if lab() is not None or os.environ.get(OPEN):
+    said_with(hide_paths)
+app = st.App(Path(__file__).with_name("main.py"), middleware=[gate(), Middleware(Files)], lifespan=at_once)

@@ -1,0 +1,114 @@
+"""Check the request of a comparison and build, once, what all its runs share: model, token ids, methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.cache import nothing_to_compress
+from kvlab.cache.chunked_prefill import check_chunks
+from kvlab.cache.settings import LayerSettings
+from kvlab.common.errors import UserError
+from kvlab.engine.environment import model_shape
+from kvlab.engine.out_of_memory import memory_guard
+from kvlab.engine.prompt import encode_prompt
+from kvlab.methods import Method, make_method
+from kvlab.methods.wrappers.pin_tokens import keeping
+from kvlab.methods.wrappers.restore import giving_back
+from kvlab.models.chat import Chat, chat_of
+from kvlab.models.downloads import Report
+from kvlab.models.load import LoadedModel, pick_device
+from kvlab.models.model_cache import held_model
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.trace.schema import ModelShape
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """One choice of a comparison: its method, the settings of its layers, and a function that builds its cache.
+
+    `new_cache` takes the options of `make_cache`; every pass needs a cache of its own.
+    """
+
+    choice: MethodChoice
+    method: Method
+    settings: LayerSettings
+    new_cache: Callable[..., CompressedCache]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked request with its loaded model, the prompt's token ids (1, T), and its runs in order."""
+
+    request: CompareRequest
+    loaded: LoadedModel
+    chat: Chat | None
+    ids: Tensor
+    shape: ModelShape
+    compressed_layers: tuple[int, ...]
+    other_layers: tuple[int, ...]  # layers of the cache with a window or state of their own
+    runs: tuple[PreparedRun, ...]
+
+
+def prepare(request: CompareRequest, root: Path, loaded: LoadedModel | None, downloading: Report | None) -> Prepared:
+    """Load the model unless it is given, encode the prompt, and build every method; nothing runs or is written.
+
+    Raises UserError for anything that a method or the model rejects, methods and budgets before the model is loaded.
+    """
+    methods = [make_method(choice.method, **choice.hyper_parameters) for choice in request.runs]
+    for choice in request.runs:
+        Budget(choice.budget)
+    if loaded is None:
+        with memory_guard(request, pick_device(request.device), 1, root, "loading the model"):
+            loaded = held_model(request, downloading)
+    chat = chat_of(request, loaded.tokenizer)
+    ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat)
+    runs: list[PreparedRun] = []
+    compressed: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
+    for choice, method in zip(request.runs, methods, strict=True):
+        new_cache = partial(_new_cache, request, choice, method, loaded)
+        cache = new_cache()
+        compressed = tuple(layer.layer_idx for layer in cache.compressed_layers())
+        others = tuple(layer for layer in range(len(cache.layers)) if layer not in compressed)
+        if not compressed:
+            raise UserError(nothing_to_compress(loaded.model.config.get_text_config(decoder=True)))
+        runs.append(PreparedRun(choice, method, cache.settings, new_cache))
+    shape = model_shape(loaded)
+    prepared = Prepared(request, loaded, chat, ids, shape, compressed, others, tuple(runs))
+    _check_positions(prepared)
+    request.record.check(shape.num_hidden_layers, shape.num_key_value_heads)
+    if request.prefill_chunk is not None:
+        for run in runs:
+            check_chunks(run.method.pipeline(), ids.shape[1], request.prefill_chunk)
+    return prepared
+
+
+def _new_cache(
+    request: CompareRequest, choice: MethodChoice, method: Method, loaded: LoadedModel, **options: Any
+) -> CompressedCache:
+    """A fresh cache of the choice, with its pinned and restored tokens."""
+    cache = make_cache(
+        loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed, **options
+    )
+    cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
+    if choice.returned is not None:
+        layers = [layer.layer_idx for layer in cache.compressed_layers()]
+        cache.settings.pipeline = giving_back(cache.settings.pipeline, choice.returned, layers, request.max_new_tokens)
+    return cache
+
+
+def _check_positions(prepared: Prepared) -> None:
+    tokens = prepared.ids.shape[1]
+    for run in prepared.runs:
+        restored = run.choice.returned.tokens if run.choice.returned else ()
+        last = max((*run.choice.force_keep, *restored), default=0)
+        if last >= tokens:
+            raise UserError(f"Token {last} cannot be kept: the prompt has {tokens:,} tokens, counted from 0.")

@@ -1,0 +1,92 @@
+"""Jobs for the queue from the measurements that exhibits of the atlas need, and estimates of their duration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from kvlab.bench.request import BenchJob, preset_seconds
+from kvlab.catalogue.methods import methods
+from kvlab.catalogue.tasks import task_list
+from kvlab.common.errors import UserError
+from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
+from kvlab.forms import compare_form, eval_form, plan_preview
+from kvlab.jobs.work import Work
+from kvlab.model_info.chat_template import Manner
+from kvlab.model_info.names import EMBEDDED
+from kvlab.model_info.token_count import count_tokens
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, RecordedComparison, command_line
+from kvlab.requests.method_spec import parse_spec
+from kvlab.tasks.shipped_samples import shipped_sample
+
+ALL_TASKS = "all"
+
+
+def job_of(measurement: Measurement) -> Work:
+    """The job that does what the measurement's command does.
+
+    Raises:
+        UserError: the measurement needs a terminal.
+    """
+    match measurement:
+        case RecordedComparison():
+            return _compare(measurement)
+        case Evaluation():
+            return _evaluate(measurement)
+        case Benchmark(preset=preset, changes=changes):
+            return BenchJob(name=preset, preset=preset, changes=changes, title=f"Benchmark {preset}")
+        case ExhibitFill():
+            raise UserError(f"Run this in a terminal: {command_line(measurement)}")
+
+
+def estimate(work: Work, rows: pd.DataFrame, root: Path) -> tuple[float, float] | None:
+    """Least and most seconds the job takes; None if unknown. `rows` are those of earlier evaluations."""
+    if isinstance(work, EvalJob):
+        cost = eval_form.cost(work, task_list(), rows, root)
+        return None if cost.low is None or cost.high is None else (cost.low, cost.high)
+    if isinstance(work, BenchJob):
+        return preset_seconds(work.preset, work.changes) if work.preset else None
+    if not isinstance(work, CompareRequest):
+        return None
+    tokens = count_tokens(work.prompt, Manner.of(work))[0]
+    options = {"level": work.level, "max_new_tokens": work.max_new_tokens}
+    plan = plan_preview.plan_at_defaults(tokens, work.model, work.choices, options, root)
+    return None if plan is None or plan.seconds is None else (plan.seconds.low, plan.seconds.high)
+
+
+def _compare(asked: RecordedComparison) -> CompareRequest:
+    sample = shipped_sample(asked.sample)
+    return compare_form.make_request(
+        sample.text, EMBEDDED, _choices(asked), max_new_tokens=sample.max_new_tokens, title=sample.title,
+        answer=sample.answer, facts=sample.facts, level=asked.level,
+    )  # fmt: skip
+
+
+def _evaluate(asked: Evaluation) -> EvalJob:
+    if asked.data or asked.model not in ("", EMBEDDED):
+        raise UserError("This needs a model and files of your own: run the command in a terminal.")
+    tasks = [task.name for task in task_list().tasks] if asked.tasks == (ALL_TASKS,) else asked.tasks
+    request = EvalRequest(
+        model=EMBEDDED,
+        tasks=tuple(TaskChoice(task=task) for task in tasks),
+        choices=_choices(asked),
+        samples=asked.samples,
+        question_aware=asked.question_aware is not False,
+        lengths=asked.lengths or None,
+        depths=asked.depths or None,
+    )
+    name = asked.out.name
+    return EvalJob(name=name, request=request, title=f"Evaluation {name}")
+
+
+def _choices(asked: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]:
+    """Every method at every budget."""
+    registered = {entry.name: entry for entry in methods()}
+    choices: list[MethodChoice] = []
+    for name, values in map(parse_spec, asked.methods):
+        if name not in registered:
+            raise UserError(f"There is no method {name!r} here: run the command in a terminal to see why.")
+        choices += compare_form.choices([registered[name]], asked.budgets, {name: values})
+    return tuple(choices)

@@ -1,0 +1,106 @@
+"""LESS: absorb victims into a low-rank state of fixed size per head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvlab.common.errors import UserError
+from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.methods.core.in_place import ABSORB, InPlace
+from kvlab.methods.core.plan import Plan
+from kvlab.methods.core.view import View
+from kvlab.methods.learned.feature_maps import FeatureMaps, untrained_maps
+from kvlab.methods.settlers.edges import at
+
+UNTRAINED = "untrained"
+
+# Per-head state.
+NUMERATOR = "low_rank_numerator"  # (B, H, R, d) float32: sum of psi(k) v over absorbed tokens
+NORMALIZER = "low_rank_normalizer"  # (B, H, R) float32: sum of psi(k)
+HEAD = "low_rank_head"  # (B, H): index of the head in the layer, which selects its maps
+
+
+@dataclass(frozen=True)
+class Absorb:
+    """Evict slots and add their content to two sums, which queries read through phi.
+
+    `fitted`: maps of every compressed layer, set by the cache, which knows the model.
+    """
+
+    weights: str = UNTRAINED
+    rank: int = 8
+    state: Mapping[str, float] = field(default_factory=dict)
+    fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
+    _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Keeps two sums per head."""
+        return Capabilities(fills_budget=True, in_place=self.in_place, head_bytes=self.head_bytes)
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Needs a score that is a running sum of attention, a selector of the lowest scores, and existing sums."""
+        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        if decay is None or bounds is None:
+            return None
+
+        def fields(view: View) -> Mapping[str, Any] | None:
+            if HEAD not in view.head_state:
+                return None
+            return {"absorb": partial(self.absorb, view.layer_idx, view.head_state)}
+
+        return InPlace(ABSORB, lambda view: bounds(view, view.budget), fields, decay=decay, cpu_only=True)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Move everything over budget into the state; raises UserError without fitted maps."""
+        slots, noted = view.slots, view.head_state
+        victims = select.victims(view, view.excess(), view.most_excess)
+        head = noted[HEAD] if HEAD in noted else _every_head(slots.keys)
+        if view.layer_idx not in self._placed:
+            self._placed[view.layer_idx] = self._whole_layer(view)
+        features = self.maps(view.layer_idx, head).of_keys(at(slots.keys, victims.index))
+        features = features if victims.certain else features * victims.active[..., None]
+        numerator = features.transpose(-1, -2) @ at(slots.values, victims.index).float()
+        normalizer = features.sum(-2)
+        if HEAD in noted:
+            numerator, normalizer = noted[NUMERATOR] + numerator, noted[NORMALIZER] + normalizer
+        state = {NUMERATOR: numerator, NORMALIZER: normalizer, HEAD: head}
+        return Plan(keep=victims.keep(slots.valid), head_state=state, lost=victims.votes(slots.votes))
+
+    def absorb(self, layer: int, noted: Mapping[str, Tensor], key: Tensor, value: Tensor) -> None:
+        """Add one token per head, `key` and `value` (B, H, 1, d) of a layer, to the sums in `noted`, in place."""
+        features = self.maps(layer, noted[HEAD]).of_keys(key)
+        noted[NUMERATOR].addcmul_(features.transpose(-1, -2), value.float())
+        noted[NORMALIZER].add_(features[..., 0, :])
+
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of a head's two sums and its index."""
+        rank = self.fitted[0].rank if self.fitted else self.rank
+        return 4 * rank * (values.shape[-1] + 1) + 8
+
+    def maps(self, layer: int, head: Tensor) -> FeatureMaps:
+        """Feature maps of a layer for its KV heads `head` (B, W); the layer must have absorbed before."""
+        whole = self._placed[layer]
+        return whole if head.shape[1] == whole.heads else whole.of_heads(head)
+
+    def _whole_layer(self, view: View) -> FeatureMaps:
+        """Maps of all heads on the device; a layer's first decision covers all heads."""
+        keys, query = view.slots.keys, view.seen.query
+        shape = keys.shape[1], query.shape[1] // keys.shape[1], keys.shape[-1]
+        if self.fitted is not None:
+            maps = self.fitted[view.layer_idx]
+        elif self.weights == UNTRAINED:
+            maps = untrained_maps(view.layer_idx, *shape, self.rank)
+        else:
+            raise UserError("LESS needs feature maps fitted to a model: create its cache with make_cache.")
+        return maps.map(lambda tensor: tensor.to(keys.device))
+
+
+def _every_head(keys: Tensor) -> Tensor:
+    return torch.arange(keys.shape[1], device=keys.device).repeat(keys.shape[0], 1)

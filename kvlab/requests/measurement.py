@@ -1,0 +1,121 @@
+"""Measurements that an exhibit of the atlas needs, and the `kvlab` command line that makes each."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+Budgets = Sequence[float | int]
+
+
+@dataclass(frozen=True)
+class RecordedComparison:
+    """`kvlab compare` over a shipped sample prompt; `methods` are specs such as `keepkv:preset=paper`."""
+
+    sample: str
+    methods: tuple[str, ...]
+    budgets: tuple[float | int, ...]
+    out: Path
+    level: str = "full"
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments after `kvlab`."""
+        methods, budgets = ",".join(self.methods), budgets_text(self.budgets)
+        options = {"sample": self.sample, "methods": methods, "budgets": budgets, "level": self.level}
+        return ["compare", *_options(options), "--out", path_text(self.out)]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`kvlab eval` into the folder `out`, whose name is that of the evaluation; `tasks` may be `("all",)`.
+
+    With `data` (files of the user's own) or a `model` other than mini it is a command for a terminal.
+    """
+
+    tasks: tuple[str, ...]
+    methods: tuple[str, ...]
+    budgets: tuple[float | int, ...]
+    samples: int
+    out: Path
+    lengths: tuple[int, ...] = ()
+    depths: tuple[float, ...] = ()
+    question_aware: bool | None = None  # None: not given on the command line, which means yes
+    data: tuple[str, ...] = ()
+    model: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments after `kvlab`."""
+        options: dict[str, str | int] = {
+            "methods": ",".join(self.methods),
+            "budgets": budgets_text(self.budgets),
+            "samples": self.samples,
+            "lengths": budgets_text(self.lengths),
+            "depths": budgets_text(self.depths),
+            "question-aware": {None: "", True: "yes", False: "no"}[self.question_aware],
+            "model": self.model,
+        }
+        files = [word for file in self.data for word in ("--data", file)]
+        return ["eval", "--tasks", ",".join(self.tasks), *files, *_options(options), "--out", path_text(self.out)]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """`kvlab bench --preset`, its file in the folder `out`; `scale` and `shorten` divide shapes and texts."""
+
+    preset: str
+    out: Path
+    device: str = ""
+    scale: int = 0
+    shorten: int = 0
+
+    @property
+    def changes(self) -> dict[str, int | str]:
+        """Fields of the preset's requests that differ from the preset."""
+        fields: dict[str, int | str] = {"device": self.device, "scale": self.scale, "shorten": self.shorten}
+        return {name: value for name, value in fields.items() if value}
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments after `kvlab`."""
+        return ["bench", *_options({"preset": self.preset, **self.changes}), "--out", path_text(self.out)]
+
+
+@dataclass(frozen=True)
+class ExhibitFill:
+    """`kvlab atlas fill` of one exhibit, such as `keepkv/fig-3`, over several prompts."""
+
+    exhibit: str
+    out: Path
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments after `kvlab`."""
+        return ["atlas", "fill", "--only", self.exhibit, "--out", path_text(self.out)]
+
+
+Measurement = RecordedComparison | Evaluation | Benchmark | ExhibitFill
+
+
+def command_line(measurement: Measurement) -> str:
+    """The shell command that makes the measurement."""
+    return shlex.join(["kvlab", *measurement.arguments])
+
+
+def path_text(path: Path) -> str:
+    """The path, relative to the current folder where it is below it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else Path(relative).as_posix()
+
+
+def budgets_text(budgets: Budgets) -> str:
+    """Numbers as the command line takes them: `0.1,64`."""
+    return ",".join(f"{budget:g}" if isinstance(budget, float) else str(budget) for budget in budgets)
+
+
+def _options(values: Mapping[str, str | int]) -> list[str]:
+    return [word for name, value in values.items() if value for word in (f"--{name}", str(value))]

@@ -1,0 +1,96 @@
+"""Conventions of the code base: module names, docstrings, sizes of folders, the README's table and links."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections import Counter
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+
+import kvlab
+from kvlab.methods import registered
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = [path for folder in ("kvlab", "app", "pages", "training") for path in sorted((ROOT / folder).rglob("*.py"))]
+MODULES = [path for path in CODE if path.name not in ("__init__.py", "__main__.py")]
+# A module is named by a noun, or by the verb of its one function: words that say neither.
+BANNED = {
+    "again", "ahead", "alive", "all", "alone", "asked", "at", "beside", "found", "given", "going", "held", "here",
+    "just", "kept", "later", "left", "made", "may", "meanwhile", "more", "never", "not", "now", "once", "only",
+    "other", "said", "seen", "shown", "spoken", "telling", "then", "there", "told", "whole", "written",
+}  # fmt: skip
+# Words that end like a participle or an adverb and are nouns, or adjectives before a noun (`packed_table`).
+NOUNS = {
+    "assembly", "binding", "calibration", "embedding", "family", "feed", "fitting", "formatting", "gate", "matching",
+    "merging", "need", "packing", "padding", "phrasing", "planning", "pooling", "probing", "pruning", "ranking",
+    "reading", "recording", "ring", "scaling", "scoring", "seed", "shed", "speed", "string", "thinning", "timing",
+    "tracking", "training", "warning",
+}  # fmt: skip
+# Named after what they hold: a method, a task, a page with its address, a published term.
+NAMED_AFTER = {
+    "kvlab/methods/whole/packed.py", "kvlab/methods/composition/composed.py", "pages/killed.py",
+    "kvlab/methods/allocators/model_wide.py", "kvlab/methods/core/in_place.py", "kvlab/tasks/needle_multikey.py",
+    "kvlab/methods/scorers/key_value/key_only.py", "kvlab/methods/scorers/wrappers/prompt_only.py",
+}  # fmt: skip
+MOST_MODULES = 20
+# Folders of like things: one method, task, command, figure, page or benchmark mode a file.
+LIKE_THINGS = {"kvlab/methods/eviction", "kvlab/methods/merging", "kvlab/tasks", "kvlab/figures", "kvlab/cli", "pages"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_is_named_by_a_noun(path: Path) -> None:
+    name = path.relative_to(ROOT).as_posix()
+    if name in NAMED_AFTER:
+        return
+    words = path.stem.split("_")
+    assert not BANNED & set(words), f"{name}: name what it holds, in the field's words"
+    last = words[-1]
+    assert last in NOUNS or not re.search(r"(?:[a-z]ed|[a-z]ing|ly)$", last), f"{name}: a module name ends in a noun"
+
+
+def _undocumented(path: Path) -> list[str]:
+    """Public names of a module without a docstring; of a page, which is a script, the module alone counts."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if not tree.body:
+        return []
+    missing = [] if ast.get_docstring(tree) else ["the module"]
+    if path.is_relative_to(ROOT / "pages"):
+        return missing
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    public = [node for node in tree.body if isinstance(node, kinds) and not node.name.startswith("_")]
+    return missing + [node.name for node in public if not ast.get_docstring(node)]
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    found = {path.relative_to(ROOT).as_posix(): names for path in CODE if (names := _undocumented(path))}
+    assert not found
+
+
+def test_no_folder_is_too_full() -> None:
+    sizes = Counter(path.relative_to(ROOT).parent.as_posix() for path in MODULES)
+    full = {folder: size for folder, size in sizes.items() if size > MOST_MODULES and folder not in LIKE_THINGS}
+    assert not full, "put what belongs together into a folder of its own"
+
+
+def test_the_readme_lists_every_method_with_its_family_and_file() -> None:
+    rows = re.findall(
+        r"^\| `([a-z0-9-]+)`.*?\| ([a-z-]+) \|.*\]\((kvlab/[\w/]+\.py)\) \|$", (ROOT / "README.md").read_text(), re.M
+    )
+    here = {name: Path(inspect.getfile(method)).relative_to(ROOT).as_posix() for name, method in registered().items()}
+    shown = [(method.name, method.family, here[method.name]) for method in kvlab.list_methods() if not method.origin]
+    assert rows == shown
+
+
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_of_documents_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if not urlparse(target).scheme and not target.startswith("#"):
+            assert (page.parent / target.partition("#")[0]).exists(), target
