@@ -16,7 +16,7 @@ from kvlab.browser import read_static
 WAITING = "waits-for-the-first-picture-"
 HEAD_START_SECONDS = 0.05
 
-_component = st.components.v2.component("kvlab_later", html="<span></span>", js=read_static("first-paint.js"))
+_component = st.components.v2.component("kvlab_first_paint", html="<span></span>", js=read_static("first-paint.js"))
 
 
 def let_it_out() -> None:

@@ -10,7 +10,7 @@ from kvlab.browser import read_static
 
 SCRIPTS = "static/js/PlotlyChart.*.js"  # as Streamlit names it; where it does not, charts load as they would anyway
 
-_component = st.components.v2.component("kvlab_ahead", html="<span></span>", js=read_static("preload-plotly.js"))
+_component = st.components.v2.component("kvlab_preload", html="<span></span>", js=read_static("preload-plotly.js"))
 
 
 def load_plotly_ahead() -> None:

@@ -21,7 +21,7 @@ ALIGNED = 8  # bytes: where a vector of any type may begin
 
 
 def packed(data: Mapping[str, Any]) -> bytes:
-    """The header's length (4 bytes, little-endian), the header, then the vectors; `binary-payload.js` reads it.
+    """The header's length (4 bytes, little-endian), the header, then the vectors; `payload.js` reads it.
 
     Every numpy array of `data` becomes a typed array of the same type in the browser, its numbers in a row.
     """

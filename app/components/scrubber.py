@@ -19,7 +19,7 @@ HTML = """
 _component = st.components.v2.component(
     "kvlab_scrubber",
     html=HTML,
-    css=read_static("stepbar.css", "scrubber.css"),
+    css=read_static("step-bar.css"),
     js=read_static("scrubber.js"),
 )
 

@@ -22,7 +22,7 @@ READING = "Which token each slot holds at this step, and what became of the othe
 _component = st.components.v2.component(
     "kvlab_tokenstrip",
     html=read_static("tokenstrip.html"),
-    css=read_static("stepbar.css", "tokenstrip.css"),
+    css=read_static("step-bar.css", "tokenstrip.css"),
     js=read_static("tokenstrip.js"),
 )
 

@@ -21,14 +21,14 @@ from kvlab.browser import read_static
 from kvlab.report.views import Passages
 
 KEY, CLICKS = "context-bar", "context-clicks"
-STYLES = ("context-bar.css", "small-window.css", "theme-place.css")
+STYLES = ("context-bar.css", "small-window.css", "theme-switch-position.css")
 MOST_SIGNS = 20_000  # of a prompt that are sent to the browser
 WIDTHS = {"comparison": 250, "repeat": 104, "layer": 88, "head": 96, "step": 110}
 MEANS = "All numbers of this page are of one prompt: means are over its heads, layers, steps or tokens."
 
 _parts: ContextVar[dict[str, DeltaGenerator]] = ContextVar("context_bar")
 
-_clicks = st.components.v2.component("kvlab_clicks", html="<span></span>", js=read_static("context-bar.js"))
+_clicks = st.components.v2.component("kvlab_context_bar", html="<span></span>", js=read_static("context-bar.js"))
 
 
 def begin() -> None:

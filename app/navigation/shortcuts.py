@@ -33,7 +33,7 @@ HEAD_KEYS = (("j or ]", "next head, then the next layer"), ("k or [", "previous 
 HELP_KEYS = (("?", "show or hide this list"),)
 
 _component = st.components.v2.component(
-    "kvlab_keys",
+    "kvlab_shortcuts",
     html=HTML,
     css=read_static("shortcuts.css"),
     js=read_static("shortcuts.js"),

@@ -14,7 +14,7 @@ from kvlab.figures.base.palette import Theme, pick
 from kvlab.report.pictures import PICTURED, picture
 from kvlab.report.views import History, Passages, Shown, Table, Text, history_data, state_looks
 
-STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("stepbar.css", "tokenstrip.css")}
+STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("step-bar.css", "tokenstrip.css")}
 PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}
 MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
 SHORT = 12  # letters of a cell that stay on one line

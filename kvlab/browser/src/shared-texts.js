@@ -1,7 +1,7 @@
-/* Token texts of runs, sent once per page (app/components/text_payload.py) and shared by all views. A view that names
+/* Token texts of runs, sent once per page (app/components/payload.py) and shared by all views. A view that names
    texts which have not arrived is drawn when they do. Components are separate modules, so the store is on `window`. */
 
-import { unpack } from "./binary-payload.js";
+import { unpack } from "./payload.js";
 
 const MAX_TEXTS = 4;
 

@@ -1,8 +1,8 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
-// Sources: src/binary-payload.js src/components/texts.js src/shared-texts.js
-// SHA-256 of the sources: 5aa4c9bf51667e31feda604a1fb56e8f5139797300fa564a3a8ca1148cbbd02c
-// SHA-256 of the code: 9764c6ed2acaaa82b505b30085e0fe1d71c1d2da4d43d18a0aa2fca557eeb68c
-// src/binary-payload.js
+// Sources: src/components/texts.js src/payload.js src/shared-texts.js
+// SHA-256 of the sources: 17050fca1c7c8e8aecbae08a0f5a3976f86c57ac86b2e974f7e34ba855d1c416
+// SHA-256 of the code: c46663977a8fcdb7bb27210e717239839621a2a40e65e5d4e57edf330191c1f7
+// src/payload.js
 var ARRAY_TYPES = {
   uint8: Uint8Array,
   int8: Int8Array,

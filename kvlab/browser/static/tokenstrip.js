@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
-// Sources: src/binary-payload.js src/canvas.js src/components/tokenstrip.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/plotly-charts.js src/shared-texts.js src/step-bar.js src/steps.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js
-// SHA-256 of the sources: 920ead892089dedc3d27b979788b12281f53cb8e509d02166a6acfa1a5d106b4
-// SHA-256 of the code: e8454a4e620c283a7aa415e856007349b31257807ab17604244665e7028451d0
+// Sources: src/canvas.js src/components/tokenstrip.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-texts.js src/step-bar.js src/steps.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js
+// SHA-256 of the sources: f3a4c0493a25ede17ebf1ad9c5c1d0d4aef4f6151972787b6f7047ec182fe924
+// SHA-256 of the code: ab3f6409b556d03b357cfe4639b1d4494a5a4d9ae5d079616632735f983b6c1d
 // src/mount.js
 var deliverNow = (component, draw) => {
   draw(component.data);
@@ -26,7 +26,7 @@ function mount(ViewType, deliver = deliverNow) {
   };
 }
 
-// src/binary-payload.js
+// src/payload.js
 var ARRAY_TYPES = {
   uint8: Uint8Array,
   int8: Int8Array,

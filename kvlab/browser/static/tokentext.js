@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
-// Sources: src/binary-payload.js src/canvas.js src/components/tokentext.js src/dom.js src/linked-charts.js src/mount.js src/plotly-charts.js src/shared-texts.js src/text-blocks.js src/text.js src/tokentext.js
-// SHA-256 of the sources: 1a98b5f29b26a044b24cb74a764d0b0dc299cdf9563d50c3a5d726beeec7aaad
-// SHA-256 of the code: d013f8b67f8770af5baf56fa4e93c03b14e0be74bda7b689e4797ce1f5c11bb3
+// Sources: src/canvas.js src/components/tokentext.js src/dom.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-texts.js src/text-blocks.js src/text.js src/tokentext.js
+// SHA-256 of the sources: ce3c5446f27bd646e2f9f33e2042e12a150622981adb4ce3bdb5b331d852c5d9
+// SHA-256 of the code: 25693bada9ed9541c864b06dd22b8af5a1f7574eab216ee01f8ddb230781f952
 // src/mount.js
 var deliverNow = (component, draw) => {
   draw(component.data);
@@ -26,7 +26,7 @@ function mount(ViewType, deliver = deliverNow) {
   };
 }
 
-// src/binary-payload.js
+// src/payload.js
 var ARRAY_TYPES = {
   uint8: Uint8Array,
   int8: Int8Array,

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { unpack } from "../src/binary-payload.js";
+import { unpack } from "../src/payload.js";
 import { float16 } from "../src/text.js";
 import { decodeValues } from "../src/tilemap/geometry.js";
 

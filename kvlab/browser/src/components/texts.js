@@ -1,5 +1,5 @@
 /** @import { Component } from "../types.js" */
-import { unpack } from "../binary-payload.js";
+import { unpack } from "../payload.js";
 import { storeTexts } from "../shared-texts.js";
 
 /**
