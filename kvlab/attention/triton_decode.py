@@ -55,7 +55,7 @@ def ragged_attention(
         HAS_BIAS=bias is not None, WIDEN=INTERPRETED, **blocks,
         num_stages=stages, num_warps=warps,
     )  # fmt: skip
-    _together[(rows, splits)](
+    _combine_parts[(rows, splits)](
         seen, logits, mass, parts, tops, sums, output, stretch, splits, **shape,
         bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
         BLOCK_P=triton.next_power_of_2(splits), HAS_BIAS=bias is not None, **blocks,
@@ -110,7 +110,7 @@ def _stretch(
 
 
 @triton.jit
-def _together(
+def _combine_parts(
     bias, logits, mass, parts, tops, sums, output, stretch, splits, heads, group, slots, dim,
     bias_b, bias_h, bias_s, BLOCK_P: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,

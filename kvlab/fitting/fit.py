@@ -42,12 +42,12 @@ def fit(
         begun, seconds = time.process_time(), round(60 * request.minutes)
         heard = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
         with suppress(_Stopped):
-            fit_less(_for(LessRequest, request), out, say=heard)
+            fit_less(_specific_request(LessRequest, request), out, say=heard)
     elif request.method == "duoattention":
         read = count(1)
         heard = _following(say, progress, cancelled, request.windows, lambda: next(read))
         with suppress(_Stopped):
-            make_profile(_for(ProfileRequest, request), out, say=heard)
+            make_profile(_specific_request(ProfileRequest, request), out, say=heard)
     else:
         loaded = held_model(request)
         with TemporaryDirectory() as scratch:
@@ -94,7 +94,7 @@ def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], ca
     return out
 
 
-def _for(kind: type[Own], request: FitRequest) -> Own:
+def _specific_request(kind: type[Own], request: FitRequest) -> Own:
     """The specific request with the fields it shares with `request`."""
     given = {name: getattr(request, name) for name in FitRequest.model_fields} | {"texts": request.corpus}
     shared = {one.name for one in fields(kind)} & given.keys() - {"form"}

@@ -45,7 +45,6 @@ class Observation:
     evicted_error: float  # of the layer's output without state: squared, relative to its norm
 
     def error(self, maps: FeatureMaps, projection: Tensor | None) -> Tensor:
-        """The same error with the state given by the maps."""
         phi = maps.of_queries(self.query[None])[0]  # (H, G, r, R)
         psi = maps.of_keys(self.key[None])[0]  # (H, T, R)
         kernel = (phi @ psi[:, None].transpose(-1, -2)) * self.dropped[:, None] * (-self.top).exp()
@@ -61,7 +60,6 @@ class Watcher:
         self.found: dict[int, Observation] = {}
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
-        """Record this layer."""
         if layer_idx in self.layers:
             self.found[layer_idx] = _observe(slots, seen, self.random)
 

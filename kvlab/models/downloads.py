@@ -58,7 +58,7 @@ def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]
     process = subprocess.Popen([*COMMAND, *asked], stdout=subprocess.PIPE, text=True)
     told = [0.0, 0.0]
     assert process.stdout is not None
-    listener = threading.Thread(target=_listen, args=(process.stdout, told), daemon=True)
+    listener = threading.Thread(target=_read_progress, args=(process.stdout, told), daemon=True)
     listener.start()
     try:
         yield process, told
@@ -72,7 +72,7 @@ def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]
         listener.join()
 
 
-def _listen(lines: IO[str], told: list[float]) -> None:
+def _read_progress(lines: IO[str], told: list[float]) -> None:
     for line in lines:
         with contextlib.suppress(ValueError):  # two of the client's threads may write at once
             done, total = (float(number) for number in line.split())
@@ -116,14 +116,14 @@ def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
 
         def update(self, n: float | None = 1) -> bool | None:
             shown = super().update(n)
-            self._tell()
+            self._report()
             return shown
 
         def refresh(self, *given: Any, **named: Any) -> bool:
-            self._tell()  # the total grew
+            self._report()  # the total grew
             return super().refresh(*given, **named)
 
-        def _tell(self) -> None:
+        def _report(self) -> None:
             if self.unit == "B" and self.total:
                 bars[id(self)] = (self.n, self.total)
                 done, total = max(bars.values())

@@ -37,7 +37,6 @@ class PerChannel:
         return {"codes": packed(codes, self.bits), "step": step[:, :, :, 0], "least": least[:, :, :, 0]}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """Decoded states (B, H, S, width) float32."""
         codes = unpacked(coded["codes"], self.bits, width).unflatten(2, (-1, self.group))
         step, least = (coded[name].float()[:, :, :, None] for name in ("step", "least"))
         return torch.addcmul(least, codes.float(), step).flatten(2, 3)
@@ -66,7 +65,6 @@ class PerToken:
         return {"codes": packed(codes, self.bits), "step": step[..., 0], "least": least[..., 0]}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """Decoded states (B, H, S, width) float32."""
         codes = self._parts(unpacked(coded["codes"], self.bits, width).float())
         step, least = (coded[name].float()[..., None] for name in ("step", "least"))
         return torch.addcmul(least, codes, step).flatten(3)[..., :width]

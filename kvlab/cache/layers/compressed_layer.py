@@ -99,15 +99,12 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         return -1
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Permute batch rows."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Select or permute batch rows."""
         self._map_rows(lambda tensor: tensor[indices.to(tensor.device)])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each batch row."""
         self._map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -139,7 +136,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         completes_prompt = self.quota is None and not incomplete
         row_valid = None
         if completes_prompt and token_pruning is not None and token_pruning.current is not None:
-            row_valid = self._mark_narrowed(token_pruning.current)
+            row_valid = self._mark_pruned(token_pruning.current)
         elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
@@ -185,7 +182,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         elif incomplete:
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
-            decide(self, seen, visible, self._shown(seen, visible, query, output), completes_prompt)
+            decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
         return output
 
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
@@ -196,7 +193,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
 
-    def _shown(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
+    def _report(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
         """Report the pass to the observer and return it; a counting observer gets slots without scores."""
         observer, reads_slots = self.settings.observer, self.settings.observes_slots
         if observer is None:
@@ -231,7 +228,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         for table, new in zip(self.tables, arrived, strict=True):
             table.append_many(new)
 
-    def _mark_narrowed(self, given: Rows) -> Tensor | None:
+    def _mark_pruned(self, given: Rows) -> Tensor | None:
         """Account for a pruned prompt: missing tokens count as seen and evicted. Returns the mask of real rows."""
         bucket = self.buckets[0]
         self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length

@@ -38,7 +38,6 @@ class LayerState:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
         self.buckets: list[Bucket] = []
         self.quota: Quota | None = None  # of the whole layer
         self.is_initialized = False

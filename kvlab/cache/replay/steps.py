@@ -134,11 +134,9 @@ class TokenByToken(CacheLayerMixin):
         return self.layer.get_seq_length()
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """As the wrapped layer's."""
         return self.layer.get_mask_sizes(query_length)
 
     def get_max_length(self) -> int:
-        """As the wrapped layer's."""
         return self.layer.get_max_length()
 
     def update(

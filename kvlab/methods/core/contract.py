@@ -245,7 +245,6 @@ class PartCapabilities:
 
     @property
     def all(self) -> tuple[Capabilities, ...]:
-        """All four, in order of action."""
         return self.score, self.allocate, self.select, self.settle
 
 

@@ -41,7 +41,6 @@ class ExpectedAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Uses recalled queries while decoding."""
         return Capabilities(recalls=self.recalls, recall=self.recall)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:

@@ -80,7 +80,7 @@ class CosineMerge:
         keep = victims.keep(slots.valid)
         one = victims.certain and victims.index.shape[-1] == 1
         if one and self.rule == "paper" and self.mass.rule == "none" and THRESHOLD in view.head_state:
-            return self._one(view, keep, victims.index)
+            return self._decode_step(view, keep, victims.index)
         likeness, target = nearest_slot(slots, victims.index, keep, view.never())
         judged = victims.active & torch.isfinite(likeness)
         likeness = torch.where(judged, likeness, 0.0)
@@ -93,7 +93,7 @@ class CosineMerge:
             head_state={THRESHOLD: threshold.expand_as(before).contiguous()},
         )
 
-    def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+    def _decode_step(self, view: View, keep: Tensor, source: Tensor) -> Plan:
         """One token per head, as in most decode steps; a token that does not merge is written to itself.
 
         The newest token is kept, so there is a nearest one, and the mean similarity is its own.

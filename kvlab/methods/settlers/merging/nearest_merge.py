@@ -82,7 +82,6 @@ class NearestMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The fit uses the window's queries."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
             fills_budget=True,
@@ -136,7 +135,7 @@ class NearestMerge:
         victims = select.victims(choosing, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
         if victims.certain and victims.index.shape[-1] == 1 and self._has_scores(view):
-            return self._one(view, keep, victims.index)
+            return self._decode_step(view, keep, victims.index)
         likeness, target = nearest_slot(slots, victims.index, keep, view.never())
         active = victims.active & (likeness >= self.threshold)
         target = torch.where(active, target, victims.index)
@@ -152,7 +151,7 @@ class NearestMerge:
     def _has_scores(self, view: View) -> bool:
         return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
 
-    def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+    def _decode_step(self, view: View, keep: Tensor, source: Tensor) -> Plan:
         """`_merge` for one source per head, in fewer operations; a source that does not merge is written to itself.
 
         The newest token is kept, so there is a nearest one.

@@ -34,7 +34,6 @@ class PairCalibration:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Slots store their own log mass."""
         return Capabilities(merges=True, mass_of_votes=None, seeks=True)
 
     def settle(self, view: View, select: Selector) -> Plan:

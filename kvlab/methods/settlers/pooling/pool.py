@@ -92,7 +92,7 @@ class Pool:
         slots = view.slots
         safe = protected_slots(select, replace(view, budget=self.room(view)))
         if self.joins_one(view, select):
-            return self._one(view, slots.valid > safe)
+            return self._decode_step(view, slots.valid > safe)
         safe = safe & slots.valid
         places = (view.budget - safe.sum(-1)).clamp_min(0)
         free = slots.valid & ~safe
@@ -117,7 +117,7 @@ class Pool:
         one = self.repool == "graded" and view.phase == "decode" and view.most_excess == 1
         return one and self.keeps_one and view.smallest_budget > 1 and isinstance(select, LowestScore)
 
-    def _one(self, view: View, free: Tensor) -> Plan:
+    def _decode_step(self, view: View, free: Tensor) -> Plan:
         """`_pair` and its plan in fewer operations, if one of the two slots is kept as it is.
 
         With budget B at most B - 1 slots are protected, so a head with B + 1 slots has two others.
@@ -189,7 +189,7 @@ class Pool:
     def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device)
-        stays = self._stays(view, index, exists, pools)  # rank of the slot that each one ends in
+        stays = self._representative(view, index, exists, pools)  # rank of the slot that each one ends in
         leaves = exists & (stays != rank)
         leaving = leaves | evicted
         gone = torch.zeros_like(view.slots.valid).scatter(2, index, leaving)
@@ -213,7 +213,7 @@ class Pool:
         covers = sum_to_target(before, stays, exists, width)
         return own | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
 
-    def _stays(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
+    def _representative(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
         """Rank (B, H, E) of the slot that represents each slot's group."""
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device).expand_as(index)

@@ -35,7 +35,6 @@ class GlobalRidge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Uses the newest queries, of the prompt and while decoding."""
         return Capabilities(prompt_rows=self.prompt_rows, recalls=self.rows, fills_budget=True)
 
     def prompt_rows(self, tokens: int) -> int:
@@ -80,7 +79,7 @@ class GlobalRidge:
         inner = (second[..., None, :] * value.mT[:, :, None]) @ value[:, :, None]
         crossed = (second @ value)[..., None] * now[..., None, :]
         gram = inner - crossed - crossed.mT + second.sum(-1)[..., None, None] * now[..., None] * now[..., None, :]
-        solved = _solved(gram, self.ridge, (output - now)[..., None])[..., 0]  # (B, H, N, d)
+        solved = _solve(gram, self.ridge, (output - now)[..., None])[..., 0]  # (B, H, N, d)
         wanted = mass * (solved @ value.mT - (solved * now).sum(-1, keepdim=True))  # (B, H, N, E) of logits
         return ridge_step(query * heard, wanted * heard, self.ridge).mT
 
@@ -93,10 +92,10 @@ def top_share(score: Tensor, kept: Tensor, share: float) -> Tensor:
 
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float) -> Tensor:
     """W (..., c, d) that minimizes ||rows W - gap||^2 + ridge ||W||^2: `rows` (..., N, c), `gap` (..., N, d)."""
-    return rows.mT @ _solved(rows @ rows.mT, ridge, gap)
+    return rows.mT @ _solve(rows @ rows.mT, ridge, gap)
 
 
-def _solved(gram: Tensor, ridge: float, gap: Tensor) -> Tensor:
+def _solve(gram: Tensor, ridge: float, gap: Tensor) -> Tensor:
     """(gram + ridge I)^-1 gap in float64, because similar queries with a small ridge are too ill-conditioned for
     float32.
     """

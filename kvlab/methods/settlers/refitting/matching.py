@@ -70,7 +70,6 @@ class MatchAttention:
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """Size of the window."""
         return self.window or FALLBACK
 
     def settle(self, view: View, select: Selector) -> Plan:
