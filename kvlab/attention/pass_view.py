@@ -248,14 +248,14 @@ class PassSeen:
     def recalled_queries(self, rows: int) -> tuple[Tensor, Tensor]:
         """The `rows` newest queries (B, Hq, r, d) and their positions (B, r), negative before the text."""
         assert self.recalled is not None, "only kept if the pipeline's `recalled` is positive"
-        query, asked = self.recalled
-        return query[:, :, -rows:], asked[:, -rows:]
+        query, query_position = self.recalled
+        return query[:, :, -rows:], query_position[:, -rows:]
 
     def recalled_logits(self, position: Tensor, rows: int) -> Tensor:
         """Their logits (B, H, G, r, S), -inf for a query before the slot's `position` (B, H, S)."""
-        query, asked = self.recalled_queries(rows)
-        logits, asked = self.logits_of(query), asked[:, None, None, :, None]
-        return logits.masked_fill((position[:, :, None, None] > asked) | (asked < 0), float("-inf"))
+        query, query_position = self.recalled_queries(rows)
+        logits, query_position = self.logits_of(query), query_position[:, None, None, :, None]
+        return logits.masked_fill((position[:, :, None, None] > query_position) | (query_position < 0), float("-inf"))
 
     def recalled_mass(self, position: Tensor, rows: int) -> Tensor:
         """Their attention (B, H, G, r, S) now; 0 for rows before the text."""

@@ -119,9 +119,9 @@ def check_loaded(model: PreTrainedModel, info: dict[str, Collection[Any]], name:
         _list_names("not part of the model", info["unexpected_keys"]),
         _list_names("of another shape", other),
     ]
-    told = [fault for fault in faults if fault]
-    if told:
-        raise UserError(f"The checkpoint of {name!r} does not fit its config.json: {'; '.join(told)}.")
+    messages = [fault for fault in faults if fault]
+    if messages:
+        raise UserError(f"The checkpoint of {name!r} does not fit its config.json: {'; '.join(messages)}.")
     if info.get("error_msgs"):
         raise UserError(f"The checkpoint of {name!r} cannot be read ({reason(next(iter(info['error_msgs'])))}).")
 

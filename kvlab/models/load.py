@@ -161,8 +161,8 @@ def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
     if packing and isinstance(error, ImportError | RuntimeError):
         kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
         return f"The weights of {name!r} are in {kind} form, which cannot be read here ({reason(error)})."
-    if source.folder is not None and (said := no_tokenizer(source.folder, name)):
-        return said
+    if source.folder is not None and (message := no_tokenizer(source.folder, name)):
+        return message
     if isinstance(error, ImportError):
         return f"The model {name!r} needs a package that is not installed ({reason(error)})."
     if source.folder is None and isinstance(error, OSError):

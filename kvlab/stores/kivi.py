@@ -76,8 +76,8 @@ class PerToken:
         width = states.shape[-1]
         count = -(-width // self.channels)
         size = -(-width // count)
-        if lacking := count * size - width:
-            states = pad(states.flatten(0, 1), (0, lacking), mode="replicate").unflatten(0, states.shape[:2])
+        if padding := count * size - width:
+            states = pad(states.flatten(0, 1), (0, padding), mode="replicate").unflatten(0, states.shape[:2])
         return states.unflatten(-1, (count, size))
 
 

@@ -60,8 +60,8 @@ def decide(work: Work) -> None:
     elif work.kind in (EVICT, ABSORB):
         _evict(*common, rows["score"])
         if work.absorb is not None:
-            gone = (work.flat[name].index_select(0, work.pair[1]) for name in ("keys", "values"))
-            work.absorb(*(states.view(*work.evicted_votes.shape, 1, -1) for states in gone))
+            evicted = (work.flat[name].index_select(0, work.pair[1]) for name in ("keys", "values"))
+            work.absorb(*(states.view(*work.evicted_votes.shape, 1, -1) for states in evicted))
     elif work.kind == POOL:
         _pool(*common, rows["score"], rows["covers"], rows["generation"])
     elif work.kind == SPREAD:
@@ -348,14 +348,14 @@ def _finite(logit):
 @Walk
 def _nearest(
     keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths,
-    guess, brought, products, scale, score, log_mass, average, asked, lacking, least, bias,
+    guess, brought, products, scale, score, log_mass, average, asked, missing_mass, least, bias,
 ):  # fmt: skip
-    slots, most = position.shape[1], len(lacking) - 1
+    slots, most = position.shape[1], len(missing_mass) - 1
     for r in prange(len(position)):
         seen, own, time, rating = position[r], lengths[r], now[r // heads], np.empty(slots, dtype=np.float32)
         for s in range(slots):
             count = min(max(time - max(np.int64(seen[s]), asked[r, 0]), 0), most)
-            rating[s] = average[r, s] - lacking[count] + log_mass[r, s]
+            rating[s] = average[r, s] - missing_mass[count] + log_mass[r, s]
         if score is not None:
             score[r] = rating
         source, then = _find_victim(rating, seen, time - recent[r], sinks[r], None)
@@ -376,7 +376,7 @@ def _nearest(
         else:
             heavy = math.log(votes[r, target])
         lack = min(max(time - max(np.int64(seen[target]), asked[r, 0]), 0), most)
-        average[r, target], log_mass[r, target] = lacking[lack] + (total - heavy), heavy
+        average[r, target], log_mass[r, target] = missing_mass[lack] + (total - heavy), heavy
         if score is not None:
             score[r, target] = total
         _merge(keys[r], values[r], own, target, source, share)

@@ -218,11 +218,11 @@ class PackedTable(SlotTable):
 
     def _make_room(self, rows: int, more: int) -> None:
         """Ensure native space for `rows` more slots; allocate `more` in addition when growing."""
-        lacking = self.width + rows - self.capacity
-        if lacking > 0:
+        shortage = self.width + rows - self.capacity
+        if shortage > 0:
             self.left_bytes = self.table_bytes()
-            self.slots = apply_plan.grow(self.slots, self.capacity + lacking + more)
-            self.native = {side: longer(tensor, lacking + more) for side, tensor in self.native.items()}
+            self.slots = apply_plan.grow(self.slots, self.capacity + shortage + more)
+            self.native = {side: longer(tensor, shortage + more) for side, tensor in self.native.items()}
 
     def _grow(self, count: int) -> None:
         """Add space for `count` more codes."""

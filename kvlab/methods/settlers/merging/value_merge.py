@@ -160,8 +160,8 @@ class ValueMerge:
         slots = view.slots
         width = slots.valid.shape[-1]
         far = torch.iinfo(slots.position.dtype).max
-        leaving = slots.valid & ~keep
-        start = torch.where(leaving, slots.position, far).amin(-1, keepdim=True)
+        victims = slots.valid & ~keep
+        start = torch.where(victims, slots.position, far).amin(-1, keepdim=True)
         inside = slots.valid & (slots.position >= start)
         size = min(width, reach + view.most_excess) if in_order or view.most_excess == 1 else width
         order, index = torch.where(inside, slots.position, far).topk(size, dim=-1, largest=False, sorted=True)

@@ -191,11 +191,11 @@ class Pool:
         rank = torch.arange(width, device=index.device)
         stays = self._representative(view, index, exists, pools)  # rank of the slot that each one ends in
         leaves = exists & (stays != rank)
-        leaving = leaves | evicted
-        gone = torch.zeros_like(view.slots.valid).scatter(2, index, leaving)
-        plan = Plan(keep=view.slots.valid & ~gone, extra=self._extra(view, index, exists, stays, pools))
+        removed = leaves | evicted
+        removed_slots = torch.zeros_like(view.slots.valid).scatter(2, index, removed)
+        plan = Plan(keep=view.slots.valid & ~removed_slots, extra=self._extra(view, index, exists, stays, pools))
         if self.keeps_one:
-            return replace(plan, lost=leaving.sum(-1))
+            return replace(plan, lost=removed.sum(-1))
         edges = self._edges(view, index, index.gather(2, stays), leaves, pools.plain_weight)
         if self.pooling == "mean":
             return replace(plan, edges=edges)

@@ -169,8 +169,8 @@ class ResidualMerge:
         # One more than `_upper_bound`: the host may round differently than the device in float32.
         flag, place = residual.float().topk(min(self._upper_bound(view) + 1, residual.shape[-1]), dim=-1)
         keys = view.slots.keys
-        likeness = similarity(at(keys, source), at(keys, place), self.similarity)
-        return place.gather(2, torch.where(flag[:, :, None] > 0, likeness, view.never()).argmax(-1))
+        similarities = similarity(at(keys, source), at(keys, place), self.similarity)
+        return place.gather(2, torch.where(flag[:, :, None] > 0, similarities, view.never()).argmax(-1))
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
         """Slot (B, H, E) each victim would start a residual from: its chunk's first, or as `prefill` says."""
