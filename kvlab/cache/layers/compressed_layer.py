@@ -142,12 +142,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
         if completes_prompt:
-            whole = self.streams.batch * self.streams.heads * self.settings.num_layers
-            sizes = sizes_of(self.settings, self.buckets[0].table, whole)
-            lengths = [self.settings.text_tokens or length for length in self.announced or self.lengths]
-            self.quota = self.buckets[0].quota = Quota.of_layer(
-                self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
-            )
+            self._set_budget()
         hidden = None if call.module is None else take_hidden_states(call.module)
         if hidden is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
             raise UserError(
@@ -158,11 +153,11 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
-        where = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
-        beside = sinks_by_head(self.streams, self.tables, call.sinks)
+        alibis = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
+        sinks = sinks_by_head(self.streams, self.tables, call.sinks)
         seen, visible = [], [table.visible() for table in self.tables]
         for table, slots, part, valid, alibi, sink in zip(
-            self.tables, visible, self.streams.by_head(query), real, where, beside, strict=True
+            self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
         ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
             given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
@@ -184,6 +179,13 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         else:
             decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
         return output
+
+    def _set_budget(self) -> None:
+        """Compute the layer's budget from the length of the prompt."""
+        settings, heads = self.settings, self.streams.heads
+        sizes = sizes_of(settings, self.buckets[0].table, self.streams.batch * heads * settings.num_layers)
+        lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
+        self.quota = self.buckets[0].quota = Quota.of_layer(settings, self.rank, lengths, heads, self.device, sizes)
 
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
         """Keep the newest queries if later decisions use them again."""

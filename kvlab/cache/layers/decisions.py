@@ -24,7 +24,7 @@ from kvlab.methods.core.view import Slots, View
 
 @dataclass(frozen=True)
 class Moment:
-    """Whether a decision is due: `prompt`, the one about the prompt; `one`, after a decode step of one token."""
+    """Whether a decision is due after this pass, whether it is the prompt's, and whether the pass was one new token."""
 
     due: bool
     is_prompt: bool
@@ -190,10 +190,11 @@ def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
 
 def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
     pipeline = layer.settings.pipeline
-    prompt = not layer.prompt_settled
-    one = new == 1 and not prompt
-    waited = not one or layer.waiting >= layer.settings.period
-    return Moment(prompt or (pipeline.decode and not completes_prompt and waited), prompt, one)
+    is_prompt = not layer.prompt_settled
+    is_decode_step = new == 1 and not is_prompt
+    waited = not is_decode_step or layer.waiting >= layer.settings.period
+    due = is_prompt or (pipeline.decode and not completes_prompt and waited)
+    return Moment(due, is_prompt, is_decode_step)
 
 
 def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: Sequence[Slots]) -> list[View]:

@@ -117,11 +117,11 @@ class LayerState:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A layer's state, but for its slots, which stay where they are."""
+    """A layer's state without its slots, which stay where they are."""
 
     width: int
     dense: bool
-    whole: torch.dtype  # dtype of positions
+    position_dtype: torch.dtype
     tokens_seen: Tensor
     cumulative_length: int
     lengths: list[int]

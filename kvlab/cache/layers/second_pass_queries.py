@@ -64,11 +64,8 @@ def roll_back(layer: LayerState, checkpoint: Checkpoint) -> None:
     """Roll a layer back to `checkpoint`, except for scores; allocated space stays until `detach`."""
     layer.buckets[0].table.forget(checkpoint.width, checkpoint.dense)
     layer.tokens_seen, layer.cumulative_length = checkpoint.tokens_seen.clone(), checkpoint.cumulative_length
-    layer.lengths, layer.waiting, layer.rotary = (
-        list(checkpoint.lengths),
-        checkpoint.waiting,
-        copy.copy(checkpoint.rotary),
-    )
+    layer.lengths, layer.waiting = list(checkpoint.lengths), checkpoint.waiting
+    layer.rotary = copy.copy(checkpoint.rotary)
     vars(layer).update(copy.deepcopy(checkpoint.states))
 
 

@@ -139,7 +139,7 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Pie
         _pass(model, cache, ids, mask, before)
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
-        layer.buckets[0].table.release_space(checkpoint.whole)
+        layer.buckets[0].table.release_space(checkpoint.position_dtype)
         layer.checkpoint = None
 
 
