@@ -12,7 +12,7 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.chunked_prefill import chunk_with_full_window
 from kvlab.common.errors import UserError
 
-_PREFILL = "_prefill"  # runs the prompt's passes; the only place that knows prompt, cache and chunk size
+_PREFILL = "_prefill"  # runs the prompt's passes; the only place where prompt, cache and chunk size are all available
 
 
 def announce_prompts(model: PreTrainedModel) -> None:

@@ -1,4 +1,4 @@
-"""Training examples for LESS: a layer's output on a window of text, and what eviction would leave of it."""
+"""Training examples for LESS: a layer's output on a window of text, with and without eviction."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def heavy_and_recent(scores: Tensor, rows: Tensor, budget: int) -> Tensor:
-    """Slots (H, r, T) that H2O holds for each row: half the budget of recent tokens, and the highest scores before."""
+    """Slots (H, r, T) that H2O keeps for each row: half the budget of recent tokens, and the highest scores before."""
     recent = max(1, budget // 2)
     column = torch.arange(scores.shape[-1], device=scores.device)
     newest = (column > rows[:, None] - recent) & (column <= rows[:, None])

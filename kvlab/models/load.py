@@ -96,7 +96,7 @@ def load_model(
             dtype=kind,
             device_map=where,
             use_safetensors=True,
-            attn_implementation=_written_with(config),
+            attn_implementation=_attention_of(config),
             ignore_mismatched_sizes=True,  # `check_loaded` reports them
             output_loading_info=True,
             **source.options,
@@ -125,8 +125,8 @@ def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> S
     return Source(str(path_of(name_or_path, "The model")), revision, folder)
 
 
-def _written_with(config: Any) -> str:
-    """Attention to load a model with: some select a class by it and know only their own; `prepare` changes it."""
+def _attention_of(config: Any) -> str:
+    """Attention to load a model with: some models select a class by it and accept only theirs; `prepare` changes it."""
     return "eager" if config.model_type in INLINE else register_attention()
 
 

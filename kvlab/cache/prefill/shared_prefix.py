@@ -32,7 +32,7 @@ def defer_decision(cache: CompressedCache) -> CompressedCache:
 
 @dataclass(frozen=True)
 class Prefix:
-    """`prompt_cache` has read its prompt; nothing here changes, however often it is gone on from."""
+    """A cache that has read its prompt; continuing from a prefix does not change it."""
 
     prompt_cache: CompressedCache
 

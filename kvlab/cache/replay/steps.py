@@ -142,7 +142,7 @@ class TokenByToken(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append nothing yet; all states (B, H, q, d) go on to the attention function."""
+        """Append nothing yet; all states (B, H, q, d) are passed to the attention function."""
         offer(self, key_states)
         return key_states, value_states
 

@@ -351,7 +351,7 @@ class PackedSlots(Slots):
 
     @classmethod
     def of(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> PackedSlots:
-        """The metadata of `slots` beside these states."""
+        """Combine the metadata of `slots` with these states."""
         return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
 
     def after(self, plan: Plan) -> Slots:

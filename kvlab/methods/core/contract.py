@@ -27,7 +27,7 @@ def last_row(tokens: int) -> int:
 class Capabilities:
     """Returned by the property `capabilities` of every scorer, allocator, selector and settler.
 
-    Every default asks for nothing; a part sets what differs. A wrapper returns `replace(inner, ...)` of the wrapped
+    By default a part needs and provides nothing; it sets what differs. A wrapper returns `replace(inner, ...)` of the wrapped
     part's capabilities. Fields that are functions are None if the part does not provide them.
 
     Attributes of any part:

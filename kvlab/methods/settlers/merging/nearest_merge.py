@@ -98,7 +98,7 @@ class NearestMerge:
 
     @property
     def mass_of_votes(self) -> float | None:
-        """As the rule says; None for `bias`, where slots store it."""
+        """The rule's factor; None for `bias`, where slots store their log mass."""
         if self.mass != "rule":
             return Mass(self.mass, self.mass_alpha).of_votes
         return None if self.rule == "bias" else 1.0

@@ -126,7 +126,7 @@ class Pool:
         never = view.of_budget(("late", kind), lambda: view.budget.new_full((), torch.iinfo(kind).max, dtype=kind))
         position, order = _in_order(torch.where(free, slots.position, never))
         size = at(self._size(view), order)
-        # Inverted cost; missing slots count as younger than any token, hence as worth less than any pair.
+        # Inverted cost; missing slots count as younger than any token, so they are chosen last.
         worth = (view.tokens_seen[:, None, None].to(kind) - position[..., 1:]) / (size[..., :-1] + size[..., 1:])
         first = worth.argmax(-1, keepdim=True)
         pair = at(order, torch.cat([first, first + 1], -1))
