@@ -38,9 +38,9 @@ class Prefix:
 
     @torch.inference_mode()
     def cache(self, pipeline: Pipeline, observer: Observer | None = None) -> CompressedCache:
-        """A cache that decides about the prompt by `pipeline`, whose score and slot state are those of the pending one.
+        """A cache that decides about the prompt by `pipeline`, with the score and slot state of the prompt's cache.
 
-        `observer` is with_tokenizer of what comes after that decision.
+        `observer` observes what comes after that decision.
         """
         settings, pending = self.prompt_cache.settings, self.prompt_cache.settings.pending
         assert pending is not None
