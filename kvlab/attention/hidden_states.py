@@ -17,7 +17,7 @@ def watch_hidden_states(model: nn.Module) -> None:
         return
     for module in model.modules():
         if hasattr(module, "layer_idx") and any(hasattr(module, name) for name in PROJECTIONS):
-            module.register_forward_pre_hook(_remember, with_kwargs=True)
+            module.register_forward_pre_hook(_record, with_kwargs=True)
     setattr(model, _WATCHED, True)
 
 
@@ -31,7 +31,7 @@ def take_hidden_states(module: nn.Module) -> Tensor | None:
 PROJECTIONS = ("q_proj", "qkv_proj", "query_key_value", "Wqkv")
 
 
-def _remember(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _record(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
     states = named.get("hidden_states", positional[0] if positional else None)
     if isinstance(states, Tensor):
         _given.set((module, states))

@@ -164,9 +164,9 @@ class PassSeen:
         """
         if self.num_new == 1 and row_weight is None:
             return self.last_mass()
-        first = self._first_of(rows)
+        first = self._first_row(rows)
         weight = None if row_weight is None else row_weight.reshape(-1, row_weight.shape[-1])[:, first - self.num_new :]
-        real = self._real_from(first)
+        real = self._real_rows(first)
         if real is not None:
             weight = real if weight is None else weight * real
         if self.has_state:
@@ -178,8 +178,8 @@ class PassSeen:
 
         With `slots`, only for the first ones; the rest is undefined.
         """
-        first = self._first_of(rows)
-        real = self._real_from(first)
+        first = self._first_row(rows)
+        real = self._real_rows(first)
         if self.has_state:
             most = torch.zeros(*self.key.shape[:3], device=self.key.device)
             for mass in self._blocks_beside_state(first, real):
@@ -192,8 +192,8 @@ class PassSeen:
 
         `slots` as in `column_max`.
         """
-        first = self._first_of(rows)
-        real = self._real_from(first)
+        first = self._first_row(rows)
+        real = self._real_rows(first)
         if self.has_state:
             squares = torch.zeros(*self.key.shape[:3], device=self.key.device)
             for mass in self._blocks_beside_state(first, real):
@@ -203,10 +203,10 @@ class PassSeen:
         count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]
         return (squares / count).sqrt()
 
-    def _first_of(self, rows: int | None) -> int:
+    def _first_row(self, rows: int | None) -> int:
         return self.num_new - min(rows or self.num_new, self.num_new)
 
-    def _real_from(self, first: int) -> Tensor | None:
+    def _real_rows(self, first: int) -> Tensor | None:
         """(B, q - first) float32: 1 for real queries; None if all are."""
         return None if self.row_valid is None else self.row_valid[:, first:].float()
 
@@ -248,14 +248,14 @@ class PassSeen:
     def recalled_queries(self, rows: int) -> tuple[Tensor, Tensor]:
         """The `rows` newest queries (B, Hq, r, d) and their positions (B, r), negative before the text."""
         assert self.recalled is not None, "only kept if the pipeline's `recalled` is positive"
-        query, asked = self.recalled
-        return query[:, :, -rows:], asked[:, -rows:]
+        query, query_position = self.recalled
+        return query[:, :, -rows:], query_position[:, -rows:]
 
     def recalled_logits(self, position: Tensor, rows: int) -> Tensor:
         """Their logits (B, H, G, r, S), -inf for a query before the slot's `position` (B, H, S)."""
-        query, asked = self.recalled_queries(rows)
-        logits, asked = self.logits_of(query), asked[:, None, None, :, None]
-        return logits.masked_fill((position[:, :, None, None] > asked) | (asked < 0), float("-inf"))
+        query, query_position = self.recalled_queries(rows)
+        logits, query_position = self.logits_of(query), query_position[:, None, None, :, None]
+        return logits.masked_fill((position[:, :, None, None] > query_position) | (query_position < 0), float("-inf"))
 
     def recalled_mass(self, position: Tensor, rows: int) -> Tensor:
         """Their attention (B, H, G, r, S) now; 0 for rows before the text."""

@@ -32,7 +32,7 @@ def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
     Includes bias and query norm, but not `position_factor`. Raises UserError for an unknown attention module.
     """
     if hasattr(module, "q_proj"):
-        query = _separate(module, hidden_states)
+        query = _split_projections(module, hidden_states)
     elif hasattr(module, "qkv_proj"):
         query = _queries_first(module, hidden_states)
     elif hasattr(module, "Wqkv"):
@@ -61,7 +61,7 @@ def position_factor(module: Any, position: Tensor) -> Tensor | None:
     return None
 
 
-def _separate(module: Any, hidden_states: Tensor) -> Tensor:
+def _split_projections(module: Any, hidden_states: Tensor) -> Tensor:
     """Llama and most others; with a norm per head (Qwen3, Gemma 3) or over all heads (OLMo 2).
 
     Llama 4 normalizes after rotation: that norm has no weights, and rotation preserves length.

@@ -128,16 +128,16 @@ class Tiles:
         With `wide` keys, whose last coordinate is 1, the matrix product subtracts `less`, which saves a pass over the
         tile.
         """
-        asked = self.query[:, :, rows].unflatten(1, (self.key.shape[1], -1))  # (B, H, G, r, d)
+        block_query = self.query[:, :, rows].unflatten(1, (self.key.shape[1], -1))  # (B, H, G, r, d)
         if wide is not None and less is not None:
-            logits = torch.cat([asked.flatten(2, 3).float() * self.scaling, -less], -1) @ wide[..., columns]
+            logits = torch.cat([block_query.flatten(2, 3).float() * self.scaling, -less], -1) @ wide[..., columns]
         else:
-            logits = _products(asked.flatten(2, 3), self.key[:, :, columns], self.scaling)
+            logits = _products(block_query.flatten(2, 3), self.key[:, :, columns], self.scaling)
         if self.softcap is not None:
             logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
         if less is not None and wide is None:
             logits -= less
-        logits = logits.unflatten(2, asked.shape[2:4])
+        logits = logits.unflatten(2, block_query.shape[2:4])
         if self.alibi is not None:
             logits += self.alibi.at(columns).rows(rows.start, rows.stop) * self.scaling
         if self.bias is not None:

@@ -122,12 +122,12 @@ def _masked(
     """
     outputs = []
     for rows, columns, mask in blocks:
-        asked = query[:, :, rows]
+        block_query = query[:, :, rows]
         keys, values = (repeat_heads(states[:, :, columns], query) for states in (key, value))
         if softcap is None and sinks is None:
-            outputs.append(scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling))
+            outputs.append(scaled_dot_product_attention(block_query, keys, values, attn_mask=mask, scale=scaling))
             continue
-        logits = (asked.float() * scaling) @ keys.float().transpose(-1, -2)
+        logits = (block_query.float() * scaling) @ keys.float().transpose(-1, -2)
         if softcap is not None:
             logits = logits.div_(softcap).tanh_().mul_(softcap)
         mass = softmax_beside(logits.masked_fill_(~mask, NEVER), None if sinks is None else sinks[None, :, None])

@@ -55,7 +55,7 @@ def ragged_attention(
         HAS_BIAS=bias is not None, WIDEN=INTERPRETED, **blocks,
         num_stages=stages, num_warps=warps,
     )  # fmt: skip
-    _together[(rows, splits)](
+    _combine_parts[(rows, splits)](
         seen, logits, mass, parts, tops, sums, output, stretch, splits, **shape,
         bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
         BLOCK_P=triton.next_power_of_2(splits), HAS_BIAS=bias is not None, **blocks,
@@ -76,7 +76,7 @@ def _stretch(
     b, h = row // heads, row % heads
     g, d = tl.arange(0, BLOCK_G), tl.arange(0, BLOCK_D)
     wide = (g[:, None] < group) & (d[None, :] < dim)
-    asked = tl.load(query + (row * group + g[:, None]) * dim + d[None, :], mask=wide, other=0.0)
+    queries = tl.load(query + (row * group + g[:, None]) * dim + d[None, :], mask=wide, other=0.0)
     top = tl.full([BLOCK_G], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_G], tl.float32)
     mixed = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
@@ -89,8 +89,8 @@ def _stretch(
         at_value = values + b * value_b + h * value_h + place[:, None] * value_s + d[None, :]
         key, value = tl.load(at_key, mask=both, other=0.0), tl.load(at_value, mask=both, other=0.0)
         if WIDEN:
-            asked, key, value = asked.to(tl.float32), key.to(tl.float32), value.to(tl.float32)
-        raw = tl.dot(asked, tl.trans(key), input_precision="ieee") * scaling
+            queries, key, value = queries.to(tl.float32), key.to(tl.float32), value.to(tl.float32)
+        raw = tl.dot(queries, tl.trans(key), input_precision="ieee") * scaling
         kept = (g[:, None] < group) & there[None, :]
         tl.store(logits + (row * group + g[:, None]) * slots + place[None, :], raw, mask=kept)
         if HAS_BIAS:
@@ -110,7 +110,7 @@ def _stretch(
 
 
 @triton.jit
-def _together(
+def _combine_parts(
     bias, logits, mass, parts, tops, sums, output, stretch, splits, heads, group, slots, dim,
     bias_b, bias_h, bias_s, BLOCK_P: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,

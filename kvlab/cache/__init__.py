@@ -1,4 +1,4 @@
-"""The slot store, the executor of plans, and the transformers cache made of them."""
+"""Slot tables, the application of plans, and the transformers cache built on them."""
 
 from kvlab.cache.cache import CacheMemory, CompressedCache, LayerMemory
 from kvlab.cache.factory import make_cache

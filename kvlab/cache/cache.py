@@ -155,7 +155,7 @@ class CompressedCache(Cache):
     def memory(self) -> CacheMemory:
         """Current memory; reads counts from the device."""
         layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
-        return CacheMemory(layers, sum(_others_bytes(layer) for layer in self.layers))
+        return CacheMemory(layers, sum(_other_layers_bytes(layer) for layer in self.layers))
 
 
 def nothing_to_compress(config: Any) -> str:
@@ -168,7 +168,7 @@ def nothing_to_compress(config: Any) -> str:
     return f"Every layer of this model uses {reach}, so its cache stays small and there is nothing to compress."
 
 
-def _others_bytes(layer: Any) -> int:
+def _other_layers_bytes(layer: Any) -> int:
     """Bytes of transformers' own layers: keys and values of a window, or a recurrent state."""
     own = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
     states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())

@@ -15,7 +15,7 @@ from kvlab.methods.core.pipeline import Pipeline
 def chunk_sizes(tokens: int, chunk: int) -> list[int]:
     """Sizes of the passes: `chunk` each, except the first, which takes the remainder.
 
-    The remainder comes first because methods look at the last queries. Raises UserError for a chunk below 1.
+    The remainder comes first because methods use the last queries. Raises UserError for a chunk below 1.
     """
     if chunk < 1:
         raise UserError(f"The prefill chunk must be at least 1 token, not {chunk}.")
@@ -24,7 +24,7 @@ def chunk_sizes(tokens: int, chunk: int) -> list[int]:
 
 
 def chunk_with_full_window(pipeline: Pipeline, tokens: int, most: int) -> int:
-    """Largest chunk up to `most` whose last pass, the remainder, holds all queries the method looks at.
+    """Largest chunk up to `most` whose last pass, the remainder, contains all queries the method uses.
 
     transformers puts the remainder last. Raises UserError if no chunk gives the result of one pass.
     """

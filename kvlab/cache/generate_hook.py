@@ -12,7 +12,7 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.chunked_prefill import chunk_with_full_window
 from kvlab.common.errors import UserError
 
-_PREFILL = "_prefill"  # runs the prompt's passes; the only place that knows prompt, cache and chunk size
+_PREFILL = "_prefill"  # runs the prompt's passes; the only place where prompt, cache and chunk size are all available
 
 
 def announce_prompts(model: PreTrainedModel) -> None:
@@ -36,11 +36,11 @@ def _announcing(
     if isinstance(cache, CompressedCache) and cache.has_compressed and cache.settings.is_lossy:
         embedded = model_kwargs.get("inputs_embeds")
         given = input_ids if embedded is None else embedded
-        generation_config = _announced(cache, given.shape[1], model_kwargs.get("attention_mask"), generation_config)
+        generation_config = _announce(cache, given.shape[1], model_kwargs.get("attention_mask"), generation_config)
     return getattr(type(model), _PREFILL)(model, input_ids, generation_config, model_kwargs, *rest, **named)
 
 
-def _announced(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:
+def _announce(cache: CompressedCache, tokens: int, mask: Any, config: GenerationConfig) -> GenerationConfig:
     """Return the config with a chunk size that gives the result of one pass. Raises UserError if there is none."""
     seen, chunk = cache.get_seq_length(), config.prefill_chunk_size
     if seen:

@@ -94,9 +94,7 @@ class LayerSettings:
     rotary: Rotary | None = field(default=None, repr=False)
     changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # if frequencies depend on length
     unrotated: frozenset[int] = frozenset()  # layers without rotary embedding in a model that has one (NoPE)
-    token_pruning: TokenPruning | None = field(
-        default=None, repr=False
-    )  # prefill saving: rows passed on to the next layer
+    token_pruning: TokenPruning | None = field(default=None, repr=False)  # prefill saving: rows for the next layer
     prompt_tokens: int = 0  # announced prompt length: no decision before all have arrived; 0: one pass
     text_tokens: int = 0  # text length that budgets refer to; 0: length of the first prompt
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # allocator statistics by layer

@@ -40,14 +40,14 @@ def fit(
     """
     if request.method == "less":
         begun, seconds = time.process_time(), round(60 * request.minutes)
-        heard = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
+        report = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
         with suppress(_Stopped):
-            fit_less(_for(LessRequest, request), out, say=heard)
+            fit_less(_specific_request(LessRequest, request), out, say=report)
     elif request.method == "duoattention":
         read = count(1)
-        heard = _following(say, progress, cancelled, request.windows, lambda: next(read))
+        report = _following(say, progress, cancelled, request.windows, lambda: next(read))
         with suppress(_Stopped):
-            make_profile(_for(ProfileRequest, request), out, say=heard)
+            make_profile(_specific_request(ProfileRequest, request), out, say=report)
     else:
         loaded = held_model(request)
         with TemporaryDirectory() as scratch:
@@ -70,13 +70,13 @@ def _following(
 ) -> Callable[[str], None]:
     """Wrap `say`: each line reports progress, `done` of `total`, and stops the fit once it is cancelled."""
 
-    def heard(line: str) -> None:
+    def report(line: str) -> None:
         say(line)
         progress(Progress(stage=line, done=min(done(), total), total=total))
         if cancelled():
             raise _Stopped
 
-    return heard
+    return report
 
 
 def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], cancelled: Callable[[], bool]) -> Path:
@@ -85,16 +85,16 @@ def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], ca
     Raises UserError as `fit`, and if another fit has that name.
     """
     out = fitted_file(root, job.name)
-    asked, given = out.parent / ASKED, job.request.model_dump(mode="json")
-    if asked.exists() and read_json(asked.read_text(encoding="utf-8")) != given:
+    request_file, given = out.parent / ASKED, job.request.model_dump(mode="json")
+    if request_file.exists() and read_json(request_file.read_text(encoding="utf-8")) != given:
         raise UserError(f"Another fit is called {job.name}: choose another name, or delete {out.parent}.")
-    replace_text(asked, job.request.model_dump_json(indent=1))
+    replace_text(request_file, job.request.model_dump_json(indent=1))
     if not out.exists():
         fit(job.request, out, kept=out.parent / "windows", progress=progress, cancelled=cancelled)
     return out
 
 
-def _for(kind: type[Own], request: FitRequest) -> Own:
+def _specific_request(kind: type[Own], request: FitRequest) -> Own:
     """The specific request with the fields it shares with `request`."""
     given = {name: getattr(request, name) for name in FitRequest.model_fields} | {"texts": request.corpus}
     shared = {one.name for one in fields(kind)} & given.keys() - {"form"}

@@ -173,7 +173,6 @@ class Teacher(KVzip):
     _watching: Watching = PrivateAttr()
 
     def pipeline(self) -> Pipeline:
-        """KVzip's pipeline with the recording scorer."""
         return replace(super().pipeline(), score=self._watching)
 
 

@@ -1,4 +1,4 @@
-"""Training examples for LESS: a layer's output on a window of text, and what eviction would leave of it."""
+"""Training examples for LESS: a layer's output on a window of text, with and without eviction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ class Observation:
     evicted_error: float  # of the layer's output without state: squared, relative to its norm
 
     def error(self, maps: FeatureMaps, projection: Tensor | None) -> Tensor:
-        """The same error with the state given by the maps."""
         phi = maps.of_queries(self.query[None])[0]  # (H, G, r, R)
         psi = maps.of_keys(self.key[None])[0]  # (H, T, R)
         kernel = (phi @ psi[:, None].transpose(-1, -2)) * self.dropped[:, None] * (-self.top).exp()
@@ -61,7 +60,6 @@ class Watcher:
         self.found: dict[int, Observation] = {}
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
-        """Record this layer."""
         if layer_idx in self.layers:
             self.found[layer_idx] = _observe(slots, seen, self.random)
 
@@ -168,7 +166,7 @@ def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def heavy_and_recent(scores: Tensor, rows: Tensor, budget: int) -> Tensor:
-    """Slots (H, r, T) that H2O holds for each row: half the budget of recent tokens, and the highest scores before."""
+    """Slots (H, r, T) that H2O keeps for each row: half the budget of recent tokens, and the highest scores before."""
     recent = max(1, budget // 2)
     column = torch.arange(scores.shape[-1], device=scores.device)
     newest = (column > rows[:, None] - recent) & (column <= rows[:, None])

@@ -15,7 +15,7 @@ SETTING = {"kvzap": "heads", "less": "weights", "duoattention": "profile"}  # hy
 
 
 class FitRequest(ModelRequest):
-    """What a method learns of a model, from which text. `kvzap` uses all fields, others those they know."""
+    """What to fit for which model, on which text. `kvzap` uses all fields, other methods only some."""
 
     method: Fittable = "kvzap"
     corpus: Path | None = Field(None, description="folder with plain-text books; none: the shipped excerpts")

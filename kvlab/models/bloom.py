@@ -44,7 +44,6 @@ class SlotBloomAttention(BloomAttention):
 
     @property
     def slopes(self) -> Tensor:
-        """`slopes_on` the device of the module's weights."""
         return self.slopes_on(self.dense.weight.device)
 
     def slopes_on(self, device: torch.device) -> Tensor:

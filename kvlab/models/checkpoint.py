@@ -115,13 +115,13 @@ def check_loaded(model: PreTrainedModel, info: dict[str, Collection[Any]], name:
     other = [f"{key}: {_shape(there)} for {_shape(wanted)}" for key, there, wanted in info["mismatched_keys"]]
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     faults = [
-        _named("missing", set(info["missing_keys"]) - tied),
-        _named("not part of the model", info["unexpected_keys"]),
-        _named("of another shape", other),
+        _list_names("missing", set(info["missing_keys"]) - tied),
+        _list_names("not part of the model", info["unexpected_keys"]),
+        _list_names("of another shape", other),
     ]
-    told = [fault for fault in faults if fault]
-    if told:
-        raise UserError(f"The checkpoint of {name!r} does not fit its config.json: {'; '.join(told)}.")
+    messages = [fault for fault in faults if fault]
+    if messages:
+        raise UserError(f"The checkpoint of {name!r} does not fit its config.json: {'; '.join(messages)}.")
     if info.get("error_msgs"):
         raise UserError(f"The checkpoint of {name!r} cannot be read ({reason(next(iter(info['error_msgs'])))}).")
 
@@ -141,7 +141,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
         )
 
 
-def _named(what: str, keys: Iterable[Any]) -> str:
+def _list_names(what: str, keys: Iterable[Any]) -> str:
     names = sorted(map(str, keys))
     if not names:
         return ""

@@ -44,24 +44,24 @@ def fetch(source: Source, report: Report) -> None:
     if source.folder is not None or is_here(source):
         return
     report(source.name, 0, 0)
-    with _client(source) as (process, told):
+    with _client(source) as (process, reported):
         while process.poll() is None:
             time.sleep(SECONDS)
-            report(source.name, *told)
-        report(source.name, *told)
+            report(source.name, *reported)
+        report(source.name, *reported)
 
 
 @contextmanager
 def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]]]:
     """The download process and its latest (bytes done, total); the process ends with this context."""
-    asked = [source.where, json.dumps({"revision": source.revision, "cache_dir": source.cache_dir})]
-    process = subprocess.Popen([*COMMAND, *asked], stdout=subprocess.PIPE, text=True)
-    told = [0.0, 0.0]
+    arguments = [source.where, json.dumps({"revision": source.revision, "cache_dir": source.cache_dir})]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    reported = [0.0, 0.0]
     assert process.stdout is not None
-    listener = threading.Thread(target=_listen, args=(process.stdout, told), daemon=True)
+    listener = threading.Thread(target=_read_progress, args=(process.stdout, reported), daemon=True)
     listener.start()
     try:
-        yield process, told
+        yield process, reported
     finally:
         if process.poll() is None:
             process.terminate()  # the client then removes partial files
@@ -72,11 +72,11 @@ def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]
         listener.join()
 
 
-def _listen(lines: IO[str], told: list[float]) -> None:
+def _read_progress(lines: IO[str], reported: list[float]) -> None:
     for line in lines:
         with contextlib.suppress(ValueError):  # two of the client's threads may write at once
             done, total = (float(number) for number in line.split())
-            told[:] = done, total
+            reported[:] = done, total
 
 
 def download(where: str, revision: str | None, cache_dir: str | None, tell: Callable[[float, float], None]) -> None:
@@ -107,7 +107,7 @@ def is_here(source: Source) -> bool:
 def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
     """A silent progress bar class for the hub's client, which counts bytes on one or several bars."""
     bars: dict[int, tuple[float, float]] = {}
-    told = [0.0, 0.0]  # time and total of the last report
+    reported = [0.0, 0.0]  # time and total of the last report
 
     class Bar(tqdm):
         def __init__(self, *given: Any, **named: Any) -> None:
@@ -116,19 +116,19 @@ def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
 
         def update(self, n: float | None = 1) -> bool | None:
             shown = super().update(n)
-            self._tell()
+            self._report()
             return shown
 
         def refresh(self, *given: Any, **named: Any) -> bool:
-            self._tell()  # the total grew
+            self._report()  # the total grew
             return super().refresh(*given, **named)
 
-        def _tell(self) -> None:
+        def _report(self) -> None:
             if self.unit == "B" and self.total:
                 bars[id(self)] = (self.n, self.total)
                 done, total = max(bars.values())
-                if time.monotonic() - told[0] > SECONDS or done >= total or total != told[1]:
-                    told[:] = time.monotonic(), total
+                if time.monotonic() - reported[0] > SECONDS or done >= total or total != reported[1]:
+                    reported[:] = time.monotonic(), total
                     tell(done, total)
 
     return Bar

@@ -32,7 +32,6 @@ class SlotFalconAttention(FalconAttention):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        """Output (B, q, hidden) and None."""
         query, key, value = self._states(self.query_key_value(hidden_states))
         slopes = self.slopes_on(query.device)
         if slopes is None:
@@ -46,7 +45,6 @@ class SlotFalconAttention(FalconAttention):
 
     @property
     def slopes(self) -> Tensor | None:
-        """`slopes_on` the device of the module's weights."""
         return self.slopes_on(self.query_key_value.weight.device)
 
     def slopes_on(self, device: torch.device) -> Tensor | None:

@@ -82,7 +82,7 @@ def load_model(
     place = pick_device(device)
     kind, where, packed = pick_dtype(dtype, place), device_map(placement, place), quantization(load_in)
     raw = read_config(source.config_file(), source.name)
-    with _quietly(), _sentences(source, raw):
+    with _without_warnings(), _sentences(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
         if source.folder is not None:
@@ -96,7 +96,7 @@ def load_model(
             dtype=kind,
             device_map=where,
             use_safetensors=True,
-            attn_implementation=_made_with(config),
+            attn_implementation=_attention_of(config),
             ignore_mismatched_sizes=True,  # `check_loaded` reports them
             output_loading_info=True,
             **source.options,
@@ -114,7 +114,7 @@ def load_tokenizer(
     """Load a model's tokenizer and config without its weights. Raises UserError as `load_model`."""
     source = _source(name_or_path, revision, cache_dir)
     raw = read_config(source.config_file(), source.name)
-    with _quietly(), _sentences(source, raw):
+    with _without_warnings(), _sentences(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
         return AutoTokenizer.from_pretrained(source.where, **source.options), config
@@ -125,13 +125,13 @@ def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> S
     return Source(str(path_of(name_or_path, "The model")), revision, folder)
 
 
-def _made_with(config: Any) -> str:
-    """Attention to load a model with: some select a class by it and know only their own; `prepare` changes it."""
+def _attention_of(config: Any) -> str:
+    """Attention to load a model with: some models select a class by it and accept only theirs; `prepare` changes it."""
     return "eager" if config.model_type in INLINE else register_attention()
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     """Suppress progress bars and transformers' table of tensors: `check_loaded` reports them in a sentence."""
     before = logging.get_verbosity()
     logging.disable_progress_bar()
@@ -150,10 +150,10 @@ def _sentences(source: Source, raw: dict[str, Any]) -> Iterator[None]:
     except (UserError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise UserError(_not_loaded(source, raw, error)) from error
+        raise UserError(_load_error(source, raw, error)) from error
 
 
-def _not_loaded(source: Source, raw: dict[str, Any], error: Exception) -> str:
+def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
     name = source.name
     if "trust_remote_code" in str(error):
         return no_foreign_code(name)
@@ -161,8 +161,8 @@ def _not_loaded(source: Source, raw: dict[str, Any], error: Exception) -> str:
     if packing and isinstance(error, ImportError | RuntimeError):
         kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
         return f"The weights of {name!r} are in {kind} form, which cannot be read here ({reason(error)})."
-    if source.folder is not None and (said := no_tokenizer(source.folder, name)):
-        return said
+    if source.folder is not None and (message := no_tokenizer(source.folder, name)):
+        return message
     if isinstance(error, ImportError):
         return f"The model {name!r} needs a package that is not installed ({reason(error)})."
     if source.folder is None and isinstance(error, OSError):

@@ -30,7 +30,6 @@ class SlotMptAttention(MptAttention):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, None]:
-        """Output (B, q, hidden) and None."""
         fused = self.Wqkv(hidden_states)
         if self.clip_qkv:
             fused = fused.clamp(min=-self.clip_qkv, max=self.clip_qkv)
@@ -46,7 +45,6 @@ class SlotMptAttention(MptAttention):
 
     @property
     def slopes(self) -> Tensor:
-        """`slopes_on` the device of the module's weights."""
         return self.slopes_on(self.out_proj.weight.device)
 
     def slopes_on(self, device: torch.device) -> Tensor:

@@ -16,8 +16,8 @@ from kvlab.requests.compare import ChatRequest
 
 def main() -> None:
     """Answer one request."""
-    asked = json.load(sys.stdin)
-    prompt, request = asked.pop("prompt"), ChatRequest(**asked)
+    fields = json.load(sys.stdin)
+    prompt, request = fields.pop("prompt"), ChatRequest(**fields)
     try:
         answer = {"text": rendered(prompt, request)}
     except UserError as error:

@@ -94,9 +94,9 @@ class Source:
             url = hf_hub_url(self.name, "config.json", revision=self.revision)
             get_hf_file_metadata(url, timeout=REACH_SECONDS)
         except Exception as error:  # the hub changed its HTTP library more than once
-            raise UserError(self._why_not(error)) from None
+            raise UserError(self._download_error(error)) from None
 
-    def _why_not(self, error: Exception) -> str:
+    def _download_error(self, error: Exception) -> str:
         if isinstance(error, GatedRepoError):
             return (
                 f"The model {self.name!r} is gated: accept its terms on {constants.ENDPOINT}/{self.name}, then log in "

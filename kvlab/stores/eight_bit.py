@@ -36,6 +36,5 @@ class Eight:
         return {"codes": codes, "scale": scale}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """Decoded states (B, H, S, width) float32."""
         codes = coded["codes"].view(E4M3) if self.kind == "fp8" else coded["codes"]
         return codes.float() * coded["scale"].float()

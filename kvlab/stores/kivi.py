@@ -37,7 +37,6 @@ class PerChannel:
         return {"codes": packed(codes, self.bits), "step": step[:, :, :, 0], "least": least[:, :, :, 0]}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """Decoded states (B, H, S, width) float32."""
         codes = unpacked(coded["codes"], self.bits, width).unflatten(2, (-1, self.group))
         step, least = (coded[name].float()[:, :, :, None] for name in ("step", "least"))
         return torch.addcmul(least, codes.float(), step).flatten(2, 3)
@@ -66,7 +65,6 @@ class PerToken:
         return {"codes": packed(codes, self.bits), "step": step[..., 0], "least": least[..., 0]}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """Decoded states (B, H, S, width) float32."""
         codes = self._parts(unpacked(coded["codes"], self.bits, width).float())
         step, least = (coded[name].float()[..., None] for name in ("step", "least"))
         return torch.addcmul(least, codes, step).flatten(3)[..., :width]
@@ -78,8 +76,8 @@ class PerToken:
         width = states.shape[-1]
         count = -(-width // self.channels)
         size = -(-width // count)
-        if lacking := count * size - width:
-            states = pad(states.flatten(0, 1), (0, lacking), mode="replicate").unflatten(0, states.shape[:2])
+        if padding := count * size - width:
+            states = pad(states.flatten(0, 1), (0, padding), mode="replicate").unflatten(0, states.shape[:2])
         return states.unflatten(-1, (count, size))
 
 

@@ -39,7 +39,6 @@ class PackedStates:
 
     @property
     def device(self) -> torch.device:
-        """Device of the states."""
         return self.native.device
 
     def new_zeros(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:

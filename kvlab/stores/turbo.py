@@ -49,7 +49,6 @@ class Rotated:
         return {"codes": packed(codes, self.bits), "norm": half(norm)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        """Decoded states (B, H, S, width) float32."""
         levels = normal_levels(self.bits).to(coded["codes"].device)
         turned = levels[unpacked(coded["codes"], self.bits, width)] / math.sqrt(width)
         return turned @ rotation(width, self.seed, turned.device) * coded["norm"].float()

@@ -52,7 +52,7 @@ def compile_case(architecture: int, shared: int, dtype: str, head_dim: int, grou
     driver.set_active(PretendDriver(architecture))
     triton_decode.shared_memory = lambda device: shared
     told, kind = [], getattr(torch, dtype)
-    for kernel in (triton_decode._stretch, triton_decode._together):
+    for kernel in (triton_decode._stretch, triton_decode._combine_parts):
         kernel.run = _only_compiling(kernel, told)
     query, keys = torch.zeros(1, HEADS, group, head_dim, dtype=kind), torch.zeros(1, HEADS, SLOTS, head_dim, dtype=kind)
     triton_decode.ragged_attention(query, keys, keys, torch.zeros(1, HEADS, SLOTS) if bias else None, 1.0)

@@ -27,7 +27,7 @@ def test_a_model_that_only_slides_is_told_so_and_nothing_runs(methods: tuple[str
         max_new_tokens=2,
         device="cpu",
     )
-    with pytest.raises(UserError, match=r"slides over a window of 8 tokens, .* nothing to compress"):
+    with pytest.raises(UserError, match=r"uses a sliding window of 8 tokens, .* nothing to compress"):
         compare(request, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 

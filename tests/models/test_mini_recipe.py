@@ -261,7 +261,7 @@ def test_bad_input_is_told_in_one_sentence(corpus: Path, tmp_path: Path, monkeyp
         training_books(tmp_path / "only")
     with pytest.raises(UserError, match="--resume"):
         train_mini(corpus=corpus, resume="perhaps")
-    with pytest.raises(UserError, match="not a model folder"):
+    with pytest.raises(UserError, match="model folder"):
         train_mini(report_only=tmp_path)
     with pytest.raises(UserError, match="--corpus"):
         train_mini(out=tmp_path)

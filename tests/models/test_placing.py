@@ -77,8 +77,8 @@ def test_words_that_mean_nothing(options: dict[str, Any], sentence: str) -> None
     ("options", "sentence"),
     [
         ({"placement": "auto"}, "needs accelerate"),
-        ({"load_in": "4bit"}, "4 bit need a package .* bitsandbytes or torchao"),
-        ({"load_in": "8bit"}, "8 bit need a package .* bitsandbytes or torchao"),
+        ({"load_in": "4bit"}, "4 bit need another package .* bitsandbytes or torchao"),
+        ({"load_in": "8bit"}, "8 bit need another package .* bitsandbytes or torchao"),
     ],
 )
 def test_a_package_that_is_not_there(options: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def refusal(status: int, code: str) -> Exception:
     ("code", "sentence"),
     [
         ("GatedRepo", "is gated: accept its terms on .*some/model, then log in here with `hf auth login`"),
-        ("RepoNotFound", "There is no model 'some/model': give"),
+        ("RepoNotFound", "There is no model 'some/model': use"),
         ("RevisionNotFound", "has no revision 'v9'"),
     ],
 )

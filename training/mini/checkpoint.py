@@ -14,10 +14,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from training.mini import checkpoint as saved
-from training.mini.presets import Phase
-from training.mini.shape import build_model
-
 _KEPT = 2
 
 
@@ -104,13 +100,3 @@ def export_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, fo
     )
     model.save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
-
-
-def newest_model(folder: Path, phases: tuple[Phase, ...], seed: int = 0) -> tuple[LlamaForCausalLM, saved.Progress]:
-    """The model of a run's newest checkpoint and its progress; raises IndexError if there is none."""
-    newest = saved.checkpoints(folder)[-1]
-    progress = saved.read_progress(newest)
-    phase = next(phase for phase in phases if phase.name == progress.phase_name)
-    model = build_model(phase.shape, seed)
-    saved.load_weights(newest, model)
-    return model.eval(), progress

@@ -57,7 +57,7 @@ def around(rng: np.random.Generator, text: Text, block: str, length: int) -> Pie
     return [*first, (tokens, IGNORED), (text.span(rng, room - before + (not before)), TEXT)]
 
 
-def asked(task: str, text: Text, context: Pieces, queries: Sequence[Query], length: int) -> Row:
+def recall_row(task: str, text: Text, context: Pieces, queries: Sequence[Query], length: int) -> Row:
     """The row of a context followed by its queries and answers, filled to `length` targets."""
     row = RowBuilder(task, text.bos_token_id)
     for tokens, mark in context:

@@ -47,19 +47,19 @@ def device_of(preset: str) -> str:
 
 def _check_folder(recipe: Recipe) -> None:
     """Refuse to mix two runs in one folder."""
-    asked = {"preset": recipe.preset, "seed": recipe.seed, "hours": recipe.hours, "every": recipe.every}
+    wanted = {"preset": recipe.preset, "seed": recipe.seed, "hours": recipe.hours, "every": recipe.every}
     settings = recipe.out / _SETTINGS_FILE
     if checkpoints(recipe.out):
         if not recipe.resume:
             raise UserError(f"{recipe.out} already contains a training run: use --resume auto or another --out.")
-        before = asked | (json.loads(settings.read_text()) if settings.is_file() else {})
-        if any(before[name] != asked[name] for name in ("preset", "seed", "every")):
+        before = wanted | (json.loads(settings.read_text()) if settings.is_file() else {})
+        if any(before[name] != wanted[name] for name in ("preset", "seed", "every")):
             raise UserError(
                 f"{recipe.out} contains a run with --preset {before['preset']} --seed {before['seed']} "
                 f"--every {before['every']}: resume it with the same options, or use another --out."
             )
     recipe.out.mkdir(parents=True, exist_ok=True)
-    settings.write_text(json.dumps(asked))
+    settings.write_text(json.dumps(wanted))
 
 
 def run_recipe(recipe: Recipe) -> Path:

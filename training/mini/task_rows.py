@@ -9,7 +9,7 @@ import numpy as np
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.phrasing import ADJECTIVES, NEEDLE_PHRASINGS, NeedlePhrasing, Query
 from training.mini.presets import Phase
-from training.mini.recall import around, asked, fitting, hidden, room_for_context, seeded
+from training.mini.recall import around, fitting, hidden, recall_row, room_for_context, seeded
 from training.mini.rows import IGNORED, TEXT, Row, RowBuilder
 from training.mini.text import Text
 
@@ -21,7 +21,7 @@ def _in_text(
 ) -> Row:
     queries = fitting(text, queries, int(_MOST_ASKED * phase.length))
     context = hidden(rng, text, statements, room_for_context(text, queries, phase.length))
-    return asked(task, text, context, queries, phase.length)
+    return recall_row(task, text, context, queries, phase.length)
 
 
 def _after_block(
@@ -30,7 +30,7 @@ def _after_block(
     room = phase.length - len(text.encode(block)) - 1
     queries = fitting(text, queries, room)
     context = around(rng, text, block, room_for_context(text, queries, phase.length))
-    return asked(task, text, context, queries, phase.length)
+    return recall_row(task, text, context, queries, phase.length)
 
 
 Facts = list[tuple[NeedlePhrasing, str, str]]
@@ -161,7 +161,7 @@ def copy_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     context = around(rng, text, phrasing.copy_context(passage) + "\n", 0)
     query = phrasing.copy_query(passage)
     room = room_for_context(text, [query], phase.length) - len(context[0][0])
-    return asked("copy", text, [context[0], (text.span(rng, room), TEXT)], [query], phase.length)
+    return recall_row("copy", text, [context[0], (text.span(rng, room), TEXT)], [query], phase.length)
 
 
 def _coins(random: Random, holders: int) -> tuple[list[str], list[Query]]:
@@ -216,4 +216,4 @@ def mixed_row(rng: np.random.Generator, text: Text, phase: Phase) -> Row:
     room = room_for_context(text, queries, phase.length) - len(tokens)
     context = hidden(rng, text, statements, room)
     context.insert(random.choice((0, len(context))), (tokens, IGNORED))
-    return asked("mixed", text, context, queries, phase.length)
+    return recall_row("mixed", text, context, queries, phase.length)

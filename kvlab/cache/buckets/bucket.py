@@ -119,7 +119,7 @@ class Bucket:
 
 def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
     """Votes (N, W) of slots that are evicted without being merged."""
-    leaving = (slots.votes * (slots.valid & ~plan.keep)).sum(-1)
+    removed = (slots.votes * (slots.valid & ~plan.keep)).sum(-1)
     if plan.edges is None:
-        return leaving
-    return leaving - (slots.votes.gather(2, plan.edges.source) * plan.edges.active).sum(-1)
+        return removed
+    return removed - (slots.votes.gather(2, plan.edges.source) * plan.edges.active).sum(-1)

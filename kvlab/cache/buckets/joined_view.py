@@ -80,7 +80,7 @@ class JoinedPass(PassSeen):
 def per_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Tensor:
     """Apply `work` to slots (N, W, S, ...) of each table and join the results, (B, H, ...).
 
-    `work` also gets the parts of `beside` (B, H, ...), which are as long as the longest table.
+    `work` also gets the parts of the tensors `beside` (B, H, ...), which are as long as the longest table.
     """
     if not isinstance(slots, JoinedSlots) or not slots.parts:
         return work(slots, *beside)

@@ -86,11 +86,11 @@ def precompile(pipeline: Pipeline, dtype: torch.dtype) -> None:
     Takes a few seconds the first time on a machine, and half a second for an import afterwards.
     """
     if pipeline.in_place is not None and dtype == torch.float32:
-        _make_ready(pipeline.in_place.kind)
+        _compile_kernel(pipeline.in_place.kind)
 
 
 @lru_cache
-def _make_ready(kind: int) -> None:
+def _compile_kernel(kind: int) -> None:
     if (module := compiled()) is not None:
         shared = module.SLOTS_EACH * torch.get_num_threads() // 2  # enough slots for several threads
         for slots in (2, shared):

@@ -60,8 +60,8 @@ def decide(work: Work) -> None:
     elif work.kind in (EVICT, ABSORB):
         _evict(*common, rows["score"])
         if work.absorb is not None:
-            gone = (work.flat[name].index_select(0, work.pair[1]) for name in ("keys", "values"))
-            work.absorb(*(states.view(*work.evicted_votes.shape, 1, -1) for states in gone))
+            evicted = (work.flat[name].index_select(0, work.pair[1]) for name in ("keys", "values"))
+            work.absorb(*(states.view(*work.evicted_votes.shape, 1, -1) for states in evicted))
     elif work.kind == POOL:
         _pool(*common, rows["score"], rows["covers"], rows["generation"])
     elif work.kind == SPREAD:
@@ -69,8 +69,8 @@ def decide(work: Work) -> None:
     else:
         assert work.average is not None
         log_mass = torch_inplace.noted(work, work.average).numpy().reshape(rows["position"].shape)
-        own = rows.get("score"), log_mass, rows["average"], rows["asked"], _lacking(work.alpha)
-        _near(*common, *ahead, *own, work.least, work.bias)
+        own = rows.get("score"), log_mass, rows["average"], rows["asked"], _missing_mass(work.alpha)
+        _nearest(*common, *ahead, *own, work.least, work.bias)
     work.left, work.merged, work.looks_ahead = work.pair[1], work.joined, work.kind in (NEAREST, SIMILAR)
 
 
@@ -114,7 +114,7 @@ def counts(position, votes, one_each, merged):
 
 
 @lru_cache
-def _lacking(alpha: float) -> np.ndarray:
+def _missing_mass(alpha: float) -> np.ndarray:
     """Missing mass (N,) float32 of an average over 0, 1, .. queries, up to where it is negligible."""
     enough = math.ceil(math.log(NEGLIGIBLE) / math.log(alpha)) if alpha > 0 else 1
     return missing(torch.arange(min(enough, MOST_COUNTED) + 1), alpha).numpy()
@@ -127,7 +127,7 @@ def _number(rated):
 
 
 @part
-def _leaving(rating, position, newest, oldest, residual):
+def _find_victim(rating, position, newest, oldest, residual):
     """Victim of one head: the evictable slot with the lowest rating (S,), the first on ties.
 
     Also returns the likely next victim, when one more token has left the recent window.
@@ -163,7 +163,7 @@ def _length(key):
 
 
 @part
-def _most_alike(keys, lengths, position, source, brought, products, scale):
+def _find_nearest(keys, lengths, position, source, brought, products, scale):
     """(slot, cosine) of the valid slot whose key (S, d) is most similar to that of `source`; the first on ties.
 
     If `brought`, `products` (S,) with all keys, `scale` times too small, are used instead of computing them.
@@ -194,7 +194,7 @@ def _merge(keys, values, lengths, target, source, share):
 def _evict(keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths, score):
     slots = position.shape[1]
     for r in range(len(position)):
-        source, _ = _leaving(score[r], position[r], now[r // heads] - recent[r], sinks[r], None)
+        source, _ = _find_victim(score[r], position[r], now[r // heads] - recent[r], sinks[r], None)
         position[r, source] = FREE
         left[r] = r * slots + source
         evicted_votes[r] += 1 if votes is None else votes[r, source]
@@ -252,7 +252,7 @@ def _uniform(state, mix_1, mix_2):
 
 
 @part
-def _chance(score, position, began, reach, source):
+def _merge_probability(score, position, began, reach, source):
     """Attention of the victim over the mean of the next `reach` tokens, clamped to [0, 1]."""
     around = 0.0
     for s in range(len(position)):
@@ -270,9 +270,9 @@ def _spread(
     slots = position.shape[1]
     for r in range(len(position)):
         seen = position[r]
-        source, _ = _leaving(seen, seen, now[r // heads] - recent[r], sinks[r], None)  # the oldest is evicted
+        source, _ = _find_victim(seen, seen, now[r // heads] - recent[r], sinks[r], None)  # the oldest is evicted
         began = np.int64(seen[source])
-        chance = _chance(score[r], seen, began, reach, source)
+        chance = _merge_probability(score[r], seen, began, reach, source)
         if drawn:
             state = (r % heads) * mix_1 + stream + began * mix_0
             chance = np.float32(1) if _uniform(state, mix_1, mix_2) < chance else np.float32(0)
@@ -298,10 +298,10 @@ def _similar(
     slots = position.shape[1]
     for r in prange(len(position)):
         seen, own = position[r], lengths[r]
-        source, then = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], None)
+        source, then = _find_victim(score[r], seen, now[r // heads] - recent[r], sinks[r], None)
         seen[source] = FREE
         right = brought and guess[r] == r * slots + source
-        target, like = _most_alike(keys[r], own, seen, source, right, products[r], scale)
+        target, like = _find_nearest(keys[r], own, seen, source, right, products[r], scale)
         guess[r] = r * slots + then
         old = threshold[r]
         threshold[r] = like if old == NOT_YET else old + np.float32(least) * (like - old)
@@ -321,7 +321,7 @@ def _residual(
     slots = position.shape[1]
     for r in prange(len(position)):
         seen = position[r]
-        source, _ = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], residual[r])
+        source, _ = _find_victim(score[r], seen, now[r // heads] - recent[r], sinks[r], residual[r])
         seen[source] = FREE
         target, highest = source, np.float32(-np.inf)
         for s in range(slots):
@@ -346,22 +346,22 @@ def _finite(logit):
 
 
 @Walk
-def _near(
+def _nearest(
     keys, values, position, votes, evicted_votes, now, recent, sinks, heads, left, merged, lengths,
-    guess, brought, products, scale, score, log_mass, average, asked, lacking, least, bias,
+    guess, brought, products, scale, score, log_mass, average, asked, missing_mass, least, bias,
 ):  # fmt: skip
-    slots, most = position.shape[1], len(lacking) - 1
+    slots, most = position.shape[1], len(missing_mass) - 1
     for r in prange(len(position)):
         seen, own, time, rating = position[r], lengths[r], now[r // heads], np.empty(slots, dtype=np.float32)
         for s in range(slots):
             count = min(max(time - max(np.int64(seen[s]), asked[r, 0]), 0), most)
-            rating[s] = average[r, s] - lacking[count] + log_mass[r, s]
+            rating[s] = average[r, s] - missing_mass[count] + log_mass[r, s]
         if score is not None:
             score[r] = rating
-        source, then = _leaving(rating, seen, time - recent[r], sinks[r], None)
+        source, then = _find_victim(rating, seen, time - recent[r], sinks[r], None)
         seen[source] = FREE
         right = brought and guess[r] == r * slots + source
-        target, like = _most_alike(keys[r], own, seen, source, right, products[r], scale)
+        target, like = _find_nearest(keys[r], own, seen, source, right, products[r], scale)
         guess[r], left[r], merged[r] = r * slots + then, r * slots + source, like >= least
         if not merged[r]:
             evicted_votes[r] += votes[r, source]
@@ -376,7 +376,7 @@ def _near(
         else:
             heavy = math.log(votes[r, target])
         lack = min(max(time - max(np.int64(seen[target]), asked[r, 0]), 0), most)
-        average[r, target], log_mass[r, target] = lacking[lack] + (total - heavy), heavy
+        average[r, target], log_mass[r, target] = missing_mass[lack] + (total - heavy), heavy
         if score is not None:
             score[r, target] = total
         _merge(keys[r], values[r], own, target, source, share)

@@ -20,20 +20,20 @@ from kvlab.methods.core.slot_columns import is_valid, key_lengths, queries_seen
 def decide(work: Work) -> None:
     """Carry out `work`, of kind `NEAREST` or `SIMILAR`, in place on contiguous tensors."""
     flat, (both, source, target) = work.flat, work.pair
-    rating, log_mass, lacking = _rated(work)
-    _leave(work, rating)
+    rating, log_mass, missing_mass = _rated(work)
+    _evict_lowest(work, rating)
     key = flat["keys"].index_select(0, source)  # (B * H, d)
-    likeness = _nearest(work, key)
+    cosine = _nearest(work, key)
     votes = flat["votes"].index_select(0, both)  # of the victims, then of their nearest slots
     lost, own_votes = votes.chunk(2)
     new: dict[str, Tensor] = {}
     if work.kind == SIMILAR:
-        merges, share = _judged(work, likeness)
+        merges, share = _judge(work, cosine)
         new["votes"] = lost + own_votes
     else:
-        assert log_mass is not None and lacking is not None
-        merges = likeness >= work.least
-        joined = merge_pair(log_mass.take(both), rating.take(both), votes, lacking.take(target), work.bias)
+        assert log_mass is not None and missing_mass is not None
+        merges = cosine >= work.least
+        joined = merge_pair(log_mass.take(both), rating.take(both), votes, missing_mass.take(target), work.bias)
         share, new["votes"], new["average"] = joined.share, joined.votes, joined.average
         new["log_mass"], new["score"] = joined.log_mass, joined.score
 
@@ -41,8 +41,8 @@ def decide(work: Work) -> None:
     into, work.left, work.merged = torch.where(merges, target, source), source, merges
     weight, values, keys = share[:, None], flat["values"], flat["keys"]
     value, own = values.index_select(0, both).chunk(2)
-    new["values"] = _mixed(own, value, weight)
-    new["keys"] = _mixed(keys.index_select(0, target), key, weight)
+    new["values"] = _weighted_mean(own, value, weight)
+    new["keys"] = _weighted_mean(keys.index_select(0, target), key, weight)
     if work.lengths is not None:
         new["lengths"] = key_lengths(new["keys"])
     for name, numbers in new.items():
@@ -52,7 +52,7 @@ def decide(work: Work) -> None:
     work.evicted_votes.view(-1).add_(torch.where(merges, work.none, lost))
 
 
-def _mixed(own: Tensor, given: Tensor, weight: Tensor) -> Tensor:
+def _weighted_mean(own: Tensor, given: Tensor, weight: Tensor) -> Tensor:
     """Mix keys or values (B * H, d) with `weight` (B * H, 1) of `given`, in float32."""
     return own.float().lerp(given.float(), weight).to(own.dtype)
 
@@ -68,9 +68,10 @@ def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
         return score.add_(work.mass), None, None
     assert work.asked is not None
     log_mass = noted(work, work.average)
-    lacking = missing(queries_seen(work.position, work.asked[..., :1], work.tokens_seen[:, None, None]), work.alpha)
-    rating = (work.average - lacking).add_(log_mass)
-    return (rating if work.score is None else work.score.copy_(rating)), log_mass, lacking
+    seen = queries_seen(work.position, work.asked[..., :1], work.tokens_seen[:, None, None])
+    missing_mass = missing(seen, work.alpha)
+    rating = (work.average - missing_mass).add_(log_mass)
+    return (rating if work.score is None else work.score.copy_(rating)), log_mass, missing_mass
 
 
 def noted(work: Work, average: Tensor) -> Tensor:
@@ -83,7 +84,7 @@ def noted(work: Work, average: Tensor) -> Tensor:
     return log_mass
 
 
-def _leave(work: Work, rating: Tensor) -> None:
+def _evict_lowest(work: Work, rating: Tensor) -> None:
     """Evict the evictable slot with the lowest rating of each head."""
     protected = stays(work.position, work.tokens_seen, work.recent, work.first)
     # Invalid slots have positions below all sinks, and NaN counts as 0.
@@ -110,10 +111,10 @@ def _nearest(work: Work, key: Tensor) -> Tensor:
     return exact / lengths.take(both).view(2, -1).prod(0)
 
 
-def _judged(work: Work, likeness: Tensor) -> tuple[Tensor, Tensor]:
+def _judge(work: Work, cosine: Tensor) -> tuple[Tensor, Tensor]:
     """(mask of merging heads, their weight), (B * H,); updates the thresholds."""
     assert work.threshold is not None
     own = work.threshold.view(-1)
-    merges, threshold, share = judge_token(likeness, own, work.least, begun=work.merged is not None)
+    merges, threshold, share = judge_token(cosine, own, work.least, begun=work.merged is not None)
     own.copy_(threshold)
     return merges, share

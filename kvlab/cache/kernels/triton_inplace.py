@@ -91,7 +91,7 @@ def _decide(
         began_at = tl.load(asked + 2 * head)
 
     # Add the newest query's attention to the scores and find the lowest evictable one.
-    best, leaving = tl.full((), float("inf"), tl.float32), tl.full((), 0, tl.int32)
+    best, victim = tl.full((), float("inf"), tl.float32), tl.full((), 0, tl.int32)
     for start in range(0, slots, BLOCK_C):
         s = start + tl.arange(0, BLOCK_C)
         there, at = s < slots, column + s.to(tl.int64)
@@ -120,11 +120,11 @@ def _decide(
         order = tl.where(free, rating, float("inf"))
         low = tl.min(order, 0)
         first = tl.min(tl.where(order == low, s, slots), 0)
-        leaving = tl.where(low < best, first, leaving)
+        victim = tl.where(low < best, first, victim)
         best = tl.minimum(low, best)
     tl.debug_barrier()  # stores of other threads of this program are read from here on
 
-    source = leaving.to(tl.int64)
+    source = victim.to(tl.int64)
     lost = 1.0
     if VOTES:
         lost = tl.load(votes + column + source).to(tl.float32)
@@ -159,20 +159,20 @@ def _decide(
                 both = takes[:, None] & wide[None, :]
                 sum_ = tl.load(each, mask=both, other=0.0).to(tl.float32) + given[None, :]
                 tl.store(each, sum_.to(values.dtype.element_ty), mask=both)
-                heir = takes & (behind == 1)
+                inherits = takes & (behind == 1)
                 if VOTES:
-                    more = tl.load(votes + at, mask=heir, other=0).to(tl.float32) + lost
-                    tl.store(votes + at, more.to(votes.dtype.element_ty), mask=heir)
+                    more = tl.load(votes + at, mask=inherits, other=0).to(tl.float32) + lost
+                    tl.store(votes + at, more.to(votes.dtype.element_ty), mask=inherits)
         lost = tl.where(weight > 0, 0.0, lost)
 
     if (KIND == _RESIDUAL) | (KIND == _NEAREST) | (KIND == _SIMILAR):
         # Slot with the nearest key: by cosine among all kept slots, or by product among the residual ones.
         key = tl.load(key_at + source * key_s, mask=wide, other=0.0).to(tl.float32)
-        nearest, into = tl.full((), float("-inf"), tl.float32), leaving
+        nearest, into = tl.full((), float("-inf"), tl.float32), victim
         for start in range(0, slots, BLOCK_S):
             s = start + tl.arange(0, BLOCK_S)
             at = column + s.to(tl.int64)
-            stays = (s < slots) & (tl.load(position + at, mask=s < slots, other=-1) >= 0) & (s != leaving)
+            stays = (s < slots) & (tl.load(position + at, mask=s < slots, other=-1) >= 0) & (s != victim)
             if KIND == _RESIDUAL:
                 stays = stays & (tl.load(residual + at, mask=s < slots, other=0) != 0)
             if tl.sum(stays.to(tl.int32), 0) > 0:
@@ -190,7 +190,7 @@ def _decide(
         here, there = column + source, column + target
         both_votes = tl.load(votes + there).to(tl.float32) + lost
         if KIND == _RESIDUAL:
-            merges = tl.where(into != leaving, 1, 0) != 0  # works around the interpreter's handling of comparisons
+            merges = tl.where(into != victim, 1, 0) != 0  # works around the interpreter's handling of comparisons
             share = lost / both_votes
             rated, rated_there = tl.load(score + here), tl.load(score + there)
             after = rated + rated_there if SUMS else tl.maximum(rated, rated_there)

@@ -44,12 +44,12 @@ class BlockwiseAttention:
         real = call.padding[:, :tokens].bool()
         self.layer.announced = [int(count) for count in real.sum(-1).tolist()]
         order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
-        query, key, value = (_taken(part, order) for part in (query, key, value))
+        query, key, value = (_reordered(part, order) for part in (query, key, value))
         call = call._replace(padding=real.gather(1, order))
-        return _taken(attend_in_blocks(self.layer, self.size, query, key, value, call), order.argsort(-1))
+        return _reordered(attend_in_blocks(self.layer, self.size, query, key, value, call), order.argsort(-1))
 
 
-def _taken(states: Tensor, order: Tensor) -> Tensor:
+def _reordered(states: Tensor, order: Tensor) -> Tensor:
     """Tokens `order` (B, q) of states (B, H, q, d)."""
     return states.gather(2, order[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3]))
 

@@ -99,15 +99,12 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         return -1
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Permute batch rows."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Select or permute batch rows."""
         self._map_rows(lambda tensor: tensor[indices.to(tensor.device)])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each batch row."""
         self._map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -139,18 +136,13 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         completes_prompt = self.quota is None and not incomplete
         row_valid = None
         if completes_prompt and token_pruning is not None and token_pruning.current is not None:
-            row_valid = self._mark_narrowed(token_pruning.current)
+            row_valid = self._mark_pruned(token_pruning.current)
         elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
         if completes_prompt:
-            whole = self.streams.batch * self.streams.heads * self.settings.num_layers
-            sizes = sizes_of(self.settings, self.buckets[0].table, whole)
-            lengths = [self.settings.text_tokens or length for length in self.announced or self.lengths]
-            self.quota = self.buckets[0].quota = Quota.of_layer(
-                self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
-            )
+            self._set_budget()
         hidden = None if call.module is None else take_hidden_states(call.module)
         if hidden is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
             raise UserError(
@@ -161,11 +153,11 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
-        where = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
-        beside = sinks_by_head(self.streams, self.tables, call.sinks)
+        alibis = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
+        sinks = sinks_by_head(self.streams, self.tables, call.sinks)
         seen, visible = [], [table.visible() for table in self.tables]
         for table, slots, part, valid, alibi, sink in zip(
-            self.tables, visible, self.streams.by_head(query), real, where, beside, strict=True
+            self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
         ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
             given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
@@ -185,8 +177,15 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         elif incomplete:
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
-            decide(self, seen, visible, self._shown(seen, visible, query, output), completes_prompt)
+            decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
         return output
+
+    def _set_budget(self) -> None:
+        """Compute the layer's budget from the length of the prompt."""
+        settings, heads = self.settings, self.streams.heads
+        sizes = sizes_of(settings, self.buckets[0].table, self.streams.batch * heads * settings.num_layers)
+        lengths = [settings.text_tokens or length for length in self.announced or self.lengths]
+        self.quota = self.buckets[0].quota = Quota.of_layer(settings, self.rank, lengths, heads, self.device, sizes)
 
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
         """Keep the newest queries if later decisions use them again."""
@@ -196,7 +195,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
 
-    def _shown(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
+    def _report(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
         """Report the pass to the observer and return it; a counting observer gets slots without scores."""
         observer, reads_slots = self.settings.observer, self.settings.observes_slots
         if observer is None:
@@ -231,7 +230,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         for table, new in zip(self.tables, arrived, strict=True):
             table.append_many(new)
 
-    def _mark_narrowed(self, given: Rows) -> Tensor | None:
+    def _mark_pruned(self, given: Rows) -> Tensor | None:
         """Account for a pruned prompt: missing tokens count as seen and evicted. Returns the mask of real rows."""
         bucket = self.buckets[0]
         self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length

@@ -24,7 +24,7 @@ from kvlab.methods.core.view import Slots, View
 
 @dataclass(frozen=True)
 class Moment:
-    """Whether a decision is due: `prompt`, the one about the prompt; `one`, after a decode step of one token."""
+    """Whether a decision is due after this pass, whether it is the prompt's, and whether the pass was one new token."""
 
     due: bool
     is_prompt: bool
@@ -49,7 +49,7 @@ def decide(
     """
     pipeline = layer.settings.pipeline
     moment = _moment(layer, seen[0].num_new, completes_prompt)
-    compressed = _taken_whole(layer, seen, moment)
+    compressed = _run_kernels(layer, seen, moment)
     for table, slots, part, whole in zip(layer.tables, visible, seen, compressed, strict=True):
         if whole:
             continue
@@ -60,7 +60,7 @@ def decide(
         if pipeline.rescores and layer.settings.compresses and moment.due and not moment.is_prompt:
             table.store(pipeline.rescore(slots, part))
     if layer.buckets[0].table.columns.counts is not None:
-        _note_asked(layer, seen, completes_prompt)
+        _note_queries(layer, seen, completes_prompt)
     if all(compressed):
         layer.waiting = 0
         return
@@ -72,7 +72,7 @@ def decide(
         conclude(layer, seen, visible, observed, completes_prompt, compressed)
 
 
-def _note_asked(layer: LayerState, seen: Sequence[PassSeen], completes_prompt: bool) -> None:
+def _note_queries(layer: LayerState, seen: Sequence[PassSeen], completes_prompt: bool) -> None:
     """Record which queries the scores include; of a prompt, the last ones that the scorer uses."""
     for table, part, tokens in zip(layer.tables, seen, layer.streams.by_row(layer.tokens_seen), strict=True):
         rows = layer.settings.pipeline.scorer_rows(part.num_new) if completes_prompt else None
@@ -131,7 +131,7 @@ def conclude(
     due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, compressed)]
     over = moment.due and any(due)
     if completes_prompt and not over and layer.settings.token_pruning is not None:
-        _pass_on(layer.settings.token_pruning, visible[0])
+        _prune_next_layer(layer.settings.token_pruning, visible[0])
     if over:
         with layer.settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, observed, moment)
@@ -146,7 +146,7 @@ def conclude(
         layer.waiting = 0
 
 
-def _taken_whole(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
+def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
     """For each bucket, whether an in-place kernel has scored and decided.
 
     Not used with observers that read slots, since kernels make no plan, nor with counting observers on a GPU, whose
@@ -190,10 +190,11 @@ def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
 
 def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
     pipeline = layer.settings.pipeline
-    prompt = not layer.prompt_settled
-    one = new == 1 and not prompt
-    waited = not one or layer.waiting >= layer.settings.period
-    return Moment(prompt or (pipeline.decode and not completes_prompt and waited), prompt, one)
+    is_prompt = not layer.prompt_settled
+    is_decode_step = new == 1 and not is_prompt
+    waited = not is_decode_step or layer.waiting >= layer.settings.period
+    due = is_prompt or (pipeline.decode and not completes_prompt and waited)
+    return Moment(due, is_prompt, is_decode_step)
 
 
 def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: Sequence[Slots]) -> list[View]:
@@ -240,7 +241,7 @@ def _compress(
         joined = join_decisions(streams, observed, views, decisions, settings.observes_slots)
         settings.observer.compressed(layer.layer_idx, joined.view, joined.plan, joined.before, joined.after)
     if moment.is_prompt and settings.token_pruning is not None and decisions[0] is not None:
-        _pass_on(settings.token_pruning, views[0].slots, decisions[0].plan)
+        _prune_next_layer(settings.token_pruning, views[0].slots, decisions[0].plan)
     for bucket, decision, members in zip(layer.buckets, decisions, streams.members, strict=True):
         if decision is not None:
             lengths = [layer.lengths[streams.row(member)] for member in members]
@@ -264,7 +265,7 @@ def _grown(layer: LayerState, bucket: Bucket, lengths: list[int], moment: Moment
     return slots + layer.cumulative_length - end - thinned
 
 
-def _pass_on(token_pruning: TokenPruning, slots: Slots, plan: Plan | None = None) -> None:
+def _prune_next_layer(token_pruning: TokenPruning, slots: Slots, plan: Plan | None = None) -> None:
     """Prefill saving: pass only the kept tokens to the next layer; every head keeps the same ones."""
     keep = slots.valid if plan is None else plan.keep
     token_pruning.leave(keep[:, 0], slots.position[:, 0])

@@ -60,12 +60,12 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor, kernel: Decid
         tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, evicted_votes=evicted_votes,
         lengths=slots.extra.get(KEY_LENGTH), decay=decision.decay, **own, **fields,
     )  # fmt: skip
-    if host and not _fits_host(work):
+    if host and not _fits_cpu_kernel(work):
         return None
     return work if _is_laid_out(work) else None
 
 
-def _fits_host(work: Work) -> bool:
+def _fits_cpu_kernel(work: Work) -> bool:
     """Whether CPU kernels support it: plain torch covers two kinds, compiled kernels need contiguous float32 keys."""
     known = work.kind in (NEAREST, SIMILAR) or work.keys.dtype == torch.float32
     return known and work.keys.is_contiguous() and type(work.keys) is Tensor
@@ -118,7 +118,7 @@ def reusable_work(bucket: Bucket, seen: PassSeen, tokens_seen: Tensor) -> Work |
 
 def run_kernel(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
     """Score and decide about one table with `kernel`; returns false, and changes nothing, if that is not possible."""
-    if work is None or not _done(work, kernel):
+    if work is None or not _try_kernel(work, kernel):
         return False
     bucket.note_decision(work)
     work.products = None
@@ -126,7 +126,7 @@ def run_kernel(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
     return True
 
 
-def _done(work: Work, kernel: Decide) -> bool:
+def _try_kernel(work: Work, kernel: Decide) -> bool:
     """Whether `kernel` could run."""
     global _failed
     if is_cpu_kernel(kernel):

@@ -23,7 +23,6 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
         CompressedLayer.__init__(self, layer_idx, settings, rank)
 
     def reset(self) -> None:
-        """Forget everything."""
         LinearAttentionLayer.reset(self)
         CompressedLayer.reset(self)
 
@@ -35,16 +34,13 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
             LinearAttentionLayer.lazy_initialization(self, **named)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Select or permute batch rows."""
         super().batch_select_indices(indices)
         self._map_state(lambda state: state[indices.to(state.device)])
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Permute batch rows."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each batch row."""
         super().batch_repeat_interleave(repeats)
         self._map_state(lambda state: state.repeat_interleave(repeats, dim=0))
 

@@ -38,7 +38,6 @@ class LayerState:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
         self.buckets: list[Bucket] = []
         self.quota: Quota | None = None  # of the whole layer
         self.is_initialized = False
@@ -112,17 +111,17 @@ class LayerState:
         return replace(seen, key=table.states()[0], bias=bias, hides=not table.is_dense)
 
     def note_peak(self, beside: int) -> None:
-        """Update the peak memory, with `beside` bytes of other tables alive at the same time."""
+        """Update the peak memory; `beside`: bytes of other tables that exist at the same time."""
         self.peak_bytes = max(self.peak_bytes, self.table_bytes() + beside)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A layer's state, but for its slots, which stay where they are."""
+    """A layer's state without its slots, which stay where they are."""
 
     width: int
     dense: bool
-    whole: torch.dtype  # dtype of positions
+    position_dtype: torch.dtype
     tokens_seen: Tensor
     cumulative_length: int
     lengths: list[int]

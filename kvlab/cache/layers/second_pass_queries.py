@@ -37,11 +37,11 @@ def note_rehearsal(layer: LayerState, seen: PassSeen) -> None:
     table, pipeline = layer.buckets[0].table, layer.settings.pipeline
     table.store(dict(pipeline.rehearsed(table.first(layer.checkpoint.width), seen)))
     if pipeline.references:
-        more = _some(seen, layer.checkpoint.every)
+        more = _thinned(seen, layer.checkpoint.every)
         layer.references = more if layer.references is None else layer.references.and_more(more)
 
 
-def _some(seen: PassSeen, every: list[int]) -> References:
+def _thinned(seen: PassSeen, every: list[int]) -> References:
     """Every n-th query of a pass, n given per row."""
     step = torch.tensor(every, device=seen.query.device)[:, None]
     place = step * torch.arange(math.ceil(seen.num_new / min(every)), device=step.device)  # (B, n)
@@ -64,11 +64,8 @@ def roll_back(layer: LayerState, checkpoint: Checkpoint) -> None:
     """Roll a layer back to `checkpoint`, except for scores; allocated space stays until `detach`."""
     layer.buckets[0].table.forget(checkpoint.width, checkpoint.dense)
     layer.tokens_seen, layer.cumulative_length = checkpoint.tokens_seen.clone(), checkpoint.cumulative_length
-    layer.lengths, layer.waiting, layer.rotary = (
-        list(checkpoint.lengths),
-        checkpoint.waiting,
-        copy.copy(checkpoint.rotary),
-    )
+    layer.lengths, layer.waiting = list(checkpoint.lengths), checkpoint.waiting
+    layer.rotary = copy.copy(checkpoint.rotary)
     vars(layer).update(copy.deepcopy(checkpoint.states))
 
 

@@ -66,7 +66,7 @@ def rehearse(model: PreTrainedModel, cache: CompressedCache) -> None:
     assert state is not None
     state.running = True
     begun = _now(settings, cache)
-    pieces = list(_pieces(state, _room(model)))
+    pieces = list(_pieces(state, _context_window(model)))
     try:
         _read_again(model, cache, pieces, state.mask)
         for layer in cache.compressed_layers():
@@ -131,7 +131,7 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Pie
             roll_back(layer, checkpoint)
 
     for ask in state.studies:
-        pieces.append(_answered(model, cache, ask, state.plan.study, before))
+        pieces.append(_answer(model, cache, ask, state.plan.study, before))
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
         layer.checkpoint = checkpoint
@@ -139,7 +139,7 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Pie
         _pass(model, cache, ids, mask, before)
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
-        layer.buckets[0].table.release_space(checkpoint.whole)
+        layer.buckets[0].table.release_space(checkpoint.position_dtype)
         layer.checkpoint = None
 
 
@@ -153,7 +153,7 @@ def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
     return [max(1, math.ceil(count / max(references, 1))) for count in total.tolist()]
 
 
-def _answered(
+def _answer(
     model: PreTrainedModel, cache: CompressedCache, ask: list[int], tokens: int, before: Tensor | None
 ) -> Piece:
     """A request and `tokens` that the model generates after the full prompt; tokens after EOS are masked."""
@@ -180,7 +180,7 @@ def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
     real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
     rows = [_context(row, None if real is None else real[place], state) for place, row in enumerate(ids.tolist())]
     prompts = [ids.shape[1]] * len(rows) if real is None else [sum(row) for row in real]
-    counts = [_pieces_of(len(row), prompt, state, room) for row, prompt in zip(rows, prompts, strict=True)]
+    counts = [_num_pieces(len(row), prompt, state, room) for row, prompt in zip(rows, prompts, strict=True)]
     for place in range(max(counts)):
         parts = [
             state.ask + _part(row, place, count) if place < count else []
@@ -195,7 +195,7 @@ def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
         yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
 
 
-def _pieces_of(context: int, prompt: int, state: RehearsalState, room: int) -> int:
+def _num_pieces(context: int, prompt: int, state: RehearsalState, room: int) -> int:
     """Number of pieces of a row's context; `room`: the model's context window."""
     return math.ceil(context / min(state.plan.piece, max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)))
 
@@ -234,7 +234,7 @@ def _decoder(model: PreTrainedModel) -> nn.Module:
     return model.base_model
 
 
-def _room(model: PreTrainedModel) -> int:
+def _context_window(model: PreTrainedModel) -> int:
     """The model's context window."""
     most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     return most if isinstance(most, int) else 2**62

@@ -32,15 +32,15 @@ def defer_decision(cache: CompressedCache) -> CompressedCache:
 
 @dataclass(frozen=True)
 class Prefix:
-    """`prompt_cache` has read its prompt; nothing here changes, however often it is gone on from."""
+    """A cache that has read its prompt; continuing from a prefix does not change it."""
 
     prompt_cache: CompressedCache
 
     @torch.inference_mode()
     def cache(self, pipeline: Pipeline, observer: Observer | None = None) -> CompressedCache:
-        """A cache that decides about the prompt by `pipeline`, whose score and slot state are those of the pending one.
+        """A cache that decides about the prompt by `pipeline`, with the score and slot state of the prompt's cache.
 
-        `observer` is with_tokenizer of what comes after that decision.
+        `observer` observes what comes after that decision.
         """
         settings, pending = self.prompt_cache.settings, self.prompt_cache.settings.pending
         assert pending is not None
@@ -83,25 +83,23 @@ def _bucket(bucket: Bucket) -> Bucket:
     return own
 
 
-_TELLS = "_kvlab_tells_prompts"
+_RECORDS = "_kvlab_records_token_ids"
 
 
 def with_delimiters(pipeline: Pipeline, tokenizer: Any) -> Pipeline:
     """Pass the tokenizer to a settler that needs chunk delimiters; other pipelines unchanged."""
-    with_tokenizer = pipeline.can.settle.with_tokenizer
-    return (
-        pipeline if with_tokenizer is None or tokenizer is None else replace(pipeline, settle=with_tokenizer(tokenizer))
-    )
+    configure = pipeline.can.settle.with_tokenizer
+    return pipeline if configure is None or tokenizer is None else replace(pipeline, settle=configure(tokenizer))
 
 
 def record_token_ids(model: PreTrainedModel) -> None:
     """Install a hook that reports token ids to caches whose method reads text (idempotent)."""
-    if not getattr(model, _TELLS, False):
-        model.register_forward_pre_hook(_tell, with_kwargs=True)
-        setattr(model, _TELLS, True)
+    if not getattr(model, _RECORDS, False):
+        model.register_forward_pre_hook(_record, with_kwargs=True)
+        setattr(model, _RECORDS, True)
 
 
-def _tell(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
     cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
     if not isinstance(cache, CompressedCache) or not cache.settings.pipeline.reads_text:
         return

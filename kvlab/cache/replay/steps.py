@@ -134,17 +134,15 @@ class TokenByToken(CacheLayerMixin):
         return self.layer.get_seq_length()
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """As the wrapped layer's."""
         return self.layer.get_mask_sizes(query_length)
 
     def get_max_length(self) -> int:
-        """As the wrapped layer's."""
         return self.layer.get_max_length()
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append nothing yet; all states (B, H, q, d) go on to the attention function."""
+        """Append nothing yet; all states (B, H, q, d) are passed to the attention function."""
         offer(self, key_states)
         return key_states, value_states
 

@@ -112,7 +112,7 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
     if edges.key_weight is not None:
         turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
         found = at(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
-        keys = _weighed(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
+        keys = _weighted(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
         keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
         keys = keys if edges.key_shift is None else keys + edges.key_shift
         write(slots, edges.target, {"keys": keys})
@@ -120,13 +120,13 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
             write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
     values = at(slots.values, ends).float()
-    after["values"] = _weighed(values, edges.value_weight, edges.self_value_weight, edges.shares)
+    after["values"] = _weighted(values, edges.value_weight, edges.self_value_weight, edges.shares)
     named = after | (edges.extra_after or {})
     write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
     return slots
 
 
-def _weighed(
+def _weighted(
     states: Tensor, weight: Tensor, own: Tensor | None, shares: bool, turn: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
     """(B, H, 1, d): `weight` of the source and `own` of the target, the two `states` (B, H, 2, d) float32."""

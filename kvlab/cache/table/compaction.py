@@ -42,7 +42,7 @@ def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length
 
 @dataclass(frozen=True)
 class Squeeze:
-    """Lots of each head that stay and that go (B, H, n), their slots, and what is coded anew of those that go."""
+    """Lots of each head that stay and that are rebuilt (B, H, n), and the slots of both."""
 
     stay: Tensor
     go: Tensor
@@ -56,7 +56,7 @@ class Squeeze:
     def of(cls, valid: Tensor, lot: int, occupied: int, count: int) -> Squeeze | None:
         """Make room for `count` slots among `valid` (B, H, S), at most `occupied` per head; None if impossible."""
         used, lots = valid.shape[2], valid.shape[2] // lot
-        most = min(occupied, used)  # bound per head; its emptiest groups hold no more than their share
+        most = min(occupied, used)  # bound per head; its emptiest groups have at most their share of valid slots
         enough = ((emptiest, -(-emptiest * most // used)) for emptiest in range(1, lots + 1))
         found = next(((many, few) for many, few in enough if (many - few) * lot >= count), None)
         if found is None:

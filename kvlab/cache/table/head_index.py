@@ -32,7 +32,6 @@ class Streams:
 
     @classmethod
     def all_rows(cls, rows: int, heads: int, device: torch.device) -> Streams:
-        """One bucket with everything."""
         return cls(rows, heads, heads, [list(range(rows))], device)
 
     def row(self, stream: int) -> int:

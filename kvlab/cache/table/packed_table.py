@@ -132,7 +132,7 @@ class PackedTable(SlotTable):
                 changed.append((other.slot, torch.ones_like(other.slot, dtype=torch.bool)))
         if not changed:
             return slots.after(plan)
-        self.changed = _once_each(changed, slots.valid.shape[2])
+        self.changed = _deduplicated(changed, slots.valid.shape[2])
         return apply_plan.apply(slots.decoded(), plan, rotary)
 
     def adopt(self, after: Slots, bound: int) -> None:
@@ -179,7 +179,7 @@ class PackedTable(SlotTable):
         count = (self.width - self.room - self._stays) // lot * lot
         if count <= 0:
             return
-        if self.used + count > self.room and not self._squeezed(count):
+        if self.used + count > self.room and not self._close_holes(count):
             self._grow(max(count, self.used // GROWTH // lot * lot))
             start = self.room + self.first_native
         first, last = start - self.room, self.width - self.room
@@ -218,11 +218,11 @@ class PackedTable(SlotTable):
 
     def _make_room(self, rows: int, more: int) -> None:
         """Ensure native space for `rows` more slots; allocate `more` in addition when growing."""
-        lacking = self.width + rows - self.capacity
-        if lacking > 0:
+        shortage = self.width + rows - self.capacity
+        if shortage > 0:
             self.left_bytes = self.table_bytes()
-            self.slots = apply_plan.grow(self.slots, self.capacity + lacking + more)
-            self.native = {side: longer(tensor, lacking + more) for side, tensor in self.native.items()}
+            self.slots = apply_plan.grow(self.slots, self.capacity + shortage + more)
+            self.native = {side: longer(tensor, shortage + more) for side, tensor in self.native.items()}
 
     def _grow(self, count: int) -> None:
         """Add space for `count` more codes."""
@@ -240,7 +240,7 @@ class PackedTable(SlotTable):
             }
         self.room, self.width = room + count, self.width + count
 
-    def _squeezed(self, count: int) -> bool:
+    def _close_holes(self, count: int) -> bool:
         """Try to make room for `count` codes by closing holes; returns whether it worked.
 
         Groups with many holes are rebuilt; if slots of a group share scales these are decoded and re-encoded, as few as
@@ -324,7 +324,7 @@ def _nothing() -> tuple[Tensor, Tensor]:
     return torch.zeros(1, 1, 0, dtype=torch.int64), torch.zeros(1, 1, 0, dtype=torch.bool)
 
 
-def _once_each(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Tensor, Tensor]:
+def _deduplicated(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Tensor, Tensor]:
     """Deduplicate changed slots: (slots (B, H, E), mask of active ones)."""
     if len(changed) == 1 and changed[0][0].shape[-1] == 1:
         return changed[0]
@@ -351,7 +351,7 @@ class PackedSlots(Slots):
 
     @classmethod
     def of(cls, slots: Slots, keys: PackedStates, values: PackedStates) -> PackedSlots:
-        """The metadata of `slots` beside these states."""
+        """Combine the metadata of `slots` with these states."""
         return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
 
     def after(self, plan: Plan) -> Slots:

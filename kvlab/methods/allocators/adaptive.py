@@ -46,7 +46,6 @@ class HeadAdaptive(EqualHeads):
     skip: int = 0
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """As the layer schedule."""
         return self.layers.layer_budgets(average, tokens, num_layers)
 
     def head_budgets(self, view: View) -> Tensor | None:

@@ -22,7 +22,6 @@ class Linear(EqualHeads):
     printed: bool = False
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Slots of each layer, first to last."""
         last = num_layers if self.printed else max(num_layers - 1, 1)
         shares = [1 + layer / last * (1 / self.beta - 1) for layer in range(num_layers)]
         return proportional(shares, average * num_layers, 1, max(tokens, average))

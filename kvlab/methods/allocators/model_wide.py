@@ -31,7 +31,6 @@ class ModelWide:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Decides over all layers at once."""
         return Capabilities(across_layers=True)
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
@@ -43,7 +42,6 @@ class ModelWide:
         return slots.score
 
     def head_budgets(self, view: View) -> Tensor | None:
-        """This layer's budgets (B, H)."""
         if bool((view.budget[:, 0] >= view.slots.valid.sum(-1).amax(-1)).all()):
             return None
         if COUNTS not in view.statistics:

@@ -17,11 +17,9 @@ class EqualHeads:
     capabilities: ClassVar[Capabilities] = NONE
 
     def head_budgets(self, view: View) -> Tensor | None:
-        """None: equal."""
         return None
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """None: not needed."""
         return None
 
 
@@ -30,5 +28,4 @@ class Uniform(EqualHeads):
     """Equal budgets."""
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """The average for every layer."""
         return [average] * num_layers

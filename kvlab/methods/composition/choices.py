@@ -116,7 +116,7 @@ def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any])
         raise UserError(f"None of these choices has a hyper-parameter {name!r}; they have: {', '.join(known)}.")
     if "select" in having and names["select"] in SELECTORS:
         return ["select"]
-    _check_all_take_it(having, names, name, value, given)
+    _check_accepted(having, names, name, value, given)
     changed = [part for part in having if _changes(part, names[part], name, value, given)]
     sources = {source(part, names[part])[0] for part in changed}
     if len(sources) > 1:
@@ -127,7 +127,7 @@ def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any])
     return [part for part in having if source(part, names[part])[0] in sources or not changed]
 
 
-def _check_all_take_it(having: list[str], names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> None:
+def _check_accepted(having: list[str], names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> None:
     """Raise UserError for a value that a part rejects; if another part accepts it, suggest the prefixed name."""
     refusals: dict[str, UserError] = {}
     for part in having:

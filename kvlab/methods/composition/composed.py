@@ -99,7 +99,6 @@ class Composition(Method):
 
     @classmethod
     def describe(cls) -> dict[str, JsonValue]:
-        """As for any method; most allocations need a budget."""
         return super().describe() | {"needs_budget": True}
 
     def model_post_init(self, context: Any) -> None:
@@ -107,7 +106,6 @@ class Composition(Method):
         self.pipeline()
 
     def pipeline(self) -> Pipeline:
-        """The four parts, adapted to each other."""
         names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
         given, plain = distributed(names, dict(self.model_extra or {})), self.select in SELECTORS
         parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}

@@ -27,8 +27,8 @@ def last_row(tokens: int) -> int:
 class Capabilities:
     """Returned by the property `capabilities` of every scorer, allocator, selector and settler.
 
-    Every default asks for nothing; a part sets what differs. A wrapper returns `replace(inner, ...)` of the wrapped
-    part's capabilities. Fields that are functions are None if the part does not provide them.
+    By default a part needs and provides nothing; it sets what differs. A wrapper returns `replace(inner, ...)` of the
+    wrapped part's capabilities. Fields that are functions are None if the part does not provide them.
 
     Attributes of any part:
         prompt_rows: number of last queries the part needs together, given the prompt length.
@@ -245,7 +245,6 @@ class PartCapabilities:
 
     @property
     def all(self) -> tuple[Capabilities, ...]:
-        """All four, in order of action."""
         return self.score, self.allocate, self.select, self.settle
 
 

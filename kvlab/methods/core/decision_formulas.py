@@ -17,16 +17,16 @@ def stays(position: Tensor, tokens_seen: Tensor, recent: Tensor, sinks: Tensor |
     return late if sinks is None else late.logical_or_(position < sinks)
 
 
-def judge_token(likeness: Tensor, old: Tensor, smoothing: float, begun: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+def judge_token(cosine: Tensor, old: Tensor, smoothing: float, begun: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """(merge mask, new threshold, weight) of one token per head by rule `paper`, each (B, H, 1).
 
     `begun`: every head has judged a token before.
     """
-    threshold = old.lerp(likeness, smoothing)
+    threshold = old.lerp(cosine, smoothing)
     if not begun:
-        threshold = torch.where(old == NOT_YET, likeness, threshold)
-    share = (likeness - 1).sigmoid()  # exp(likeness) / (exp(likeness) + e)
-    return likeness >= threshold - 1e-6, threshold, share
+        threshold = torch.where(old == NOT_YET, cosine, threshold)
+    share = (cosine - 1).sigmoid()  # exp(cosine) / (exp(cosine) + e)
+    return cosine >= threshold - 1e-6, threshold, share
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Joined:
     average: Tensor
 
 
-def merge_pair(mass: Tensor, score: Tensor, votes: Tensor, lacking: Tensor, bias: bool, dim: int = -1) -> Joined:
+def merge_pair(mass: Tensor, score: Tensor, votes: Tensor, missing_mass: Tensor, bias: bool, dim: int = -1) -> Joined:
     """Merge source and target, adjacent along `dim`, (B, H, 2); scores are predicted logits with log mass.
 
-    `lacking` (B, H, 1): the missing mass of the target's average for queries it has not seen; `bias`: use the rule of
-    that name, else `votes`. Results have the shape of `lacking`.
+    `missing_mass` (B, H, 1): what the target's average lacks for queries it has not seen; `bias`: use the rule of that
+    name, else `votes`. Results have the shape of `missing_mass`.
     """
     whole = finite(score)
     of_source, of_target = whole.chunk(2, dim)
@@ -53,9 +53,9 @@ def merge_pair(mass: Tensor, score: Tensor, votes: Tensor, lacking: Tensor, bias
     if bias:
         bare_source, bare_target = (whole - mass).chunk(2, dim)
         mean = bare_target.lerp(bare_source, share)
-        return Joined(share, together, total - mean, total, lacking + mean)
+        return Joined(share, together, total - mean, total, missing_mass + mean)
     log_mass = together.log()
-    return Joined(share, together, log_mass, total, lacking + (total - log_mass))
+    return Joined(share, together, log_mass, total, missing_mass + (total - log_mass))
 
 
 def finite(logit: Tensor) -> Tensor:

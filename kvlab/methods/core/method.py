@@ -58,7 +58,7 @@ class Method(BaseModel, ABC):
 
     @field_validator("*")
     @classmethod
-    def _numbers_end(cls, value: Any) -> Any:
+    def _check_bounds(cls, value: Any) -> Any:
         return check_number(value)
 
     @classmethod
@@ -67,7 +67,7 @@ class Method(BaseModel, ABC):
 
     @field_validator("store")
     @classmethod
-    def _is_a_store(cls, name: str) -> str:
+    def _check_store(cls, name: str) -> str:
         store_of(name)
         return name
 

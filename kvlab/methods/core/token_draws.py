@@ -35,11 +35,11 @@ def uniform_draws(seed: int, position: Tensor, streams: Tensor | None = None) ->
     streams = head_streams(seed, position.shape[1], position.device) if streams is None else streams
     state = torch.add(streams, position.long(), alpha=MIX[0])
     for shift, factor in ((30, MIX[1]), (27, MIX[2])):
-        state = (state ^ _right(state, shift)) * factor
-    state = state ^ _right(state, 31)
-    return _right(state, 40).float() / 2**24
+        state = (state ^ _shift_right(state, shift)) * factor
+    state = state ^ _shift_right(state, 31)
+    return _shift_right(state, 40).float() / 2**24
 
 
-def _right(state: Tensor, by: int) -> Tensor:
+def _shift_right(state: Tensor, by: int) -> Tensor:
     """Logical right shift."""
     return (state >> by) & ((1 << (64 - by)) - 1)

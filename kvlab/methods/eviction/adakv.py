@@ -41,7 +41,6 @@ class AdaKV(WindowEvicting):
     beta: float = Field(20.0, ge=1, description="with `pyramid`: the last layer gets 1/beta of the average")
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, head budgets, protected window, prefill only."""
         layers = Pyramid(self.window, self.beta) if self.pyramid else Uniform()
         prompt_only = Pipeline(
             self.window_attention(),

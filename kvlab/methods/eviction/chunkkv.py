@@ -31,6 +31,5 @@ class ChunkKV(WindowEvicting):
     kernel: Odd = Field(1, ge=1, le=1025, description="width of the pooling over neighbours, odd")
 
     def pipeline(self) -> Pipeline:
-        """Window attention, chunks, protected window, prefill only."""
         select = Chunks(LowestScore(recent=self.window), self.length)
         return self.going_on(Pipeline(self.window_attention(), Uniform(), select, Evict(), decode=False))

@@ -34,7 +34,6 @@ class CriticalKV(WindowEvicting):
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, two-stage selection, protected window, prefill only."""
         allocate = HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform()
         select = Critical(LowestScore(recent=self.window), self.first, self.epsilon)
         return self.going_on(Pipeline(self.window_attention(), allocate, select, Evict(), decode=False))

@@ -31,6 +31,5 @@ class DuoAttention(Method):
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Recency, profile budgets, protected sinks and newest tokens, prefill only."""
         select = LowestScore(self.sinks, self.recent)
         return Pipeline(Recency(), HeadProfile(self.profile, self.levels, select), select, Evict(), decode=False)

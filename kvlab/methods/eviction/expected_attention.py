@@ -39,7 +39,6 @@ class ExpectedAttention(GoesOn):
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
     def pipeline(self) -> Pipeline:
-        """Expected attention, protected sinks, prefill only."""
         score = Expected(self.n_future, self.sinks, self.covariance, self.weight, self.epsilon)
         allocate = HeadAdaptive(window=1, floor=self.floor) if self.adaptive else Uniform()
         return self.going_on(Pipeline(score, allocate, LowestScore(self.sinks), Evict(), decode=False))

@@ -47,7 +47,6 @@ class GVote(Method):
     count_sinks: bool = Field(False, description="sink mass counts towards `p_nuc`, as printed")
 
     def pipeline(self) -> Pipeline:
-        """Votes of sampled queries, as many slots as were chosen, prefill only."""
         protect = LowestScore(self.sinks, self.recent) if self.floors else LowestScore()
         future = FutureQueries(self.samples, self.n_future, self.rope_mode)
         score = Ballots(future, self.p_nuc, self.sinks, self.minimum, self.count_sinks, self.step_queries, self.group)

@@ -29,5 +29,4 @@ class H2O(Method):
     recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for the most recent tokens")
 
     def pipeline(self) -> Pipeline:
-        """Accumulated attention, protected recent window."""
         return Pipeline(AccumulatedAttention(), Uniform(), LowestScore(recent=self.recent), Evict())

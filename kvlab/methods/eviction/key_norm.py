@@ -32,6 +32,5 @@ class KeyNorm(Method):
     skip: int = Field(0, ge=0, description="first layers that keep the whole prompt, if the budget allows it")
 
     def pipeline(self) -> Pipeline:
-        """Shortness of keys."""
         layers = FirstLayers(self.skip) if self.skip else Uniform()
         return Pipeline(ShortKeys(), layers, LowestScore(self.sinks, self.recent), Evict())

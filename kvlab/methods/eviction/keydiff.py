@@ -31,5 +31,4 @@ class KeyDiff(Method):
     block: int = Field(0, ge=0, description="prompt tokens between two decisions; 0: one decision about all")
 
     def pipeline(self) -> Pipeline:
-        """Dissimilarity of keys."""
         return Pipeline(UnusualKeys(), Uniform(), LowestScore(self.sinks, self.recent), Evict(), block=self.block)

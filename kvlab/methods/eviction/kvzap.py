@@ -35,7 +35,6 @@ class KVzap(Method):
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Predicted scores, model-wide cut, eviction, prefill only."""
         select = LowestScore(self.sinks, self.recent)
         return Pipeline(PredictedScore(self.heads), ModelWide(select=select), select, Evict(), decode=False)
 
@@ -60,7 +59,6 @@ class KVzapThreshold(Method):
     recent: int = Field(128, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Predicted scores, threshold, eviction, prefill only."""
         select = LowestScore(self.sinks, self.recent)
         allocate = AboveThreshold(self.threshold, select)
         return Pipeline(PredictedScore(self.heads), allocate, select, Evict(), decode=False)

@@ -39,7 +39,6 @@ class KVzip(Method):
     recent: int = Field(1, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Attention from the rehearsal, model-wide cut, eviction, prefill only."""
         score = RehearsedAttention(self.over, self.window, Rehearsal(self.ask, self.piece))
         select = LowestScore(self.sinks, self.recent)
         allocate = (

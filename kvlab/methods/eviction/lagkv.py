@@ -31,6 +31,5 @@ class LagKV(GoesOn):
     lag: int = Field(128, ge=2, description="tokens of a partition")
 
     def pipeline(self) -> Pipeline:
-        """Ranks within partitions, prefill only."""
         score = Lag(self.sinks, self.lag)
         return self.going_on(Pipeline(score, Uniform(), LowestScore(self.sinks), Evict(), decode=False))

@@ -70,7 +70,7 @@ class PyramidInfer(Method):
     lot_ratio: float = Field(0.1, ge=0, le=1, description="decode `lots`: end of the cosine over layers")
 
     @model_validator(mode="after")
-    def _one_set_of_tokens(self) -> "PyramidInfer":
+    def _check_allocation(self) -> "PyramidInfer":
         if self.prefill_saving and self.heads == "each":
             raise ValueError("prefill_saving needs the same tokens in every head: use heads 'shared'")
         return self
@@ -93,7 +93,6 @@ class PyramidInfer(Method):
         ]
 
     def pipeline(self) -> Pipeline:
-        """Recent attention averaged over heads, cosine layer budgets, protected sinks and recent tokens."""
         later, of_prompt = self.decode != "keep", self.region == "prompt"
         region, free = self.recent if of_prompt else 0.0, self.lengths == "decay"
         return Pipeline(

@@ -32,7 +32,6 @@ class PyramidKV(WindowEvicting):
     window: int = Field(8, ge=1, description="last prompt queries that vote; these tokens always stay")
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, linear layer budgets, protected window, prefill only."""
         prompt_only = Pipeline(
             self.window_attention(),
             Pyramid(self.window, self.beta, self.variant),

@@ -36,6 +36,5 @@ class RKV(GoesOn):
     decode: Literal["keep", "budget"] = Field("budget", description="keep generated tokens, or let them compete")
 
     def pipeline(self) -> Pipeline:
-        """Attention minus redundancy, protected window, periodic decisions."""
         score = Redundancy(self.window, self.kernel, self.balance, self.threshold, self.excused)
         return self.going_on(Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), decode=False))

@@ -25,7 +25,6 @@ class SnapKV(WindowEvicting):
     paper, presets, reasons = published(__file__)
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, protected window, prefill only."""
         score = self.window_attention()
         select = LowestScore(recent=self.window)
         return self.going_on(Pipeline(score, Uniform(), select, Evict(), decode=False))

@@ -34,6 +34,5 @@ class StreamingLLM(Method):
     )
 
     def pipeline(self) -> Pipeline:
-        """Recency scores, protected sinks."""
         settle = EvictAndReposition() if self.positions == "cache" else Evict()
         return Pipeline(Recency(), Uniform(), LowestScore(sinks=self.sinks), settle)

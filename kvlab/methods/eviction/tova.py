@@ -30,5 +30,4 @@ class Tova(Method):
     heads: Literal["shared", "each"] = Field("shared", description="whether all heads of a layer keep the same tokens")
 
     def pipeline(self) -> Pipeline:
-        """Attention of the newest query only."""
         return Pipeline(LastQuery(self.heads), Uniform(), LowestScore(self.sinks, self.recent), Evict())

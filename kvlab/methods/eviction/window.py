@@ -24,5 +24,4 @@ class Window(Method):
     paper: ClassVar[str] = ""
 
     def pipeline(self) -> Pipeline:
-        """Recency scores, only the newest token protected."""
         return Pipeline(Recency(), Uniform(), LowestScore(), Evict())

@@ -12,13 +12,13 @@ from kvlab.methods.core.method import Method
 from kvlab.methods.scorers.attention.window import Edges, WindowAttention
 
 
-def _odd(kernel: int) -> int:
+def _check_odd(kernel: int) -> int:
     if kernel % 2 == 0:
         raise ValueError("the kernel must be odd")
     return kernel
 
 
-Odd = Annotated[int, AfterValidator(_odd)]  # width of a pooling centred on each slot
+Odd = Annotated[int, AfterValidator(_check_odd)]  # width of a pooling centred on each slot
 
 
 class WindowScored(Method):

@@ -30,11 +30,9 @@ class ScoreHead:
         return linear(given, own.weight, own.bias).transpose(1, 2)
 
     def to(self, device: torch.device) -> ScoreHead:
-        """Copy on a device."""
         return ScoreHead(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Existing tensors by name."""
         return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
 
 

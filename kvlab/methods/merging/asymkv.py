@@ -54,5 +54,4 @@ class AsymKV(MergesNeighbours):
     keys: Literal["gradient", "equal"] = Field("gradient", description="weights of the keys in a merge")
 
     def pipeline(self) -> Pipeline:
-        """Neighbours, keys weighted by curvature."""
         return self.merging(self.keys)

@@ -57,7 +57,6 @@ class AttentionMatching(Method):
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Attention from the rehearsal, model-wide budget, best or pursued keys, refitted; prefill only."""
         rehearsal = Rehearsal(on_policy=self.on_policy, study=self.study)
         score = RehearsedAttention("rms" if self.keys == "omp" else self.keys, rehearsal=rehearsal)
         select: Selector = LowestScore(self.sinks, self.recent)

@@ -48,13 +48,12 @@ class CaM(Method):
 
     @field_validator("sinks")
     @classmethod
-    def _tokens_or_share(cls, sinks: int | float) -> int | float:
+    def _check_recent(cls, sinks: int | float) -> int | float:
         if isinstance(sinks, float) and sinks >= 1:
             raise ValueError("a number of tokens must be an integer")
         return sinks or 0
 
     def pipeline(self) -> Pipeline:
-        """Accumulated attention, sinks and window, value merging."""
         reach = None if self.variant == "simulation" else self.merge
         return Pipeline(
             AccumulatedAttention(), Uniform(), Oldest(self.sinks), ValueMerge(CHANCES[self.variant], reach, self.draw)

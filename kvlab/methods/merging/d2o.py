@@ -45,13 +45,12 @@ class D2O(Method):
     space: Space = Field("rotated", description=SPACE_HELP)
 
     @model_validator(mode="after")
-    def _spares_as_the_code(self) -> D2O:
+    def _check_shares(self) -> D2O:
         if self.spare_layers and self.variant != "code":
             raise ValueError("only variant 'code' spares layers")
         return self
 
     def pipeline(self) -> Pipeline:
-        """Accumulated attention, layer budgets by variance, protected sinks and recent tokens, cosine merging."""
         return Pipeline(
             AccumulatedAttention(),
             Variance("heads" if self.variant == "code" else "layers", self.spare_layers),

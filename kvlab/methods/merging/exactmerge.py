@@ -50,13 +50,12 @@ class ExactMerge(WindowScored):
 
     @field_validator("shares")
     @classmethod
-    def _sensible(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_values(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         if not shares or not all(0 <= share <= 0.9 for share in shares):
             raise ValueError("give at least one share, each between 0 and 0.9")
         return shares
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, head budgets, protected window, merging validated on the window."""
         within = self.decode == "budget"
         score = replace(self.window_attention(), needs_hidden_states=self.futures > 0, every_step=within)
         future = FutureQueries(self.futures, rope_mode="sampled") if self.futures else None

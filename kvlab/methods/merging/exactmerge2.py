@@ -59,7 +59,6 @@ class ExactMerge2(GoesOn):
     recent_share: float = Field(1 / 16, gt=0, le=1, description="limits `recent` to this share of a head's slots")
 
     def pipeline(self) -> Pipeline:
-        """Attention of a rehearsal, or networks that predict it; model-wide cut, refitted, prefill only."""
         again = Rehearsal() if self.rehearse else None
         select = LowestScore(self.sinks, self.recent, most=self.recent_share)
         score: Scorer = RehearsedAttention(self.over, recalls=self.window)

@@ -32,7 +32,6 @@ class GRKV(WindowEvicting):
     refit_keys: bool = Field(False, description="change keys too, before values")
 
     def pipeline(self) -> Pipeline:
-        """Pooled window attention, protected window, ridge regression over the kept slots."""
         settle = GlobalRidge(self.rows, self.ridge, self.untouched, self.refit_keys)
         select = LowestScore(recent=self.window)
         return self.going_on(Pipeline(self.window_attention(), Uniform(), select, settle, decode=False))

@@ -72,13 +72,13 @@ class KeepKV(Method):
     per_head_mass: bool = Field(False, description="a log mass per query head of a group: one more number each")
 
     @model_validator(mode="after")
-    def _one_exactness(self) -> KeepKV:
+    def _check_exactness(self) -> KeepKV:
         if self.mass != "rule" and self.rule in ("paper", "min-norm"):
             raise ValueError(f"rule {self.rule!r} adapts the key to its own log mass, so mass must be 'rule'")
         return self
 
     @model_validator(mode="after")
-    def _fits_the_group(self) -> KeepKV:
+    def _check_group(self) -> KeepKV:
         if self.group == "least-squares" and self.rule != "bias":
             raise ValueError(f"rule {self.rule!r} supports one query only; group 'least-squares' needs rule 'bias'")
         if self.per_head_mass and (self.rule != "bias" or self._group != "least-squares" or self.mass != "rule"):
@@ -94,7 +94,6 @@ class KeepKV(Method):
         return "mean-logit" if self.predict == "current" else "mean-exp"
 
     def pipeline(self) -> Pipeline:
-        """EMA scores in log space, protected sinks and recent tokens, zero-perturbation merging."""
         raw = self.rule in ("paper", "min-norm")
         return Pipeline(
             EmaScore(self.alpha, self.window, raw),

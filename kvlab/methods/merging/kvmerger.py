@@ -56,7 +56,7 @@ class KVMerger(Method):
     )
 
     @model_validator(mode="after")
-    def _sensible(self) -> KVMerger:
+    def _check_values(self) -> KVMerger:
         if self.recent + self.heavy >= 1:
             raise ValueError("recent and heavy must leave room for merged slots: use a sum below 1")
         if not isinstance(self.sigma_mode, str) and not self.sigma_mode > 0:
@@ -64,7 +64,6 @@ class KVMerger(Method):
         return self
 
     def pipeline(self) -> Pipeline:
-        """Accumulated attention, protected recent and heavy tokens, Gaussian merging of consecutive sets."""
         score = AccumulatedAttention()
         return Pipeline(
             PromptOnly(score) if self.decode == "keep" else score,

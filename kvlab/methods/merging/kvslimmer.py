@@ -26,5 +26,4 @@ class KVSlimmer(MergesNeighbours):
     variant: Literal["paper", "code"] = Field("paper", description="the closed form as printed, or as in the code")
 
     def pipeline(self) -> Pipeline:
-        """Neighbours, keys weighted by the closed form."""
         return self.merging("hessian" if self.variant == "paper" else "hessian-code")

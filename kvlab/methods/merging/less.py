@@ -45,16 +45,13 @@ class LESS(Method):
     )
 
     def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
-        """As the evictor."""
         return make_method(self.evictor).notes(budget_slots, prompt_tokens)
 
     @property
     def own_window(self) -> int:
-        """As the evictor."""
         return make_method(self.evictor).own_window
 
     def pipeline(self) -> Pipeline:
-        """The evictor's score, allocation and selection, with absorption."""
         plain = make_method(self.evictor).pipeline()
         score = plain.score if self.scores == "all" else SlotsAlone(plain.score)
         return replace(plain, score=score, settle=Absorb(self.weights, self.rank))

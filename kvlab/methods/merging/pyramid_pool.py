@@ -46,13 +46,12 @@ class PyramidPool(Method):
     space: Space = Field("rotated", description=SPACE_HELP)
 
     @model_validator(mode="after")
-    def _only_means_merge(self) -> PyramidPool:
+    def _check_pooling(self) -> PyramidPool:
         if self.pooling != "mean" and (self.mass != "none" or self.space != "rotated"):
             raise ValueError("mass and space need pooling 'mean': add pooling=mean")
         return self
 
     def pipeline(self) -> Pipeline:
-        """Positions (or accumulated attention for `best`), linear layer budgets, pooling of the oldest."""
         fixed = self.variant == "fixed"
         return Pipeline(
             AccumulatedAttention() if self.pooling == "best" else Recency(),

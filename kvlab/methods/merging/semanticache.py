@@ -43,7 +43,6 @@ class SemantiCache(Method):
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
-        """Recency scores, equal heads, clusters within chunks, prefill only."""
         settle = SeedClusters(
             theta=self.theta,
             loosest=self.loosest,

@@ -37,6 +37,5 @@ class SimCalKV(Method):
     recent: float | int = Field(0.5, gt=0, description="last tokens that always stay; below 1: a share of the budget")
 
     def pipeline(self) -> Pipeline:
-        """Attention summed over the prompt, nearest keys merged."""
         score, settle = PromptOnly(AccumulatedAttention()), PairCalibration(self.threshold, self.variant)
         return Pipeline(score, Uniform(), LowestScore(self.sinks, self.recent), settle, decode=False)

@@ -50,13 +50,13 @@ class ZSMerge(Method):
 
     @field_validator("residual")
     @classmethod
-    def _share_or_number(cls, residual: float) -> float:
+    def _check_share_or_number(cls, residual: float) -> float:
         if residual >= 1 and residual != round(residual):
             raise ValueError("residual must be a share below 1, or an integer number of slots")
         return residual
 
     @model_validator(mode="after")
-    def _shares_of_one_budget(self) -> ZSMerge:
+    def _check_shares(self) -> ZSMerge:
         if self.residual < 1 and self.recent + self.residual > 1:
             raise ValueError(
                 f"recent {self.recent:g} and residual {self.residual:g} share one budget: use a sum of at most 1"
@@ -64,7 +64,6 @@ class ZSMerge(Method):
         return self
 
     def pipeline(self) -> Pipeline:
-        """Decayed attention, protected recent tokens and sinks, residual merging."""
         return Pipeline(
             AccumulatedAttention(decay=self.decay),
             Uniform(),

@@ -25,7 +25,6 @@ class Chunks:
 
     @property
     def capabilities(self) -> Capabilities:
-        """All heads keep the same chunks."""
         return Capabilities(across_heads=True, protected=self.protected, sinks=self.inner.sinks)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
@@ -54,5 +53,4 @@ class Chunks:
         return (total / count.clamp_min(1)).gather(2, segment)
 
     def protected(self, view: View) -> Tensor:
-        """As the inner selector."""
         return self.inner.protected(view)

@@ -27,7 +27,6 @@ class Critical:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Protects what the inner selector does."""
         return Capabilities(protected=self.protected, sinks=self.inner.sinks)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
@@ -42,5 +41,4 @@ class Critical:
         return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
 
     def protected(self, view: View) -> Tensor:
-        """As the inner selector."""
         return self.inner.protected(view)

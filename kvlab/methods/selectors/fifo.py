@@ -24,7 +24,6 @@ class Oldest:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Protects sinks and the newest token."""
         return Capabilities(protected=self.protected, sinks=self.sinks)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:

@@ -32,7 +32,6 @@ class LowestScore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Protects sinks and recent tokens."""
         return Capabilities(
             protected=self.protected, sinks=self.sinks, bounds=self.bounds_of if self.of == "budget" else None
         )
@@ -53,7 +52,6 @@ class LowestScore:
         return Victims(index, active & ~torch.isposinf(lowest))
 
     def protected(self, view: View) -> Tensor:
-        """Protected slots (B, H, S): sinks and recent tokens."""
         recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
         return stays(view.slots.position, view.tokens_seen, recent, None if self.sinks == 0 else sinks)
 

@@ -83,8 +83,8 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
         sources, keys, kind = normalize(sources.float(), dim=-1), normalize(keys.float(), dim=-1), "dot"
     alike, values, indices = bool(there.all()), [], []
     for block in sources.split(ROW_BLOCK, 2):
-        likeness = similarity(block, keys, kind)
-        best = (likeness if alike else likeness.masked_fill_(~there[:, :, None], -torch.inf)).max(-1)
+        similarities = similarity(block, keys, kind)
+        best = (similarities if alike else similarities.masked_fill_(~there[:, :, None], -torch.inf)).max(-1)
         values.append(best.values)
         indices.append(best.indices)
     return torch.cat(values, 2), place.gather(2, torch.cat(indices, 2))

@@ -41,7 +41,6 @@ class Absorb:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Keeps two sums per head."""
         return Capabilities(fills_budget=True, in_place=self.in_place, head_bytes=self.head_bytes)
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:

@@ -74,15 +74,12 @@ class RoomOnTop:
 
     @property
     def capabilities(self) -> Capabilities:
-        """As the method's."""
         return capabilities_of(self.inner)
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """As the method's."""
         return self.inner.layer_budgets(average, tokens, num_layers)
 
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """As the method's."""
         return self.inner.statistic(slots, seen)
 
     def head_budgets(self, view: View) -> Tensor:
@@ -107,7 +104,7 @@ class Marks:
         meant = torch.tensor(self.returned.heads_of(self.layers[view.layer_idx], budget.shape[1]), device=budget.device)
         marks = torch.zeros_like(view.slots.position, dtype=torch.int16)
         if self.returned.kind in ("tokens", "apart"):
-            marks = self._marks(view, self._own_plan(view, budget)) * meant[:, None]
+            marks = self._marks(view, self._inner_plan(view, budget)) * meant[:, None]
         elif self.returned.kind == "evict":
             marks = (marks + EVICTS) * meant[:, None]
         else:
@@ -116,7 +113,7 @@ class Marks:
         self._of[view.layer_idx] = marks
         return budget + (marks == ON_TOP).sum(-1)
 
-    def _own_plan(self, view: View, budget: Tensor) -> Plan:
+    def _inner_plan(self, view: View, budget: Tensor) -> Plan:
         """The method's own plan; restores the random state, so that later draws are unchanged."""
         excess = max(int((view.slots.live() - budget).max()), 0)
         own = replace(view, budget=budget, largest_budget=int(budget.max()), most_excess=excess)

@@ -30,7 +30,6 @@ class AccumulatedAttention:
         return Capabilities(accumulate=self.accumulate, note=self.note, decay=self.decay)
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` after a chunk of the prompt."""
         return self.update(slots, seen, False)
 
     def note(self, slots: Slots, seen: Seen) -> None:

@@ -56,7 +56,6 @@ class EmaScore:
         return own | {RAW_EMA: -math.inf} if self.raw else own
 
     def prompt_rows(self, tokens: int) -> int:
-        """Size of the window."""
         return self.window
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
@@ -82,7 +81,6 @@ class EmaScore:
         note_average(slots.extra[EMA], seen.last_mass(), slots.log_mass, self.alpha)
 
     def rate(self, slots: Slots) -> Tensor:
-        """The score derived from the average."""
         return corrected(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:

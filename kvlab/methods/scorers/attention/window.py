@@ -37,11 +37,9 @@ class WindowAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Uses the window's queries, of the prompt and at decisions while decoding."""
         return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
 
     def prompt_rows(self, tokens: int) -> int:
-        """Size of the window."""
         return self.window
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
@@ -51,16 +49,16 @@ class WindowAttention:
         if not first:
             return {"score": self._running(slots, seen)}
         newest = slots.position.amax(-1, keepdim=True)
-        judged = slots.valid & (slots.position <= newest.int() - self.window)
-        return {"score": self._pool(seen.column_mass(self.window) * judged, judged)}
+        candidates = slots.valid & (slots.position <= newest.int() - self.window)
+        return {"score": self._pool(seen.column_mass(self.window) * candidates, candidates)}
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 from the window of newest queries; neighbours are those in the text."""
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True)
-        judged = slots.valid & (slots.position <= newest.int() - self.window)
-        mass = seen.recalled_mass(slots.position, self.window).mean(2).sum(2) * judged
+        candidates = slots.valid & (slots.position <= newest.int() - self.window)
+        mass = seen.recalled_mass(slots.position, self.window).mean(2).sum(2) * candidates
         order = slots.in_text()
-        pooled = self._pool(mass.gather(2, order), judged.gather(2, order))
+        pooled = self._pool(mass.gather(2, order), candidates.gather(2, order))
         return {"score": torch.zeros_like(pooled).scatter(2, order, pooled)}
 
     def _running(self, slots: Slots, seen: Seen) -> Tensor:
@@ -68,11 +66,11 @@ class WindowAttention:
         age = torch.arange(seen.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
         return slots.score * keep**seen.num_new + seen.column_mass(None, keep**age if seen.num_new > 1 else None)
 
-    def _pool(self, mass: Tensor, judged: Tensor) -> Tensor:
+    def _pool(self, mass: Tensor, candidates: Tensor) -> Tensor:
         half = self.kernel // 2
         if self.pooling == "max":
             return max_pool1d(mass, self.kernel, 1, half)
         if self.edges == "zeros":
             return avg_pool1d(mass, self.kernel, 1, half)
-        real = avg_pool1d(judged.float(), self.kernel, 1, half)
+        real = avg_pool1d(candidates.float(), self.kernel, 1, half)
         return torch.where(real > 0, avg_pool1d(mass, self.kernel, 1, half) / real.clamp_min(1e-9), 0.0)

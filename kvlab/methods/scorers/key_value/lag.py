@@ -35,7 +35,6 @@ class Lag:
         return Capabilities(recall=self.recall, key_copies=3.0)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 on the first prefill."""
         return self.recall(slots, seen) if first else {}
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:

@@ -28,7 +28,6 @@ class Recency(_Blind):
     """Score = position: the oldest token is the least important (local window, StreamingLLM)."""
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32."""
         return {"score": self.rate(slots)}
 
     @property
@@ -37,7 +36,6 @@ class Recency(_Blind):
         return Capabilities(note=self.note, rate=self.rate)
 
     def rate(self, slots: Slots) -> Tensor:
-        """The position."""
         return slots.position.float()
 
 
@@ -46,14 +44,11 @@ class Unscored(_Blind):
     """No score (full cache)."""
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """Nothing changes."""
         return {}
 
     @property
     def capabilities(self) -> Capabilities:
-        """All scores are 0."""
         return Capabilities(note=self.note, rate=self.rate)
 
     def rate(self, slots: Slots) -> Tensor:
-        """Zeros."""
         return slots.score

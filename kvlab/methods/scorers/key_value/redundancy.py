@@ -35,11 +35,9 @@ class Redundancy:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Uses the window's queries, of the prompt and at decisions while decoding."""
         return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
 
     def prompt_rows(self, tokens: int) -> int:
-        """Size of the window."""
         return self.window
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:

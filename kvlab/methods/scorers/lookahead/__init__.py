@@ -1,1 +1,1 @@
-"""Scores from attention that future queries would pay."""
+"""Scores by the attention that future queries are expected to give."""

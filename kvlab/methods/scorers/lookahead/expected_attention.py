@@ -41,7 +41,6 @@ class ExpectedAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Uses recalled queries while decoding."""
         return Capabilities(recalls=self.recalls, recall=self.recall)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
@@ -63,21 +62,21 @@ class ExpectedAttention:
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the current slots, from the moments of the newest queries."""
-        query, asked = seen.recalled_queries(self.recalls)
+        query, position = seen.recalled_queries(self.recalls)
         if seen.rotary is not None:
-            query = seen.rotary.turn(query, -asked[:, None].expand(query.shape[:3]))
-        real = (asked >= self.sinks)[:, None, :, None]
-        return {"score": self._score(slots, seen, *moments(lambda: iter([(query.float(), real)])), asked[:, -1] + 1)}
+            query = seen.rotary.turn(query, -position[:, None].expand(query.shape[:3]))
+        real = (position >= self.sinks)[:, None, :, None]
+        return {"score": self._score(slots, seen, *moments(lambda: iter([(query.float(), real)])), position[:, -1] + 1)}
 
     def _score(self, slots: Slots, seen: Seen, mean: Tensor, covariance: Tensor, start: Tensor) -> Tensor:
         if seen.rotary is not None:
             mean = average_turn(mean, seen.rotary, start, self.n_future)
             covariance = average_turn(covariance, seen.rotary, start, self.n_future).mT
             covariance = average_turn(covariance, seen.rotary, start, self.n_future)
-        judged = (slots.valid & (slots.position >= self.sinks))[:, :, None]
+        candidates = (slots.valid & (slots.position >= self.sinks))[:, :, None]
         logits = self._logits(slots.keys, seen.scaling, mean, covariance)
-        share = torch.softmax(logits.masked_fill(~judged, -torch.inf), -1).nan_to_num(0.0)
-        score = ((share + self.epsilon) * self._weights(slots, seen) * judged).mean(2)
+        share = torch.softmax(logits.masked_fill(~candidates, -torch.inf), -1).nan_to_num(0.0)
+        score = ((share + self.epsilon) * self._weights(slots, seen) * candidates).mean(2)
         return torch.where(slots.valid & (slots.position < self.sinks), score.amax(-1, keepdim=True) + 1, score)
 
     def _logits(self, keys: Tensor, scaling: float, mean: Tensor, covariance: Tensor) -> Tensor:

@@ -42,7 +42,6 @@ class Ballots:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Scores the prompt once."""
         return Capabilities()
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:

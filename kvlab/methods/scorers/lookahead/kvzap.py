@@ -35,11 +35,9 @@ class PredictedScore:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Uses recalled queries while decoding."""
         return Capabilities(recalls=self.recalls, recall=self.recall)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 on the first prefill."""
         if not first:
             return {}
         states = seen.hidden_states

@@ -36,7 +36,6 @@ class RehearsedAttention:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Needs a second pass over the prompt."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
             recalls=self.recalls,
@@ -46,7 +45,6 @@ class RehearsedAttention:
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """Size of the window."""
         return max(self.window, 1)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:

@@ -24,12 +24,10 @@ class Beside:
 
     @property
     def every_step(self) -> bool:
-        """If either needs it."""
         return self.main.every_step or self.aside.every_step
 
     @property
     def needs_hidden_states(self) -> bool:
-        """If either needs them."""
         return self.main.needs_hidden_states or self.aside.needs_hidden_states
 
     @property
@@ -59,12 +57,10 @@ class Beside:
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Both scorers' state."""
         own = {} if self.kept_as is None else {self.kept_as: 0.0}
         return {**self.aside.state, **self.main.state, **own}
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """Accumulate both."""
         main = self._main.accumulate(slots, seen) if self._main.accumulate is not None else {}
         if self._aside.accumulate is None:
             return dict(main)

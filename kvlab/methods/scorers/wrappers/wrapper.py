@@ -19,12 +19,10 @@ class Around:
 
     @property
     def needs_hidden_states(self) -> bool:
-        """As the inner scorer."""
         return self.scorer.needs_hidden_states
 
     @property
     def state(self) -> Mapping[str, float]:
-        """As the inner scorer."""
         return self.scorer.state
 
     @property
@@ -61,7 +59,6 @@ class SlotsAlone(Around):
 
     @property
     def every_step(self) -> bool:
-        """As the inner scorer."""
         return self.scorer.every_step
 
     @property

@@ -19,7 +19,6 @@ class Evict:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Leaves every head with its budget."""
         return Capabilities(fills_budget=True, in_place=self.in_place)
 
     def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
@@ -30,6 +29,5 @@ class Evict:
         return InPlace(EVICT, lambda view: bounds(view, view.budget), decay=decay)
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Evict everything over budget."""
         victims = select.victims(view, view.excess(), view.most_excess)
         return Plan(keep=victims.keep(view.slots.valid), lost=victims.votes(view.slots.votes))

@@ -49,7 +49,7 @@ class ThinInLots:
         keep = view.slots.valid
         for back in range(view.most_excess // self.lot + 1):
             first = prompt + self.lot * (complete - 1 - back)
-            keep = keep & ~self._leaving(view, first, complete > back)
+            keep = keep & ~self._complete_lots(view, first, complete > back)
         return Plan(keep, head_state={PROMPT: prompt})
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
@@ -69,7 +69,7 @@ class ThinInLots:
         cosine = (1 - self.ratio) * (math.cos(math.pi * layer / num_layers) + 1) / 2 + self.ratio
         return max(1, int(self.lot * self.keep * cosine))
 
-    def _leaving(self, view: View, first: Tensor, due: Tensor) -> Tensor:
+    def _complete_lots(self, view: View, first: Tensor, due: Tensor) -> Tensor:
         """Victims (B, H, S) of the lot that begins at `first` (B, H): all but the best, if `due`."""
         slots = view.slots
         inside = slots.valid & (slots.position >= first[..., None]) & (slots.position < (first + self.lot)[..., None])

@@ -33,7 +33,6 @@ class EvictAndReposition:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Stores the first slots' original keys."""
         return Capabilities(head_bytes=self.head_bytes)
 
     def settle(self, view: View, select: Selector) -> Plan:
@@ -47,7 +46,7 @@ class EvictAndReposition:
         never = torch.iinfo(slots.position.dtype).max
         first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :leading]
         position, turn = at(slots.position, first).int(), self._missing(view, keep, first)
-        keys = _unturned(view, position, at(slots.keys, first))
+        keys = _unrotated(view, position, at(slots.keys, first))
         return Plan(
             keep=keep,
             new_keys=NewKeys(first, torch.where(turn[..., None] == 0, keys, rotary.turn(keys, turn).to(keys.dtype))),
@@ -71,7 +70,7 @@ def _leading(select: Selector) -> int:
     return int(capabilities_of(select).sinks or 0)
 
 
-def _unturned(view: View, position: Tensor, keys: Tensor) -> Tensor:
+def _unrotated(view: View, position: Tensor, keys: Tensor) -> Tensor:
     """Original keys (B, H, E, d) of the slots at `position` (B, H, E); `keys` are the stored ones."""
     state = view.head_state
     if SINK_KEYS not in state:

@@ -80,27 +80,27 @@ class CosineMerge:
         keep = victims.keep(slots.valid)
         one = victims.certain and victims.index.shape[-1] == 1
         if one and self.rule == "paper" and self.mass.rule == "none" and THRESHOLD in view.head_state:
-            return self._one(view, keep, victims.index)
-        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
-        judged = victims.active & torch.isfinite(likeness)
-        likeness = torch.where(judged, likeness, 0.0)
+            return self._decode_step(view, keep, victims.index)
+        similarity, target = nearest_slot(slots, victims.index, keep, view.never())
+        judged = victims.active & torch.isfinite(similarity)
+        similarity = torch.where(judged, similarity, 0.0)
         before = view.head_state.get(THRESHOLD, torch.full_like(slots.score[..., 0], NOT_YET))
-        passed, threshold = self._judge(likeness, judged, before)
+        passed, threshold = self._judge(similarity, judged, before)
         active = judged & passed
         return Plan(
             keep=keep,
-            edges=self._edges(view, victims.index, torch.where(active, target, victims.index), active, likeness),
+            edges=self._edges(view, victims.index, torch.where(active, target, victims.index), active, similarity),
             head_state={THRESHOLD: threshold.expand_as(before).contiguous()},
         )
 
-    def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+    def _decode_step(self, view: View, keep: Tensor, source: Tensor) -> Plan:
         """One token per head, as in most decode steps; a token that does not merge is written to itself.
 
         The newest token is kept, so there is a nearest one, and the mean similarity is its own.
         """
-        likeness, ends, keys = nearest_pair(view.slots, source, keep, view.never())
+        similarity, ends, keys = nearest_pair(view.slots, source, keep, view.never())
         old = view.head_state[THRESHOLD][..., None]
-        active, threshold, share = judge_token(likeness, old, self.smoothing)
+        active, threshold, share = judge_token(similarity, old, self.smoothing)
         target = ends[..., 1:]
         votes = at(view.slots.votes, ends)
         edges = Edges(
@@ -114,7 +114,7 @@ class CosineMerge:
             votes_after=votes[..., :1] + votes[..., 1:],
             log_mass_after=None,
             score_after=None,
-            similarity=likeness,
+            similarity=similarity,
             turn=turns(view, source, target, self.space),
             ends=ends,
             end_keys=keys,
@@ -124,28 +124,28 @@ class CosineMerge:
         lost = votes_without(view, votes[..., :1], active)
         return Plan(keep=keep, edges=edges, head_state={THRESHOLD: threshold[..., 0]}, lost=lost)
 
-    def _judge(self, likeness: Tensor, judged: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    def _judge(self, similarity: Tensor, judged: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """(merge mask (B, H, E), new threshold (B, H))."""
         over = (1, 2) if self.rule == "code" else (2,)
         count = judged.sum(over, keepdim=True)
-        mean = likeness.sum(over, keepdim=True) / count.clamp_min(1)
+        mean = similarity.sum(over, keepdim=True) / count.clamp_min(1)
         old = before[..., None]
         smoothed = torch.where(old == NOT_YET, mean, (1 - self.smoothing) * old + self.smoothing * mean)
         threshold = torch.where(count > 0, smoothed, old)
         if self.rule == "code":
-            likeness = likeness.sum(1, keepdim=True) / judged.sum(1, keepdim=True).clamp_min(1)
+            similarity = similarity.sum(1, keepdim=True) / judged.sum(1, keepdim=True).clamp_min(1)
         # The mean of one term may differ from it by rounding, which must not decide.
-        return likeness >= threshold - 1e-6, threshold[..., 0]
+        return similarity >= threshold - 1e-6, threshold[..., 0]
 
-    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor) -> Edges:
+    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, similarity: Tensor) -> Edges:
         slots, width = view.slots, view.slots.valid.shape[-1]
-        raw = likeness if self.rule == "code" else likeness.exp()
+        raw = similarity if self.rule == "code" else similarity.exp()
         parts_of_target = sum_to_target(torch.ones_like(raw) if self.rule == "code" else raw, target, active, width)
         own_raw = 1.0 if self.rule == "code" else torch.e
         total = own_raw + parts_of_target
         votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
         parts = Parts(source, target, active, raw / total, own_raw / total, turns(view, source, target, self.space))
-        return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target), likeness)
+        return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target), similarity)
 
 
 def _by_position(view: View, victims: Victims) -> Victims:

@@ -82,7 +82,6 @@ class NearestMerge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The fit uses the window's queries."""
         return Capabilities(
             prompt_rows=self.prompt_rows,
             fills_budget=True,
@@ -99,7 +98,7 @@ class NearestMerge:
 
     @property
     def mass_of_votes(self) -> float | None:
-        """As the rule says; None for `bias`, where slots store it."""
+        """The rule's factor; None for `bias`, where slots store their log mass."""
         if self.mass != "rule":
             return Mass(self.mass, self.mass_alpha).of_votes
         return None if self.rule == "bias" else 1.0
@@ -136,11 +135,11 @@ class NearestMerge:
         victims = select.victims(choosing, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
         if victims.certain and victims.index.shape[-1] == 1 and self._has_scores(view):
-            return self._one(view, keep, victims.index)
-        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
-        active = victims.active & (likeness >= self.threshold)
+            return self._decode_step(view, keep, victims.index)
+        cosine, target = nearest_slot(slots, victims.index, keep, view.never())
+        active = victims.active & (cosine >= self.threshold)
         target = torch.where(active, target, victims.index)
-        edges, guarded = self._merge(view, victims.index, target, active, likeness)
+        edges, guarded = self._merge(view, victims.index, target, active, cosine)
         return Plan(keep=keep, edges=edges, guard_activations=guarded)
 
     @property
@@ -152,17 +151,17 @@ class NearestMerge:
     def _has_scores(self, view: View) -> bool:
         return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
 
-    def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+    def _decode_step(self, view: View, keep: Tensor, source: Tensor) -> Plan:
         """`_merge` for one source per head, in fewer operations; a source that does not merge is written to itself.
 
         The newest token is kept, so there is a nearest one.
         """
         slots = view.slots
-        likeness, ends, keys = nearest_pair(slots, source, keep, view.never())
-        active = likeness >= self.threshold
+        cosine, ends, keys = nearest_pair(slots, source, keep, view.never())
+        active = cosine >= self.threshold
         votes = at(slots.votes, ends)
-        lacking = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has seen all
-        joined = merge_pair(at(slots.log_mass, ends), at(slots.score, ends), votes, lacking, self.rule == "bias")
+        missing_mass = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has seen all
+        joined = merge_pair(at(slots.log_mass, ends), at(slots.score, ends), votes, missing_mass, self.rule == "bias")
         edges = Edges(
             source=source,
             target=torch.where(active, ends[..., 1:], source),
@@ -174,7 +173,7 @@ class NearestMerge:
             votes_after=joined.votes,
             log_mass_after=joined.log_mass,
             score_after=joined.score,
-            similarity=likeness,
+            similarity=cosine,
             extra_after={EMA: joined.average},
             ends=ends,
             end_keys=keys,
@@ -184,7 +183,7 @@ class NearestMerge:
         return Plan(keep=keep, edges=edges, lost=votes_without(view, votes[..., :1], active))
 
     def _merge(
-        self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor
+        self, view: View, source: Tensor, target: Tensor, active: Tensor, cosine: Tensor
     ) -> tuple[Edges, Tensor | None]:
         slots, width = view.slots, view.slots.valid.shape[-1]
         turn, ends = turns(view, source, target, self.space), torch.cat([source, target], -1)
@@ -216,7 +215,7 @@ class NearestMerge:
             votes_after=votes,
             log_mass_after=log_mass,
             score_after=log_total if self.combine_score == "log-mass" else self._score(view, source, target, active),
-            similarity=likeness,
+            similarity=cosine,
             key_scale=scale,
             key_shift=shift,
             turn=turn,
@@ -324,10 +323,10 @@ def merge_first(view: View, threshold: float) -> View:
     score, valid = view.slots.score, view.slots.valid
     important = torch.nan_to_num(score, nan=-torch.inf).masked_fill(~valid, -torch.inf)
     rank = important.argsort(dim=-1, stable=True).argsort(dim=-1).masked_fill(~valid, -1)
-    likeness, target = _nearest_above(view.slots.keys, rank)
-    mergeable = valid & (likeness >= threshold)
+    cosine, target = _nearest_above(view.slots.keys, rank)
+    mergeable = valid & (cosine >= threshold)
     takers = torch.zeros_like(rank).scatter_add(2, target, mergeable.long()) > 0
-    order = torch.where(mergeable, -1 - likeness, rank.float() + takers * valid.shape[-1])
+    order = torch.where(mergeable, -1 - cosine, rank.float() + takers * valid.shape[-1])
     return replace(view, slots=replace(view.slots, score=order))
 
 

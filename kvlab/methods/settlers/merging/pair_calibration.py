@@ -34,7 +34,6 @@ class PairCalibration:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Slots store their own log mass."""
         return Capabilities(merges=True, mass_of_votes=None, seeks=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
@@ -42,11 +41,11 @@ class PairCalibration:
         slots, width = view.slots, view.slots.valid.shape[-1]
         victims = select.victims(view, view.excess(), view.most_excess)
         source, keep = victims.index, victims.keep(slots.valid)
-        likeness, target = nearest_slot(slots, source, keep, view.never())
-        active = victims.active & (likeness > self.threshold)
+        similarity, target = nearest_slot(slots, source, keep, view.never())
+        active = victims.active & (similarity > self.threshold)
         target = torch.where(active, target, source)
-        half = torch.full_like(likeness, 0.5)
-        joining = sum_to_target(torch.ones_like(likeness), target, active, width).clamp_min(1)
+        half = torch.full_like(similarity, 0.5)
+        joining = sum_to_target(torch.ones_like(similarity), target, active, width).clamp_min(1)
         logits = self._logits(view).clamp_min(NEVER_SEEN)
         of_source, of_target = at(logits, source), at(logits, target)
         total = log_sum_over_target(of_source, of_target, target, active, width)
@@ -62,7 +61,7 @@ class PairCalibration:
             votes_after=at(votes, target) + sum_to_target(at(votes, source), target, active, width),
             log_mass_after=at(slots.log_mass, target) if code else torch.full_like(half, math.log(2)),
             score_after=at(score, target) + sum_to_target(at(score, source), target, active, width),
-            similarity=likeness,
+            similarity=similarity,
             key_shift=_in_every_channel(half, slots.keys.shape[-1]) if code else None,
         )
         return Plan(keep=keep, edges=edges)

@@ -79,10 +79,10 @@ class PairMerge:
         plainly = replace(view, certain=False)
         victims = select.victims(plainly, torch.where(enough, 0, excess), most)
         source, active = first_of(runs.leaves, most)
-        leaving = torch.zeros_like(slots.valid).scatter(2, order, runs.leaves)
+        merged = torch.zeros_like(slots.valid).scatter(2, order, runs.leaves)
         keys, guarded = self._new_keys(view, order, runs)
         edges = self._edges(view, order, runs, source, active)
-        return Plan(victims.keep(slots.valid) & ~leaving, edges, guarded, new_keys=keys)
+        return Plan(victims.keep(slots.valid) & ~merged, edges, guarded, new_keys=keys)
 
     def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
         """Slots (B, H, S), in text order, that join the next one; `wanted` (B, H) of them."""
@@ -164,13 +164,13 @@ class PairMerge:
             return equal, none
         observed = Observed.newest(view, self.rows)
         mass = observed.mass.gather(3, order[:, :, None].expand(-1, -1, observed.mass.shape[2], -1))
-        value, output, heard = at(view.slots.values, order).float(), observed.output, observed.weight[..., None]
+        value, output, weights = at(view.slots.values, order).float(), observed.output, observed.weight[..., None]
         if self.keys == "gradient":
             query = Observed.asked_by(view, self.rows).square()
             query = query if view.seen.rotary is None else view.seen.rotary.of_pairs(query)
-            found = (mass * _apart(value, output) * heard.sqrt()).square().mT @ query
+            found = (mass * _apart(value, output) * weights.sqrt()).square().mT @ query
         else:
-            found = self._hessian(mass * heard, mass, value, output, runs)[..., None]
+            found = self._hessian(mass * weights, mass, value, output, runs)[..., None]
         sane = (found > 0).all(-1)
         bad = runs.sums((~sane).float()).gather(2, runs.number) > 0
         return torch.where(bad[..., None], equal, found), (bad & runs.ends).sum(-1).float()

@@ -90,7 +90,7 @@ class ValueMerge:
         longest = min(self.reach or max(view.largest_budget - 1, 1), slots.valid.shape[-1])
         one = victims.certain and victims.index.shape[-1] == 1
         if one and self.chance == "mean" and isinstance(select, Oldest) and select.window(view) >= longest:
-            return self._one(view, keep, victims.index, longest)
+            return self._decode_step(view, keep, victims.index, longest)
         reach = (view.budget - 1).clamp(1, longest) if self.reach is None else torch.full_like(view.budget, longest)
         index, exists = self._region(view, keep, longest, isinstance(select, Oldest))
         leaves = exists & ~at(keep, index)
@@ -108,7 +108,7 @@ class ValueMerge:
         gained = spread_forward(at(slots.values, index).float(), weight, reach, longest)
         return self._plan(view, keep, index, stays, share, gained)
 
-    def _one(self, view: View, keep: Tensor, source: Tensor, reach: int) -> Plan:
+    def _decode_step(self, view: View, keep: Tensor, source: Tensor, reach: int) -> Plan:
         """Evict the oldest slot of the window, as in most decode steps; at least `reach` slots follow it."""
         slots = view.slots
         start = at(slots.position, source)
@@ -121,7 +121,7 @@ class ValueMerge:
         rival = received[..., 1:].mean(-1, keepdim=True, dtype=torch.float64).float()
         chance = torch.nan_to_num(received[..., :1] / rival, posinf=0.0).clamp_(0, 1)
         if self.draw == "bernoulli":
-            chance = self._less(view, start, chance)
+            chance = self._draw_below(view, start, chance)
         weight = chance / reach
         active = weight > 0
         ends = torch.cat([source, torch.where(active, after[..., :1], source)], -1)
@@ -145,7 +145,7 @@ class ValueMerge:
         lost = votes[..., 0].masked_fill(active[..., 0], 0.0)
         return Plan(keep, edges, value_shift=ValueShift(after[..., 1:], amount), lost=lost)
 
-    def _less(self, view: View, position: Tensor, chance: Tensor) -> Tensor:
+    def _draw_below(self, view: View, position: Tensor, chance: Tensor) -> Tensor:
         """1 where the token at `position` (B, H, E) draws a number below `chance`, else 0."""
         seed = 0 if view.generator is None else view.generator.initial_seed()
         heads, device = position.shape[1], position.device
@@ -160,8 +160,8 @@ class ValueMerge:
         slots = view.slots
         width = slots.valid.shape[-1]
         far = torch.iinfo(slots.position.dtype).max
-        leaving = slots.valid & ~keep
-        start = torch.where(leaving, slots.position, far).amin(-1, keepdim=True)
+        victims = slots.valid & ~keep
+        start = torch.where(victims, slots.position, far).amin(-1, keepdim=True)
         inside = slots.valid & (slots.position >= start)
         size = min(width, reach + view.most_excess) if in_order or view.most_excess == 1 else width
         order, index = torch.where(inside, slots.position, far).topk(size, dim=-1, largest=False, sorted=True)
@@ -182,7 +182,7 @@ class ValueMerge:
         chance = torch.where(leaves, chance, 0.0)
         if self.draw == "expected":
             return chance
-        return self._less(view, at(view.slots.position, index), chance)
+        return self._draw_below(view, at(view.slots.position, index), chance)
 
     def _received(self, view: View) -> Tensor:
         """Attention (B, H, S) of each slot, from the queries that count."""

@@ -92,7 +92,7 @@ class Pool:
         slots = view.slots
         safe = protected_slots(select, replace(view, budget=self.room(view)))
         if self.joins_one(view, select):
-            return self._one(view, slots.valid > safe)
+            return self._decode_step(view, slots.valid > safe)
         safe = safe & slots.valid
         places = (view.budget - safe.sum(-1)).clamp_min(0)
         free = slots.valid & ~safe
@@ -117,7 +117,7 @@ class Pool:
         one = self.repool == "graded" and view.phase == "decode" and view.most_excess == 1
         return one and self.keeps_one and view.smallest_budget > 1 and isinstance(select, LowestScore)
 
-    def _one(self, view: View, free: Tensor) -> Plan:
+    def _decode_step(self, view: View, free: Tensor) -> Plan:
         """`_pair` and its plan in fewer operations, if one of the two slots is kept as it is.
 
         With budget B at most B - 1 slots are protected, so a head with B + 1 slots has two others.
@@ -126,7 +126,7 @@ class Pool:
         never = view.of_budget(("late", kind), lambda: view.budget.new_full((), torch.iinfo(kind).max, dtype=kind))
         position, order = _in_order(torch.where(free, slots.position, never))
         size = at(self._size(view), order)
-        # Inverted cost; missing slots count as younger than any token, hence as worth less than any pair.
+        # Inverted cost; missing slots count as younger than any token, so they are chosen last.
         worth = (view.tokens_seen[:, None, None].to(kind) - position[..., 1:]) / (size[..., :-1] + size[..., 1:])
         first = worth.argmax(-1, keepdim=True)
         pair = at(order, torch.cat([first, first + 1], -1))
@@ -189,13 +189,13 @@ class Pool:
     def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device)
-        stays = self._stays(view, index, exists, pools)  # rank of the slot that each one ends in
+        stays = self._representative(view, index, exists, pools)  # rank of the slot that each one ends in
         leaves = exists & (stays != rank)
-        leaving = leaves | evicted
-        gone = torch.zeros_like(view.slots.valid).scatter(2, index, leaving)
-        plan = Plan(keep=view.slots.valid & ~gone, extra=self._extra(view, index, exists, stays, pools))
+        removed = leaves | evicted
+        removed_slots = torch.zeros_like(view.slots.valid).scatter(2, index, removed)
+        plan = Plan(keep=view.slots.valid & ~removed_slots, extra=self._extra(view, index, exists, stays, pools))
         if self.keeps_one:
-            return replace(plan, lost=leaving.sum(-1))
+            return replace(plan, lost=removed.sum(-1))
         edges = self._edges(view, index, index.gather(2, stays), leaves, pools.plain_weight)
         if self.pooling == "mean":
             return replace(plan, edges=edges)
@@ -213,7 +213,7 @@ class Pool:
         covers = sum_to_target(before, stays, exists, width)
         return own | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
 
-    def _stays(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
+    def _representative(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
         """Rank (B, H, E) of the slot that represents each slot's group."""
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device).expand_as(index)

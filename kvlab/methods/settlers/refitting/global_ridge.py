@@ -35,7 +35,6 @@ class GlobalRidge:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Uses the newest queries, of the prompt and while decoding."""
         return Capabilities(prompt_rows=self.prompt_rows, recalls=self.rows, fills_budget=True)
 
     def prompt_rows(self, tokens: int) -> int:
@@ -50,20 +49,20 @@ class GlobalRidge:
         index, there = first_of(keep, min(view.largest_budget, keep.shape[-1]))  # (B, H, E): the kept slots
         free = there & ~top_share(at(slots.score, index), there, self.untouched)
         observed = Observed.newest(view, self.rows)
-        heard = observed.weight.sqrt()[..., None]  # 0 for padding
+        roots = observed.weight.sqrt()[..., None]  # 0 for padding
         columns = index[:, :, None].expand(-1, -1, observed.logits.shape[2], -1)
         logits = (observed.logits + slots.log_mass[:, :, None]).gather(3, columns)
         logits = logits.masked_fill(~there[:, :, None], -torch.inf)
         value, new_keys = at(slots.values, index).float(), None
         if self.refit_keys and view.seen.softcap is None:
             query = Observed.asked_by(view, self.rows) * view.seen.scaling
-            moved = self._of_keys(self._mass(view, logits), value, observed.output, query, heard)
+            moved = self._of_keys(self._mass(view, logits), value, observed.output, query, roots)
             shift = moved * free[..., None]
             new_keys = NewKeys(index, at(slots.keys, index).float() + shift)
             logits = logits + query @ shift.mT
         mass = self._mass(view, logits)
-        gap = (observed.output - mass @ value) * heard
-        amount = ridge_step(mass * heard * free[:, :, None], gap, self.ridge)
+        gap = (observed.output - mass @ value) * roots
+        amount = ridge_step(mass * roots * free[:, :, None], gap, self.ridge)
         return Plan(keep, lost=victims.votes(slots.votes), value_shift=ValueShift(index, amount), new_keys=new_keys)
 
     def _mass(self, view: View, logits: Tensor) -> Tensor:
@@ -72,7 +71,7 @@ class GlobalRidge:
         total = log_total(logits.unflatten(2, (group, -1)), view.seen.sinks).flatten(2, 3)
         return (logits - total).exp().nan_to_num(0.0)
 
-    def _of_keys(self, mass: Tensor, value: Tensor, output: Tensor, query: Tensor, heard: Tensor) -> Tensor:
+    def _of_keys(self, mass: Tensor, value: Tensor, output: Tensor, query: Tensor, roots: Tensor) -> Tensor:
         """Changes of keys (B, H, E, d); `query` (B, H, N, d) includes the scaling."""
         now = mass @ value  # (B, H, N, d)
         # Changing a logit by x changes the output by x * mass * (value - now), one matrix (d, E) per query.
@@ -80,9 +79,9 @@ class GlobalRidge:
         inner = (second[..., None, :] * value.mT[:, :, None]) @ value[:, :, None]
         crossed = (second @ value)[..., None] * now[..., None, :]
         gram = inner - crossed - crossed.mT + second.sum(-1)[..., None, None] * now[..., None] * now[..., None, :]
-        solved = _solved(gram, self.ridge, (output - now)[..., None])[..., 0]  # (B, H, N, d)
+        solved = _solve(gram, self.ridge, (output - now)[..., None])[..., 0]  # (B, H, N, d)
         wanted = mass * (solved @ value.mT - (solved * now).sum(-1, keepdim=True))  # (B, H, N, E) of logits
-        return ridge_step(query * heard, wanted * heard, self.ridge).mT
+        return ridge_step(query * roots, wanted * roots, self.ridge).mT
 
 
 def top_share(score: Tensor, kept: Tensor, share: float) -> Tensor:
@@ -93,10 +92,10 @@ def top_share(score: Tensor, kept: Tensor, share: float) -> Tensor:
 
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float) -> Tensor:
     """W (..., c, d) that minimizes ||rows W - gap||^2 + ridge ||W||^2: `rows` (..., N, c), `gap` (..., N, d)."""
-    return rows.mT @ _solved(rows @ rows.mT, ridge, gap)
+    return rows.mT @ _solve(rows @ rows.mT, ridge, gap)
 
 
-def _solved(gram: Tensor, ridge: float, gap: Tensor) -> Tensor:
+def _solve(gram: Tensor, ridge: float, gap: Tensor) -> Tensor:
     """(gram + ridge I)^-1 gap in float64, because similar queries with a small ridge are too ill-conditioned for
     float32.
     """

@@ -70,7 +70,6 @@ class MatchAttention:
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """Size of the window."""
         return self.window or FALLBACK
 
     def settle(self, view: View, select: Selector) -> Plan:
@@ -82,16 +81,16 @@ class MatchAttention:
             return Plan(keep, lost=victims.votes(slots.votes))
         index, stays = first_of(keep, min(view.largest_budget, keep.shape[-1]))
         observed = observe_held(view, keep, self.references, self.window, self.window_weight)
-        heard = observed.weight.sqrt()
+        roots = observed.weight.sqrt()
         if self.flat:
-            heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits with maximum 1
+            roots = roots / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits with maximum 1
         observed = observed.of_slots(index)
         values = at(slots.values, index).float()
         earlier = slots.position < (view.tokens_seen - self.newest)[:, None, None]
         # a row within its budget is unchanged, whatever the other rows
         over = (view.excess() > 0).any(-1)[:, None, None]
         fitted = stays & earlier.gather(2, index) & over
-        weight = self.mass_weights(observed, heard, stays, fitted) if self.bias else torch.ones_like(values[..., 0])
+        weight = self.mass_weights(observed, roots, stays, fitted) if self.bias else torch.ones_like(values[..., 0])
         shift, log_mass = None, None
         if self.values:
             free = fitted & ~top_share(slots.score.gather(2, index), stays, self.untouched)
@@ -100,13 +99,13 @@ class MatchAttention:
             log_mass = slots.log_mass.scatter_add(2, index, weight.log())
         return Plan(keep, lost=victims.votes(slots.votes), value_shift=shift, log_mass=log_mass)
 
-    def mass_weights(self, observed: Observed, heard: Tensor, stays: Tensor, fitted: Tensor) -> Tensor:
+    def mass_weights(self, observed: Observed, roots: Tensor, stays: Tensor, fitted: Tensor) -> Tensor:
         """Weights w (B, H, K) of the kept slots that are `fitted`; 1 elsewhere.
 
-        Queries count `heard` (B, 1 or H, N) squared.
+        Queries count `roots` (B, 1 or H, N) squared.
         """
-        rows = observed.mass * stays[:, :, None] * heard[..., None]
-        whole, own = (1 - observed.beside) * heard[..., None], rows * fitted[:, :, None]
+        rows = observed.mass * stays[:, :, None] * roots[..., None]
+        whole, own = (1 - observed.beside) * roots[..., None], rows * fitted[:, :, None]
         gap = whole - rows.sum(-1, keepdim=True)
         low, high = torch.tensor([-self.box, self.box]).exp().tolist()
         weight = (1 + ridge_step(own, gap, self.ridge, fitted)[..., 0]).clamp(low, high)
@@ -118,11 +117,11 @@ class MatchAttention:
 
     def amounts(self, values: Tensor, observed: Observed, stays: Tensor, free: Tensor, weight: Tensor) -> Tensor:
         """Amounts (B, H, K, d) added to values (B, H, K, d) of `free` slots, given mass weights (B, H, K)."""
-        heard, mass = observed.weight.sqrt()[..., None], observed.mass * (stays * weight)[:, :, None]
+        roots, mass = observed.weight.sqrt()[..., None], observed.mass * (stays * weight)[:, :, None]
         kept = mass / (mass.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
-        gap = (observed.output - kept @ values) * heard
+        gap = (observed.output - kept @ values) * roots
         ridge = self.ridge if self.value_ridge is None else self.value_ridge
-        return ridge_step(kept * free[:, :, None] * heard, gap, ridge, free) * free[..., None]
+        return ridge_step(kept * free[:, :, None] * roots, gap, ridge, free) * free[..., None]
 
 
 def observe(view: View, references: int, window: int, window_weight: float) -> Observed:

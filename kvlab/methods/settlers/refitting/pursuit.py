@@ -30,13 +30,11 @@ class Pursuit:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Uses the second pass, or the prompt's window."""
         return Capabilities(
             prompt_rows=self.prompt_rows, references=self.references, protected=self.protected, sinks=self.sinks
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """Size of the window."""
         return max(self.window, 1)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
@@ -45,7 +43,7 @@ class Pursuit:
         taken = self.protected(view) & slots.valid
         taken = taken if barred is None else taken | (barred & slots.valid)
         if view.phase == "prefill":
-            taken = self._taken(view, taken, slots.live() - excess)
+            taken = self._selected(view, taken, slots.live() - excess)
         order = slots.score.nan_to_num(nan=0.0).masked_fill(~slots.valid | taken, torch.inf)
         lowest, index = order.sort(dim=-1, stable=True)
         lowest, index = lowest[..., :most], index[..., :most]
@@ -53,10 +51,9 @@ class Pursuit:
         return Victims(index, active & ~torch.isposinf(lowest))
 
     def protected(self, view: View) -> Tensor:
-        """Protected slots (B, H, S): sinks and recent tokens."""
         return LowestScore(self.sinks, self.recent).protected(view)
 
-    def _taken(self, view: View, taken: Tensor, wanted: Tensor) -> Tensor:
+    def _selected(self, view: View, taken: Tensor, wanted: Tensor) -> Tensor:
         """Selected slots (B, H, S), `wanted` (B, H) per head."""
         observed = observe(view, self.references, self.window, 1.0)
         rows, free = observed.mass * observed.weight.sqrt()[..., None], view.slots.valid

@@ -51,7 +51,6 @@ class ExactResidual:
         )
 
     def prompt_rows(self, tokens: int) -> int:
-        """Size of the validation window."""
         return self.window
 
     def settle(self, view: View, select: Selector) -> Plan:

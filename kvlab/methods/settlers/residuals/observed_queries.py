@@ -50,9 +50,9 @@ class Observed:
         if view.phase == "prefill" or not view.in_lots:
             return cls.of(view, rows)
         logits = view.seen.recalled_logits(view.slots.position, rows)
-        asked = view.seen.recalled_queries(rows)[1]
-        age = torch.arange(asked.shape[1] - 1, -1, -1, device=logits.device)
-        return cls._of_logits(view, logits, (asked >= 0).float(), age % 2 == 1)
+        query_position = view.seen.recalled_queries(rows)[1]
+        age = torch.arange(query_position.shape[1] - 1, -1, -1, device=logits.device)
+        return cls._of_logits(view, logits, (query_position >= 0).float(), age % 2 == 1)
 
     @staticmethod
     def asked_by(view: View, rows: int) -> Tensor:

@@ -81,14 +81,14 @@ class ResidualMerge:
             return Evict().settle(view, select)
         slots = view.slots
         if view.certain:
-            return self._again(view, select)
+            return self._decode_step(view, select)
         residual = slots.extra[RESIDUAL] & slots.valid
         # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
         allowed = self._allowed(view.budget).minimum(view.budget - 1)
         live, room = slots.live(), view.budget - allowed
         must_go = torch.where(live > view.budget, live - residual.sum(-1) - room, 0).clamp_min(0)
         # Room for the residual slots themselves is needed only the first time.
-        most = view.most_excess + (0 if view.started else self._most(view))
+        most = view.most_excess + (0 if view.started else self._upper_bound(view))
         victims = select.victims(replace(view, budget=room), must_go, most, barred=residual)
         merges = victims.active & (allowed > 0)[..., None]
         if view.started:  # every head that may have residual slots has them
@@ -96,9 +96,9 @@ class ResidualMerge:
             keep = victims.keep(slots.valid)
             return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
         eligible = slots.valid & ~residual & ~_protected(replace(view, budget=room), select)
-        return self._start(view, victims, allowed, merges, residual, eligible)
+        return self._first_merge(view, victims, allowed, merges, residual, eligible)
 
-    def _again(self, view: View, select: Selector) -> Plan:
+    def _decode_step(self, view: View, select: Selector) -> Plan:
         """Decode step: as many victims as new tokens, each into its nearest residual slot; heads without one evict."""
         slots = view.slots
         room, merges = view.of_budget(self, lambda: self.split(view))
@@ -143,11 +143,11 @@ class ResidualMerge:
             return torch.full_like(budget, round(self.share))
         return (budget * self.share).round().long().clamp_min(1)
 
-    def _most(self, view: View) -> int:
+    def _upper_bound(self, view: View) -> int:
         """Host-side bound on the residual slots of any head."""
         return max(1, round(self.share if self.share >= 1 else view.largest_budget * self.share))
 
-    def _start(
+    def _first_merge(
         self, view: View, victims: Victims, allowed: Tensor, merges: Tensor, residual: Tensor, eligible: Tensor
     ) -> Plan:
         """First merge of some heads, which creates their residual slots."""
@@ -166,18 +166,18 @@ class ResidualMerge:
 
     def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:
         """The most similar residual slot (B, H, E) of each source; only residual keys are compared."""
-        # One more than `_most`: the host may round differently than the device in float32.
-        flag, place = residual.float().topk(min(self._most(view) + 1, residual.shape[-1]), dim=-1)
+        # One more than `_upper_bound`: the host may round differently than the device in float32.
+        flag, place = residual.float().topk(min(self._upper_bound(view) + 1, residual.shape[-1]), dim=-1)
         keys = view.slots.keys
-        likeness = similarity(at(keys, source), at(keys, place), self.similarity)
-        return place.gather(2, torch.where(flag[:, :, None] > 0, likeness, view.never()).argmax(-1))
+        similarities = similarity(at(keys, source), at(keys, place), self.similarity)
+        return place.gather(2, torch.where(flag[:, :, None] > 0, similarities, view.never()).argmax(-1))
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
         """Slot (B, H, E) each victim would start a residual from: its chunk's first, or as `prefill` says."""
         allowed = allowed.clamp_min(1)
         if self.prefill == "sequential":
             order = leaving_order(view.slots, victims, eligible)
-            return filled(view.slots, victims, order, allowed, self._most(view) + 1, self.similarity)
+            return filled(view.slots, victims, order, allowed, self._upper_bound(view) + 1, self.similarity)
         count = victims.active.sum(-1, keepdim=True).clamp_min(1)
         if self.prefill == "similarity":
             rank = torch.arange(victims.index.shape[-1], device=count.device)
