@@ -131,7 +131,7 @@ class _Search:
             self.look_for(kind, self.evidence.heads(layers), undone, 0.5)
 
     def tokens(self) -> tuple[int, ...]:
-        """Tokens to restore in every head: the fact's, or if they do not suffice, those with the most lost attention."""
+        """Tokens to restore in every head: the fact's, or if these do not suffice, those with most lost attention."""
         order, back = self.evidence.tokens(self.prompt.tokens), lambda some: Return(tokens=tuple(sorted(some)))
         fact = [token for token in order if token in self.evidence.fact]
         if fact and (found := self.look_for("tokens", fact, back, 0.4)).restores:

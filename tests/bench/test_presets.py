@@ -18,13 +18,13 @@ from kvlab.bench.request import make_request
 from kvlab.bench.rows import Row, read_rows
 from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
 from kvlab.bench.targets import (
-    BARS,
     BYTES,
     EVICTION,
     OVER_EVICTION,
     OVER_SAME_LAYERS,
     PROMPTS,
     SAME_LAYERS,
+    TARGETS,
     evicting,
     judge,
 )
@@ -83,7 +83,7 @@ def test_presets_run_small_and_stand_beside_the_paper(name: str, tmp_path: Path)
     else:
         device = PRESETS[name].device
         judged = [row for row in rows if row.mode == "bar"]
-        assert {row.figure for row in judged} == {bar.name for bar in BARS[device]}
+        assert {row.figure for row in judged} == {bar.name for bar in TARGETS[device]}
         assert all("met" in row.note or row.status == "skipped" for row in judged)
 
 
@@ -288,7 +288,7 @@ def test_bars_are_judged_by_the_figures() -> None:
 
 
 def test_without_any_row_every_bar_is_unmeasured() -> None:
-    for device, bars in BARS.items():
+    for device, bars in TARGETS.items():
         judged = judge([], device)
         assert len(judged) == len(bars)
         assert all(row.status == "skipped" and row.median is None for row in judged)

@@ -1,4 +1,4 @@
-"""Mode `overhead`: what recording costs a decode step, as ratios to recording nothing."""
+"""Mode `overhead`: the cost of recording per decode step, as ratios to no recording."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers.cache_utils import Cache
 
-from kvlab.bench.bench import Bench, loads, over, timing_rows
+from kvlab.bench.bench import Bench, loads, ratio_row, timing_rows
 from kvlab.bench.clock import spread
 from kvlab.bench.competitors import Load, SlotContender
 from kvlab.bench.device_memory import check_room
@@ -30,18 +30,18 @@ LEVELS: tuple[RecordLevel, ...] = ("off", "light", "full")
 
 
 class RecordedStep(SlotContender):
-    """A method that decodes while a run is recorded at one level, into a run folder of its own."""
+    """A method that decodes while recording at one level, into its own run folder."""
 
     def __init__(
         self, model: BenchModel, load: Load, request: BenchRequest, choice: MethodChoice, level: RecordLevel, root: Path
     ) -> None:
         super().__init__(model, load, request, choice)
         self.level, self.root = level, root
-        self.captures, self.warmup = False, 0  # whoever watches every step has to be called at every step
+        self.captures, self.warmup = False, 0  # a recorder must be called at every step, so none is replayed
         self.recorder: Recorder | None = None
 
     def make_cache(self) -> Cache:
-        """A cache that the recorder watches."""
+        """A cache with the recorder as its observer."""
         method = make_method(self.choice.method, **self.choice.hyper_parameters)
         every, seed = self.request.compress_every, self.request.seed
         return make_cache(
@@ -49,7 +49,7 @@ class RecordedStep(SlotContender):
         )
 
     def prepare(self) -> None:
-        """Record a real prompt: the shadow has to see every token."""
+        """Record a real prompt, as the shadow must see every token."""
         check_room(self.expected_bytes, self.model.device)
         if self.level != "off":
             writer = RunWriter(self.root, self._record())
@@ -62,7 +62,7 @@ class RecordedStep(SlotContender):
             self.recorder.end_step(self.cache)
 
     def step(self) -> None:
-        """A decode step with everything recorded that the level records."""
+        """A decode step with recording."""
         super().step()
         if self.recorder is not None:
             self.recorder.end_step(self.cache)
@@ -98,7 +98,7 @@ class RecordedStep(SlotContender):
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Each method at each level in turns; one row a level, and one a ratio. A run records one prompt: batch 1."""
+    """Each method at each level in turns: one row per level and per ratio. A run records one prompt: batch 1."""
     for load in loads(bench.request.model_copy(update={"batches": (1,)})):
         for choice in bench.request.choices_run():
             yield from _levels(bench, load, choice)
@@ -114,7 +114,7 @@ def _levels(bench: Bench, load: Load, choice: MethodChoice) -> Iterator[Row]:
         step, _ = timing_rows(bench, racer, outcome, least, off, is_full=False)
         yield replace(step, figure=f"decode step, recording {racer.level}", method=_name(racer), ratio_to_full=None)
     for racer, outcome in list(zip(racers, outcomes, strict=True))[1:]:
-        yield over(bench, racer, f"recording {racer.level} / off", outcome, outcomes[0], method=_name(racer))
+        yield ratio_row(bench, racer, f"recording {racer.level} / off", outcome, outcomes[0], method=_name(racer))
 
 
 def _name(racer: RecordedStep) -> str:
