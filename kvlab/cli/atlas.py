@@ -1,4 +1,4 @@
-"""`kvlab atlas fill` and `ship`: measure what the atlas draws from, small; and pack it as it comes with kvlab."""
+"""`kvlab atlas fill` and `ship`: measure the atlas's data at small scale, and pack it for shipping with kvlab."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Annotated
 
 import typer
 
-atlas_commands = typer.Typer(help="Fill the figure atlas, and see what it says of each paper.", no_args_is_help=True)
+atlas_commands = typer.Typer(
+    help="Measure the data of the figure atlas, and see its verdict on each paper.", no_args_is_help=True
+)
 
 
 @atlas_commands.command("fill")
 def fill(
     out: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs"),
-    only: Annotated[str, typer.Option(help="exhibits, such as keepkv/fig-3,gvote/fig-1; all without it")] = "",
-    prompts: Annotated[int, typer.Option(min=1, help="texts that are recorded")] = 8,
+    only: Annotated[str, typer.Option(help="exhibits, such as keepkv/fig-3,gvote/fig-1; default: all")] = "",
+    prompts: Annotated[int, typer.Option(min=1, help="number of recorded texts")] = 8,
     samples: Annotated[int, typer.Option(min=1, help="prompts for each task and length of an evaluation")] = 5,
     length: Annotated[int, typer.Option(min=64, help="tokens of an evaluation's prompt")] = 384,
-    minutes: Annotated[float, typer.Option(help="begin nothing new after so long; run it again to go on")] = 1e9,
+    minutes: Annotated[float, typer.Option(help="start nothing new after this time; run again to continue")] = 1e9,
 ) -> None:
-    """Measure on mini what the exhibits draw from; what lies in the folder is not measured again."""
+    """Measure the data of the exhibits on mini; data already in the folder is not measured again."""
     from kvlab.atlas.fill import commands_of
     from kvlab.common.formatting import format_duration
     from kvlab.forms.fill_atlas import Small, filling
@@ -31,7 +33,7 @@ def fill(
     stop = time.monotonic() + 60 * minutes
     for place, ordered in enumerate(work, 1):
         if time.monotonic() > stop:
-            typer.echo(f"{len(work) - place + 1} of {len(work)} are left: run it again to go on.")
+            typer.echo(f"{len(work) - place + 1} of {len(work)} are left: run again to continue.")
             raise typer.Exit(3)
         begun = time.monotonic()
         title = run_here(ordered.work, out, stop)
@@ -41,11 +43,11 @@ def fill(
 @atlas_commands.command("ship")
 def ship(
     runs: Annotated[Path, typer.Option(help="the folder that was filled")] = Path("runs"),
-    to: Annotated[Path, typer.Option(help="where the results go that come with kvlab")] = Path("assets/results"),
-    machine: Annotated[str, typer.Option(help="what it was measured on, in words")] = "two CPU cores",
-    only: Annotated[str, typer.Option(help="exhibits of evaluations that join what is there, as of `fill`")] = "",
+    to: Annotated[Path, typer.Option(help="the folder of shipped results")] = Path("assets/results"),
+    machine: Annotated[str, typer.Option(help="the machine it was measured on")] = "two CPU cores",
+    only: Annotated[str, typer.Option(help="add only these exhibits of evaluations, as for `fill`")] = "",
 ) -> None:
-    """Pack a filled folder as the results that come with kvlab."""
+    """Pack a filled folder as the results that ship with kvlab."""
     from kvlab.atlas.pack_shipped import pack, pack_also
     from kvlab.common.formatting import format_bytes
 
@@ -56,9 +58,8 @@ def ship(
 
 @atlas_commands.command("scores")
 def scores(runs: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs")) -> None:
-    """What is said of each paper's claims, from the folder or from what comes with kvlab."""
+    """Print the verdicts on each paper's claims, from the folder or the shipped results."""
     from kvlab.atlas.scorecard import scorecard
 
     for line in scorecard(runs).itertuples():
-        told = f"{line.holds} hold, {line.fails} do not, {line.open} not enough to say"
-        typer.echo(f"{line.title:12} {told}")
+        typer.echo(f"{line.title:12} {line.holds} hold, {line.fails} do not, {line.open} undecided")

@@ -64,7 +64,7 @@ def rescue(
 def _request_of(run: Run, request: RescueRequest) -> CompareRequest:
     record = run.record
     if record.method == "full":
-        raise UserError("This run is the full cache, which drops nothing: choose a compressed run.")
+        raise UserError("This run is the full cache itself, which drops nothing: choose a compressed run.")
     if record.returned is not None:
         raise UserError(f"{record.label} already has something restored: choose the run it was derived from.")
     return CompareRequest(

@@ -116,7 +116,7 @@ def test_a_decision_kernel_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(dispatch, "_launch", broken)
     dispatch.decision_kernel.cache_clear()
-    assert "cannot be made here" in _check_decisions(torch.device("cpu"))
+    assert "cannot be compiled here" in _check_decisions(torch.device("cpu"))
 
 
 @pytest.mark.usefixtures("two_cards")
