@@ -24,7 +24,6 @@ class PlainContender(Contender):
     label = "full: transformers sdpa"
 
     def make_cache(self) -> Cache:
-        """transformers' growing cache."""
         return DynamicCache(config=self.model.model.config)
 
     def prepare(self) -> None:
@@ -46,7 +45,6 @@ class StaticContender(PlainContender):
         self._compiled: Any = None
 
     def make_cache(self) -> Cache:
-        """A cache for exactly the context and all coming steps, as it attends over its whole capacity."""
         return StaticCache(config=self.model.model.config, max_cache_len=self._capacity)
 
     @property
@@ -97,6 +95,5 @@ def baselines(model: BenchModel, load: Load, request: BenchRequest) -> list[Cont
 
 
 def contenders(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:
-    """The baselines, then every requested method."""
     methods = [choice for choice in request.choices_run() if choice.method != "full"]
     return [*baselines(model, load, request), *(SlotContender(model, load, request, choice) for choice in methods)]

@@ -142,12 +142,10 @@ def filled(
 
 
 def scaled(measured: Spread, by: float) -> Spread:
-    """The same spread in another unit."""
     return Spread(by * measured.median, by * measured.iqr, measured.repeats)
 
 
 def loads(request: BenchRequest) -> list[Load]:
-    """Every batch with every context."""
     return [
         Load(batch, request.shortened(tokens), asked=tokens) for batch in request.batches for tokens in request.contexts
     ]

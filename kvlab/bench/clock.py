@@ -30,7 +30,6 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds `work` takes on the device."""
     synchronize(device)
     begun = time.perf_counter()
     work()

@@ -40,7 +40,6 @@ class Load:
 
     @property
     def context(self) -> int:
-        """Tokens per row."""
         return self.prompt + self.generated
 
 
@@ -58,12 +57,10 @@ class Contender(ABC):
 
     @property
     @abstractmethod
-    def label(self) -> str:
-        """Its name in rows and tables."""
+    def label(self) -> str: ...
 
     @abstractmethod
-    def make_cache(self) -> Cache:
-        """An empty cache."""
+    def make_cache(self) -> Cache: ...
 
     @property
     def expected_bytes(self) -> int:
@@ -72,7 +69,6 @@ class Contender(ABC):
 
     @property
     def remark(self) -> str:
-        """How it decoded, for the row's note."""
         return ""
 
     @property
@@ -109,12 +105,10 @@ class Contender(ABC):
             raise Skipped(str(error)) from None
 
     def step(self) -> None:
-        """One greedy decode step that does not synchronise."""
         output = self.model.model(self.token, past_key_values=self.cache, use_cache=True)
         self.token = output.logits[:, -1].argmax(-1, keepdim=True)
 
     def release(self) -> None:
-        """Free the cache."""
         self.cache = self.token = None
         release_memory(self.model.device)
 
@@ -138,7 +132,6 @@ class SlotContender(Contender):
 
     @property
     def label(self) -> str:
-        """The method's name and its given hyper-parameters."""
         return "full: kvlab" if self.is_baseline else method_label(self.choice)
 
     @property
@@ -149,7 +142,6 @@ class SlotContender(Contender):
         return int(super().expected_bytes * min(1.0, kept + 2 / layers))
 
     def make_cache(self) -> Cache:
-        """An empty cache of this method."""
         method = make_method(self.choice.method, **self.choice.hyper_parameters)
         return make_cache(
             self.model.model,
@@ -166,7 +158,6 @@ class SlotContender(Contender):
             self.decoder = CapturedDecoder(self.model.model, self.cache)
 
     def step(self) -> None:
-        """One decode step, replayed if captured."""
         if self.decoder is None or self.token is None:
             super().step()
         else:
@@ -174,14 +165,12 @@ class SlotContender(Contender):
 
     @property
     def remark(self) -> str:
-        """Whether captured steps were replayed."""
         if self.decoder is None:
             return ""
         reason = self.decoder.why_not or "its table grows"
         return "captured steps" if self.decoder.replayed else f"not captured: {reason}"
 
     def release(self) -> None:
-        """Free the cache and the captured steps."""
         self.decoder = None
         super().release()
 

@@ -54,7 +54,6 @@ class OpenModel:
         return self.model, self.peaks[place]
 
     def close(self) -> None:
-        """Free the model."""
         if self.model is not None:
             device, self.model = self.model.device, None
             release_memory(device)

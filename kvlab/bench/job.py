@@ -55,7 +55,6 @@ def run_bench(
 
 
 def is_measured(part: BenchRequest, rows: list[Row]) -> bool:
-    """Whether all methods of this part have been measured."""
     wanted = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
     measured = {
         row.method.partition(":")[0]

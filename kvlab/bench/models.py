@@ -47,28 +47,23 @@ class BenchModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Dtype of weights and cache."""
         return self.model.dtype
 
     @property
     def config(self) -> Any:
-        """Configuration of its decoder."""
         return self.model.config.get_text_config(decoder=True)
 
     @cached_property
     def shape(self) -> ModelShape:
-        """Layers, heads and widths."""
         return model_shape(LoadedModel(self.model, None, self.name))  # type: ignore[arg-type]
 
     @cached_property
     def attention_modules(self) -> dict[int, nn.Module]:
-        """The attention modules by layer index."""
         found = (m for m in self.model.modules() if any(hasattr(m, name) for name in PROJECTIONS))
         return {int(m.layer_idx): m for m in found if hasattr(m, "layer_idx")}  # type: ignore[arg-type]
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of all weights."""
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     @cached_property

@@ -27,9 +27,7 @@ class Racer(Protocol):
     warmup: int
 
     @property
-    def expected_bytes(self) -> int:
-        """Memory it will allocate."""
-        ...
+    def expected_bytes(self) -> int: ...
 
     @property
     def live_bytes(self) -> int:
@@ -40,17 +38,11 @@ class Racer(Protocol):
         """Context for `prepare` and `step`."""
         ...
 
-    def prepare(self) -> None:
-        """Prepare the first step."""
-        ...
+    def prepare(self) -> None: ...
 
-    def step(self) -> None:
-        """The timed work."""
-        ...
+    def step(self) -> None: ...
 
-    def release(self) -> None:
-        """Free the memory."""
-        ...
+    def release(self) -> None: ...
 
 
 @dataclass

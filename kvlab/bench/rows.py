@@ -86,5 +86,4 @@ class ResultFile:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a result file."""
     return [Row(**values) for values in pq.read_table(path).to_pylist()]

@@ -34,7 +34,6 @@ class Target:
     measured: Callable[[Sequence[Row]], Iterator[tuple[Row, float]]]
 
     def met(self, figure: float) -> bool:
-        """Whether the figure meets the target."""
         return figure >= self.needed if self.at_least else figure <= self.needed
 
 

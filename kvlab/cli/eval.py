@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
 DEFAULT_BUDGETS = "0.1,0.2,0.4"  # at 0.05 nearly all scores are 0, at 0.5 eviction is near the full cache
-TABLE_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
 
 
 @grouped
@@ -72,15 +71,13 @@ def evaluate(
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
-    from kvlab.cli.options.tables import print_wide
+    from kvlab.cli.options.tables import print_summary
     from kvlab.common.terminal import standard_error
     from kvlab.evaluate import request_parser
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request import EvalJob
-    from kvlab.evaluate.results.summary import summarize
-    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.methods import spec
 
     fields: dict[str, Any] = {
@@ -139,13 +136,7 @@ def evaluate(
         write(table, score_tables(result.rows))
     for note in result.notes:
         errors.print(note)
-    by = ["task", "difficulty", "length", *(["depth"] if request.depths else [])]
-    summary = summarize(result.rows, by)
-    if as_json:
-        typer.echo(summary_json(summary, result.notes, str(out)))
-    else:
-        shown = summary_table(summary, result.rows["device"].dropna())
-        print_wide(shown, TABLE_WIDTH)
+    print_summary(result.rows, result.notes, out, as_json, bool(request.depths))
 
 
 def request_from(*, data: list[str] | None, new_tokens: int | None, **options: Any) -> EvalRequest:

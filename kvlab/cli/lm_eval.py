@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS, TABLE_WIDTH
+from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS
 from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import ChatWay, ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits
@@ -59,13 +59,11 @@ def lm_eval(
     os.environ.setdefault("TQDM_DISABLE", "1")
     from pydantic import ValidationError
 
-    from kvlab.cli.options.tables import print_wide
+    from kvlab.cli.options.tables import print_summary
     from kvlab.common.errors import UserError
     from kvlab.common.terminal import standard_error
     from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.evaluate.progress import shown_progress
-    from kvlab.evaluate.results.summary import summarize
-    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.lmeval.request import LmEvalRequest
     from kvlab.lmeval.run import run_lm_eval
     from kvlab.methods import spec
@@ -97,8 +95,4 @@ def lm_eval(
         result = run_lm_eval(request, out, on_progress=listener)
     for note in result.notes:
         errors.print(note)
-    summary = summarize(result.rows)
-    if as_json:
-        typer.echo(summary_json(summary, result.notes, str(out)))
-    else:
-        print_wide(summary_table(summary), TABLE_WIDTH)
+    print_summary(result.rows, result.notes, out, as_json)

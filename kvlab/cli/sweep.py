@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.cli.eval import TABLE_WIDTH, evaluate, request_from
+from kvlab.cli.eval import evaluate, request_from
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.plugins import with_plugins
 from kvlab.common.errors import UserError
@@ -92,11 +92,9 @@ def run(
 
     Work too big for a worker of this machine is refused.
     """
-    from kvlab.cli.options.tables import print_wide
+    from kvlab.cli.options.tables import print_summary
     from kvlab.common.terminal import standard_error
     from kvlab.evaluate.request import EvalJob
-    from kvlab.evaluate.results.summary import summarize
-    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.sweep.shards import read_plan, sweep_rows, try_again
     from kvlab.sweep.state import state
 
@@ -129,13 +127,7 @@ def run(
     notes = list(state(folder).given_up.values())
     for note in notes:
         say(f"Given up: {note}")
-    by = ["task", "difficulty", "length", *(["depth"] if any(one.depths for one in requests) else [])]
-    rows = sweep_rows(folder)
-    summary = summarize(rows, by)
-    if as_json:
-        typer.echo(summary_json(summary, notes, str(folder)))
-    else:
-        print_wide(summary_table(summary, rows["device"].dropna()), TABLE_WIDTH)
+    print_summary(sweep_rows(folder), notes, folder, as_json, any(one.depths for one in requests))
 
 
 @sweep_commands.command("work")

@@ -96,7 +96,6 @@ class _Reruns:
             self.progress(Progress(stage=stage, done=self.done, total=self.most))
 
     def run(self, search: str, write: Callable[[], bool]) -> bool:
-        """Execute one rerun."""
         seconds = self.seconds / max(self.done, 1) * (self.most - self.done)
         left = f", at most {format_duration(seconds, rough=True)} left" if self.done else ""
         self.report(f"{search}: rerun {self.done + 1} of at most {self.most}{left}")
@@ -141,7 +140,6 @@ class _Search:
 
     @property
     def merges(self) -> bool:
-        """Whether the run merged anything."""
         return bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
 
     def look_for(self, name: str, items: Sequence, returned: Callable[[Sequence], Return], share: float) -> Found:

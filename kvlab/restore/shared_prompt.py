@@ -44,12 +44,10 @@ class Prompt:
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The compressed layers."""
         return tuple(layer.layer_idx for layer in self.prefix.held.compressed_layers())
 
     @property
     def heads(self) -> int:
-        """Number of KV heads."""
         return int(self.prefix.held.compressed_layers()[0].streams.heads)
 
     def cache(self, returned: Return | None, observer: Observer | None = None) -> CompressedCache:

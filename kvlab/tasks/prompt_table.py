@@ -127,7 +127,6 @@ class PromptRow:
 
     @property
     def name(self) -> str:
-        """The row's name, if it has one."""
         return next((self.texts[own] for one in NAMES if (own := self.columns.get(one)) in self.texts and own), "")
 
     def not_read(self, column: str = "") -> tuple[str, ...]:

@@ -25,24 +25,20 @@ class PromptDecision(SlotContender):
     """A contender whose step fills a new cache; `seconds` are the layers' decision times."""
 
     def prepare(self) -> None:
-        """Check the memory; nothing is kept between fills."""
         check_room(self.expected_bytes, self.model.device)
         self.seconds: list[float] = []
 
     def make_cache(self) -> Cache:
-        """A cache that times its decisions."""
         method = make_method(self.choice.method, **self.choice.hyper_parameters)
         return make_cache(self.model.model, method, self.choice.budget, seed=self.request.seed, timed=True)
 
     def step(self) -> None:
-        """Fill a cache, including the decision about the prompt."""
         self.cache = self.make_cache()
         fill(self.model, self.cache, self.load.batch, self.load.prompt, seed=self.request.seed)
         self.seconds.append(self.cache.settings.prefill_compress_seconds)
 
     @property
     def live_bytes(self) -> int:
-        """Not used."""
         return 0
 
 
@@ -50,7 +46,6 @@ class AttentionStep(SlotContender):
     """A contender whose step appends, attends and decides in every layer for one token; no projection, no MLP."""
 
     def prepare(self) -> None:
-        """Fill a cache and draw the token's states."""
         super().prepare()
         shape, batch = self.model.shape, self.load.batch
         source = torch.Generator(self.model.device).manual_seed(self.request.seed + 1)
@@ -60,7 +55,6 @@ class AttentionStep(SlotContender):
         ]
 
     def step(self) -> None:
-        """Run all compressed layers once."""
         query, keys, values = self.states
         for layer in self.cache.compressed_layers():
             attend_by_hand(self.model, layer, self.model.attention_modules[layer.layer_idx], query, keys, values)

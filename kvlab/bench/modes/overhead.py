@@ -41,7 +41,6 @@ class RecordedStep(SlotContender):
         self.recorder: Recorder | None = None
 
     def make_cache(self) -> Cache:
-        """A cache with the recorder as its observer."""
         method = make_method(self.choice.method, **self.choice.hyper_parameters)
         every, seed = self.request.compress_every, self.request.seed
         return make_cache(
@@ -62,13 +61,11 @@ class RecordedStep(SlotContender):
             self.recorder.end_step(self.cache)
 
     def step(self) -> None:
-        """A decode step with recording."""
         super().step()
         if self.recorder is not None:
             self.recorder.end_step(self.cache)
 
     def release(self) -> None:
-        """Close the run folder."""
         if self.recorder is not None:
             self.recorder.writer.finish("complete")
             self.recorder = None

@@ -36,7 +36,6 @@ class PrefillRacer:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of the last prompt's cache."""
         return self.contender.live_bytes if self.contender.cache is not None else 0
 
     def prepare(self) -> None:
@@ -46,7 +45,6 @@ class PrefillRacer:
         check_room(self.expected_bytes, self.contender.model.device)
 
     def step(self) -> None:
-        """Prefill the prompt."""
         self.contender.cache = None
         self.contender.cache = self.contender.make_cache()
         self.contender.prefill()

@@ -29,19 +29,16 @@ def budget(row: Row) -> str:
 
 
 def tokens(row: Row) -> str:
-    """Context length, with new tokens if any."""
     if not row.context:
         return MISSING
     return f"{row.context:,}" + (f"+{row.new_tokens:,}" if row.new_tokens else "")
 
 
 def unit(row: Row) -> str:
-    """The unit after a comma."""
     return f", {'MB' if row.unit == 'bytes' else row.unit}" if row.unit else ""
 
 
 def number(value: float | None, unit: str) -> str:
-    """A measured number; bytes in megabytes."""
     if value is None:
         return MISSING
     return f"{value / MEGA:,.2f}" if unit == "bytes" else plain(value)

@@ -72,8 +72,6 @@ class RequestOptions:
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """Title and tags of a comparison."""
-
     title: Annotated[
         str, typer.Option(help="title in lists; default: the file's name, or the prompt's first words")
     ] = ""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text, decode_text, plain_text, read_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
@@ -48,7 +47,6 @@ class PromptOptions:
 
     @property
     def given(self) -> bool:
-        """Whether a source is given."""
         return (self.prompt, self.file or None, self.messages, self.sample, self.saved) != (None,) * 5
 
     @property
@@ -147,12 +145,10 @@ class AnswerOptions:
 
 def _of_sample(name: str) -> OnePrompt:
     from kvlab.requests.compare import OnePrompt
-    from kvlab.tasks.shipped_samples import shipped_samples
+    from kvlab.tasks.shipped_samples import shipped_sample
 
-    path = _sample(name)
-    text = check_text(path.read_text(encoding="utf-8"), "The sample")
-    own = next((sample for sample in shipped_samples() if sample.name == path.stem), None)
-    return OnePrompt(prompt=text, answer=own.answer if own else None, facts=own.facts if own else ())
+    sample = shipped_sample(Path(name).stem)
+    return OnePrompt(prompt=sample.text, answer=sample.answer, facts=sample.facts)
 
 
 def _uploaded(path: Path, is_chat: bool) -> Upload:
@@ -187,12 +183,3 @@ def _standard_input() -> bytes:
     if len(data) > LARGEST_PROMPT_BYTES:
         raise UserError(f"Standard input is too large: give at most {LARGEST_PROMPT_BYTES:,} bytes.")
     return data
-
-
-def _sample(name: str) -> Path:
-    folder = asset_path("prompts/samples")
-    path = folder / f"{Path(name).stem}.txt"
-    if not path.exists():
-        known = ", ".join(sorted(file.stem for file in folder.glob("*.txt")))
-        raise UserError(f"There is no sample prompt {name!r}; choose one of {known}.")
-    return path

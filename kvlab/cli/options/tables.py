@@ -14,6 +14,7 @@ from kvlab.common.formatting import ONE_PROMPT, in_range
 from kvlab.common.terminal import standard_output
 
 WIDTH = 150  # without a terminal
+SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "label": ("run", str),
@@ -83,6 +84,20 @@ def _caption(frame: pd.DataFrame) -> str:
 def print_wide(table: Table, piped_width: int = WIDTH) -> None:
     """Print at the terminal's width, or wide enough for all columns without a terminal."""
     standard_output(piped_width).print(table)
+
+
+def print_summary(
+    rows: pd.DataFrame, notes: list[str], out: Path | None, as_json: bool, by_depth: bool = False
+) -> None:
+    """Print an evaluation's summary by task, difficulty and length, as a table or as JSON."""
+    from kvlab.evaluate.results.summary import summarize
+    from kvlab.evaluate.results.table import summary_json, summary_table
+
+    summary = summarize(rows, ["task", "difficulty", "length", *["depth"] * by_depth])
+    if as_json:
+        typer.echo(summary_json(summary, notes, str(out)))
+    else:
+        print_wide(summary_table(summary, rows["device"].dropna()), SUMMARY_WIDTH)
 
 
 def table(
