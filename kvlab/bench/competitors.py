@@ -22,6 +22,7 @@ from kvlab.bench.race import Skipped
 from kvlab.bench.request import BenchRequest
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.chunked_prefill import chunk_sizes
+from kvlab.cache.settings import Observer
 from kvlab.common.errors import UserError
 from kvlab.engine.cuda_graphs import CapturedDecoder
 from kvlab.methods import make_method
@@ -124,6 +125,7 @@ class SlotContender(Contender):
         self.choice = choice
         self.is_baseline = choice.method == "full"
         self.decoder: CapturedDecoder | None = None
+        self.observer: Observer | None = None
         self.captures = request.capture == "on" or (
             request.capture == "auto" and model.device.type == "cuda" and request.placement == "single"
         )
@@ -149,6 +151,7 @@ class SlotContender(Contender):
             self.choice.budget,
             compress_every=self.request.compress_every,
             seed=self.request.seed,
+            observer=self.observer,
         )
 
     def prepare(self) -> None:

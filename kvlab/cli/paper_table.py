@@ -35,11 +35,11 @@ def run_paper_table(
     new_tokens: int | None,
     *,
     force: bool = False,
-    **asked: Any,
+    **fields: Any,
 ) -> None:
     """List the files found, evaluate them, and show our scores next to the paper's.
 
-    `methods` selects among the table's methods, or sets further options; `asked` are fields of `EvalRequest`. Raises
+    `methods` selects among the table's methods, or sets further options; `fields` are those of `EvalRequest`. Raises
     UserError if no file is found, or if this machine is too small (without `force`).
     """
     from kvlab.atlas import paper_table_text as texts
@@ -55,7 +55,7 @@ def run_paper_table(
     files = paper_tables.file_choices(found, {} if new_tokens is None else {"max_new_tokens": new_tokens})
     if not files:
         raise UserError(f"None of the files of {name} is in {data[0]}: see above for the files and where to get them.")
-    request = _request(table, files, _chosen(table, methods), asked)
+    request = _request(table, files, _chosen(table, methods), fields)
     if not force:
         check_fits(EvalJob(name="request", request=request), Path())
     rows = _run(request, out or RESULTS / name, errors)
@@ -109,7 +109,7 @@ def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
 
 
 def _request(
-    table: PaperTable, files: Sequence[Any], choices: tuple[MethodChoice, ...], asked: dict[str, Any]
+    table: PaperTable, files: Sequence[Any], choices: tuple[MethodChoice, ...], fields: dict[str, Any]
 ) -> EvalRequest:
     from pydantic import ValidationError
 
@@ -117,9 +117,9 @@ def _request(
     from kvlab.evaluate.request import EvalRequest
 
     own = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
-    given = own | {key: value for key, value in asked.items() if value is not None}
+    fields = own | {key: value for key, value in fields.items() if value is not None}
     try:
-        return EvalRequest(files=tuple(files), choices=choices, **given)
+        return EvalRequest(files=tuple(files), choices=choices, **fields)
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error
 

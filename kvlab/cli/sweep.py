@@ -31,13 +31,13 @@ LeaseSeconds = Annotated[float, typer.Option(min=1, help="a silent worker loses 
 
 
 def like_eval(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `kvlab eval` that define the measurement to a command, passed to it as `asked`."""
-    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "asked"]
+    """Add the options of `kvlab eval` that define the measurement to a command, passed to it as `options`."""
+    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "options"]
     theirs = inspect.signature(evaluate, eval_str=True).parameters.values()
     merged = [*own, *(one for one in theirs if one.name not in ONLY_EVALS)]
 
-    def filled(**options: Any) -> None:
-        command(**{one.name: options.pop(one.name) for one in own}, asked=options)
+    def filled(**values: Any) -> None:
+        command(**{one.name: values.pop(one.name) for one in own}, options=values)
 
     filled.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in merged]
@@ -52,7 +52,7 @@ def like_eval(command: Callable[..., None]) -> Callable[..., None]:
 @like_eval
 def plan(
     folder: Folder,
-    asked: dict[str, Any],
+    options: dict[str, Any],
     block: Annotated[int, typer.Option(help="most prompts per shard, the work lost with a worker")] = BLOCK,
 ) -> None:
     """Plan an evaluation as shards; --model takes several models, comma-separated.
@@ -63,8 +63,8 @@ def plan(
     from kvlab.sweep.shards import write_plan
     from kvlab.sweep.state import state
 
-    models = [name.strip() for name in asked.pop("model").split(",") if name.strip()]
-    requests = [request_from(model=model, **asked).with_absolute_paths() for model in dict.fromkeys(models)]
+    models = [name.strip() for name in options.pop("model").split(",") if name.strip()]
+    requests = [request_from(model=model, **options).with_absolute_paths() for model in dict.fromkeys(models)]
     made, notes = make_sweep(requests, block)
     write_plan(folder, made)
     for note in notes:
@@ -154,7 +154,7 @@ def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help=
         typer.echo(json.dumps({**counts, "given_up": now.given_up, "workers": workers}, indent=2))
         return
     typer.echo(now.words)
-    for line in [*(f"Given up: {said}" for said in now.given_up.values()), *now.refusals]:
+    for line in [*(f"Given up: {note}" for note in now.given_up.values()), *now.refusals]:
         typer.echo(line)
 
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from transformers.cache_utils import Cache
-
 from kvlab.bench.bench import Bench, loads, ratio_row, timing_rows
 from kvlab.bench.clock import spread
 from kvlab.bench.competitors import Load, SlotContender
@@ -18,10 +16,8 @@ from kvlab.bench.fill import random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
-from kvlab.cache import make_cache
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.recording.recorder import Recorder
-from kvlab.methods import make_method
 from kvlab.requests.compare import MethodChoice, RecordLevel
 from kvlab.trace import RunWriter
 from kvlab.trace.schema import RunRecord
@@ -40,20 +36,13 @@ class RecordedStep(SlotContender):
         self.captures, self.warmup = False, 0  # a recorder must be called at every step, so none is replayed
         self.recorder: Recorder | None = None
 
-    def make_cache(self) -> Cache:
-        method = make_method(self.choice.method, **self.choice.hyper_parameters)
-        every, seed = self.request.compress_every, self.request.seed
-        return make_cache(
-            self.model.model, method, self.choice.budget, compress_every=every, seed=seed, observer=self.recorder
-        )
-
     def prepare(self) -> None:
         """Record a real prompt, as the shadow must see every token."""
         check_room(self.expected_bytes, self.model.device)
         if self.level != "off":
             writer = RunWriter(self.root, self._record())
             steps = self.request.warm_steps + self.request.repeats * self.request.timed_steps
-            self.recorder = Recorder(writer, self.level, self.load.context, steps)
+            self.recorder = self.observer = Recorder(writer, self.level, self.load.context, steps)
         self.cache = self.make_cache()
         self.prefill()
         self.token = random_token(self.model, self.load.batch)
@@ -68,7 +57,7 @@ class RecordedStep(SlotContender):
     def release(self) -> None:
         if self.recorder is not None:
             self.recorder.writer.finish("complete")
-            self.recorder = None
+            self.recorder = self.observer = None
         super().release()
 
     def _record(self) -> RunRecord:

@@ -82,7 +82,6 @@ def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
     """Build a request. Raises UserError for the first invalid field."""
     from pydantic import ValidationError
 
-    from kvlab.common.errors import UserError
     from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.methods.spec import parse_choices
     from kvlab.requests.compare import CompareRequest
@@ -157,8 +156,6 @@ def resume_comparison(name: str, out: Path, as_json: bool) -> None:
 
 
 def _batch_with_progress(request: CompareRequest, out: Path) -> str:
-    from kvlab.common.errors import UserError
-
     batch = request.batch or new_batch_id()
     named = request.model_copy(update={"batch": batch})
     try:

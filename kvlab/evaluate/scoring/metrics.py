@@ -41,7 +41,7 @@ def string_match_part(prediction: str, answers: Sequence[str], classes: Sequence
 
 
 def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """The share of the answers that the prediction holds, by the rule of `kvlab.common.answer_match`.
+    """The share of the answers that the prediction contains, by the rule of `kvlab.common.answer_match`.
 
     Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 123 in 51234.
     """
