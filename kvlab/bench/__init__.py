@@ -1,7 +1,7 @@
-"""Memory and speed, measured so that nobody can doubt them: real shapes, strong baselines, bounds beside every figure.
+"""Benchmark memory and speed on real model shapes, against strong baselines and the device's bounds.
 
-`request` says what is asked, `harness` runs it, one file of `modes` measures each kind of figure, `rows` is what
-comes out, `presets` and `paper_numbers.csv` hold the papers' own experiments, `bars` what kvlab promises.
+`request` describes a benchmark, `harness` runs it, each file of `modes` measures one kind of figure, `rows` is the
+result format, `presets` and `tables/paper_numbers.csv` have the papers' experiments, `targets` what kvlab promises.
 """
 
 from kvlab.bench.request import BenchRequest

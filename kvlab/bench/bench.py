@@ -1,4 +1,4 @@
-"""One benchmark on the bench: the opened model, what is asked, and how measurements become rows."""
+"""A benchmark in progress: the opened model, the request, and the conversion of measurements into rows."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from kvlab.requests.compare import MethodChoice
 
 @dataclass(frozen=True)
 class Bench:
-    """A model ready to be measured as `request` says, on a device that can do at most `peaks`."""
+    """A model ready to be measured for `request`, on a device with the limits `peaks`."""
 
     model: BenchModel
     request: BenchRequest
     peaks: Peaks
 
     def race(self, racers: Sequence[Any], *, steps: int | None = None, resident: bool | None = None) -> list[Outcome]:
-        """Outcomes with the request's repeats, steps and warm-up."""
-        asked, device = self.request, self.model.device
-        warmup = asked.warmup if steps else asked.warm_steps
-        steps = steps or asked.timed_steps
-        return race(racers, device, repeats=asked.repeats, steps=steps, warmup=warmup, resident=resident)
+        """Time racers in turns with the request's repeats, steps and warm-up."""
+        request, device = self.request, self.model.device
+        warmup = request.warmup if steps else request.warm_steps
+        steps = steps or request.timed_steps
+        return race(racers, device, repeats=request.repeats, steps=steps, warmup=warmup, resident=resident)
 
     def bytes_seconds(self, moved: int) -> float:
-        """The least time in which the device can move `moved` bytes."""
+        """Lower bound of the seconds to move `moved` bytes."""
         return moved / self.peaks.bytes_per_second
 
     def row(self, contender: Contender, figure: str, unit: str, **values: Any) -> Row:
         """A row about one contender; `values` are further fields of `Row`."""
         request, load = self.request, contender.load
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "mode": request.mode,
             "figure": figure,
             "model": self.model.name,
@@ -53,27 +53,25 @@ class Bench:
             "asked_new_tokens": request.new_tokens,
             "new_tokens": request.shortened(request.new_tokens),
         }
-        return Row(**(known | self._asked(contender) | values))
-
-    def _asked(self, contender: Contender) -> dict[str, Any]:
-        return choice_fields(contender.choice) if isinstance(contender, SlotContender) else {}
+        choice = choice_fields(contender.choice) if isinstance(contender, SlotContender) else {}
+        return Row(**(fields | choice | values))
 
 
 def choice_fields(choice: MethodChoice) -> dict[str, Any]:
-    """The fields of `Row` that say which budget (if it has one) and hyper-parameters a method had."""
-    own = {"hyper_parameters": json.dumps(choice.hyper_parameters, sort_keys=True)}
+    """The fields of `Row` with a method's budget (if it has one) and hyper-parameters."""
+    fields = {"hyper_parameters": json.dumps(choice.hyper_parameters, sort_keys=True)}
     if not has_budget(choice):
-        return own
-    return own | {"budget": Budget(choice.budget).number, "budget_unit": Budget(choice.budget).unit}
+        return fields
+    return fields | {"budget": Budget(choice.budget).number, "budget_unit": Budget(choice.budget).unit}
 
 
 def has_budget(choice: MethodChoice) -> bool:
-    """Whether the method is given a budget; the full cache and budget-free methods are not."""
+    """Whether the method takes a budget; the full cache and budget-free methods do not."""
     return bool(make_method(choice.method, **choice.hyper_parameters).needs_budget)
 
 
 def best_baseline(racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> int | None:
-    """Index of the fastest full cache, or None where none could be measured."""
+    """Index of the fastest full cache, None if none could be measured."""
     measured = [
         (spread(outcome.samples).median, index)
         for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True))
@@ -83,7 +81,7 @@ def best_baseline(racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> i
 
 
 def decode_rows(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> list[Row]:
-    """For each contender the time of a step and the rate, with the bandwidth bound and the ratio to the best full."""
+    """Step time and rate of each contender, with the bandwidth bound and the ratio to the best full cache."""
     best = best_baseline(racers, outcomes)
     full = spread(outcomes[best].samples) if best is not None else None
     rows: list[Row] = []
@@ -96,7 +94,7 @@ def decode_rows(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Ou
 def timing_rows(
     bench: Bench, racer: Contender, outcome: Outcome, least: float, full: Spread | None, is_full: bool
 ) -> list[Row]:
-    """The two rows of a decode step: milliseconds a token, and tokens a second of the whole batch."""
+    """The two rows of a decode step: milliseconds per token, and tokens per second of the whole batch."""
     step = bench.row(racer, "decode step", "ms/token", status=outcome.status, note=outcome.note, is_full=is_full)
     rate = replace(step, figure="decode rate", unit="tokens/s")
     if not outcome.samples:
@@ -110,10 +108,10 @@ def timing_rows(
     ]
 
 
-def over(bench: Bench, racer: Contender, figure: str, outcome: Outcome, rival: Outcome, **values: Any) -> Row:
-    """A row of how many times `rival`'s time it took, round by round: noise hits both alike.
+def ratio_row(bench: Bench, racer: Contender, figure: str, outcome: Outcome, rival: Outcome, **values: Any) -> Row:
+    """A row with the ratio of the racer's time to `rival`'s, round by round, so that noise affects both alike.
 
-    On a CPU it is the processor's time, which other programs do not stretch. `values` are further fields of `Row`.
+    On a CPU it uses process time, which other programs do not affect. `values` are further fields of `Row`.
     """
     on_cpu = bench.model.device.type == "cpu"
     note = outcome.note or rival.note or "processor time" * on_cpu
@@ -128,7 +126,7 @@ def over(bench: Bench, racer: Contender, figure: str, outcome: Outcome, rival: O
 def filled(
     row: Row, measured: Spread, *, bound: float | None = None, ratio: float | None = None, more_is_better: bool = False
 ) -> Row:
-    """The row with what was measured, its bound, and how much of the bound was reached."""
+    """The row with its measurement, its bound, and the share of the bound that was reached."""
     reached = None
     if bound and measured.median > 0:
         reached = measured.median / bound if more_is_better else bound / measured.median
@@ -144,12 +142,10 @@ def filled(
 
 
 def scaled(measured: Spread, by: float) -> Spread:
-    """The same spread in another unit."""
     return Spread(by * measured.median, by * measured.iqr, measured.repeats)
 
 
 def loads(request: BenchRequest) -> list[Load]:
-    """Every batch with every context."""
     return [
         Load(batch, request.shortened(tokens), asked=tokens) for batch in request.batches for tokens in request.contexts
     ]

@@ -1,4 +1,4 @@
-"""Bytes as the tensors say them: every storage a cache can reach, counted once."""
+"""Count a cache's bytes from its tensors: every reachable storage once."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from kvlab.cache import CompressedCache
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings
 
-# What a layer keeps per row and head beside its slots: budgets, tokens seen, votes lost.
+# A layer's state per row and head besides its slots: budgets, tokens seen, votes lost.
 PER_HEAD_BYTES = 64
 PER_LAYER_BYTES = 1024
 
 
 def tensor_bytes(thing: object) -> int:
-    """Bytes of all tensor storages reachable from a cache or layer; shared settings are nobody's."""
+    """Bytes of all tensor storages reachable from a cache or layer, without shared settings."""
     return sum(
         {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _tensors(thing)}.values()
     )
 
 
-def check_books(cache: CompressedCache) -> None:
-    """Raises AssertionError where a layer's allocated bytes are not what its tensors take."""
+def check_allocated_bytes(cache: CompressedCache) -> None:
+    """Raise AssertionError if a layer's reported allocated bytes differ from its tensors'."""
     layers = {layer.layer_idx: layer for layer in cache.compressed_layers()}
     for memory in cache.memory().layers:
         layer = layers[memory.layer]
-        beside = PER_LAYER_BYTES + PER_HEAD_BYTES * layer.streams.batch * layer.streams.heads
+        extra = PER_LAYER_BYTES + PER_HEAD_BYTES * layer.streams.batch * layer.streams.heads
         held = tensor_bytes(layer)
-        if not memory.allocated_bytes <= held <= memory.allocated_bytes + beside:
+        if not memory.allocated_bytes <= held <= memory.allocated_bytes + extra:
             raise AssertionError(
                 f"layer {memory.layer} reports {memory.allocated_bytes:,} allocated bytes, its tensors take {held:,}"
             )
 
 
 def live_bytes(cache: Cache, context: int) -> int:
-    """Bytes a decode step has to read: valid slots with their metadata, or all tokens of a plain cache."""
+    """Bytes that a decode step reads: valid slots with metadata, or all tokens of a plain cache."""
     if isinstance(cache, CompressedCache):
         memory = cache.memory()
         return memory.live_bytes + memory.sliding_bytes
@@ -46,7 +46,7 @@ def live_bytes(cache: Cache, context: int) -> int:
 
 
 def block_bytes(cache: CompressedCache, block: int) -> int:
-    """Bytes of one block of slots for every head of every layer."""
+    """Bytes of one block of slots per head, over all layers."""
     memory = {m.layer: m for m in cache.memory().layers}
     total = 0
     for layer in cache.compressed_layers():

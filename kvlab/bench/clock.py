@@ -1,4 +1,4 @@
-"""Honest time: the device has finished before a clock is read, and a figure is a median with its spread."""
+"""Time work with the device synchronised; summarise repeats by median and interquartile range."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Spread:
 
 
 def spread(samples: Sequence[float]) -> Spread:
-    """The median of `samples` (at least one) and the distance between their quartiles, 0 for a single one."""
+    """Median and interquartile range of `samples` (at least one); 0 for a single sample."""
     if len(samples) == 1:
         return Spread(samples[0], 0.0, 1)
     low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
@@ -30,7 +30,6 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds `work` takes on the device."""
     synchronize(device)
     begun = time.perf_counter()
     work()

@@ -1,4 +1,4 @@
-"""Who races: one way of decoding over one cache; a method on kvlab's own is the first."""
+"""Contenders of a benchmark: ways of decoding over a cache, such as a method on kvlab's cache."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from kvlab.bench.race import Skipped
 from kvlab.bench.request import BenchRequest
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.chunked_prefill import chunk_sizes
+from kvlab.cache.settings import Observer
 from kvlab.common.errors import UserError
 from kvlab.engine.cuda_graphs import CapturedDecoder
 from kvlab.methods import make_method
@@ -31,27 +32,23 @@ from kvlab.requests.compare import MethodChoice
 
 @dataclass(frozen=True)
 class Load:
-    """What a cache holds before the first timed step: `prompt` tokens a row, then `generated` ones.
-
-    `asked` is the prompt before it was shortened.
-    """
+    """Content of a cache before the first timed step: `prompt` tokens per row, then `generated` ones."""
 
     batch: int
     prompt: int
     generated: int = 0
-    asked: int = 0
+    asked: int = 0  # the requested prompt length, before --shorten
 
     @property
     def context(self) -> int:
-        """Tokens of a row."""
         return self.prompt + self.generated
 
 
 class Contender(ABC):
-    """One way of decoding. `prepare` fills a cache, `step` makes one token a row, `release` lets the cache go."""
+    """A way of decoding: `prepare` fills a cache, `step` decodes one token per row, `release` frees the cache."""
 
     attention = ATTENTION_NAME
-    warmup = 0  # steps it needs before the first honest one, beyond what is asked for
+    warmup = 0  # extra warm-up steps
     is_baseline = True
 
     def __init__(self, model: BenchModel, load: Load, request: BenchRequest) -> None:
@@ -61,31 +58,28 @@ class Contender(ABC):
 
     @property
     @abstractmethod
-    def label(self) -> str:
-        """Its name in rows and tables."""
+    def label(self) -> str: ...
 
     @abstractmethod
-    def make_cache(self) -> Cache:
-        """An empty cache."""
+    def make_cache(self) -> Cache: ...
 
     @property
     def expected_bytes(self) -> int:
-        """Memory it takes at most, so that none is asked for that is not there."""
+        """Upper bound of its memory, to be checked before allocation."""
         return self.model.token_bytes * self.load.batch * (self.load.context + self.request.timed_steps)
 
     @property
     def remark(self) -> str:
-        """How it decoded, for the note of its row."""
         return ""
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of cache that a step has to read."""
+        """Bytes of cache that a step reads."""
         return live_bytes(self.cache, self.load.context)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """What has to hold while it works; not part of any timing."""
+        """Context for preparing and stepping; not timed."""
         with self.model.attention(self.attention), torch.inference_mode():
             yield
 
@@ -112,12 +106,10 @@ class Contender(ABC):
             raise Skipped(str(error)) from None
 
     def step(self) -> None:
-        """One decode step: the most likely token of each row goes in next, and nothing leaves the device."""
         output = self.model.model(self.token, past_key_values=self.cache, use_cache=True)
         self.token = output.logits[:, -1].argmax(-1, keepdim=True)
 
     def release(self) -> None:
-        """Let go of the cache."""
         self.cache = self.token = None
         release_memory(self.model.device)
 
@@ -126,33 +118,32 @@ class Contender(ABC):
 
 
 class SlotContender(Contender):
-    """A method on kvlab's cache; `full` is one of the baselines."""
+    """A method on kvlab's cache; `full` is a baseline."""
 
     def __init__(self, model: BenchModel, load: Load, request: BenchRequest, choice: MethodChoice) -> None:
         super().__init__(model, load, request)
         self.choice = choice
         self.is_baseline = choice.method == "full"
         self.decoder: CapturedDecoder | None = None
+        self.observer: Observer | None = None
         self.captures = request.capture == "on" or (
             request.capture == "auto" and model.device.type == "cuda" and request.placement == "single"
         )
-        # Either kind of step is captured when it comes up again, the one with a decision after two full periods.
+        # Each kind of step is captured on its second occurrence, the one with a decision after two periods.
         self.warmup = 3 * request.compress_every + 3 if self.captures else 0
 
     @property
     def label(self) -> str:
-        """The method's name, and its hyper-parameters where they differ from the defaults."""
         return "full: kvlab" if self.is_baseline else method_label(self.choice)
 
     @property
     def expected_bytes(self) -> int:
-        """The compressed cache, and one layer's uncompressed states in flight."""
+        """The compressed cache plus one layer's uncompressed states."""
         kept = min(1.0, 1.3 * Budget(self.choice.budget).slots(self.load.prompt) / self.load.context)
         layers = self.model.shape.num_hidden_layers
         return int(super().expected_bytes * min(1.0, kept + 2 / layers))
 
     def make_cache(self) -> Cache:
-        """An empty cache of this method."""
         method = make_method(self.choice.method, **self.choice.hyper_parameters)
         return make_cache(
             self.model.model,
@@ -160,16 +151,16 @@ class SlotContender(Contender):
             self.choice.budget,
             compress_every=self.request.compress_every,
             seed=self.request.seed,
+            observer=self.observer,
         )
 
     def prepare(self) -> None:
-        """Fill a new cache; steps are captured where that is asked for."""
+        """Fill a new cache, and set up captured decoding if requested."""
         super().prepare()
         if self.captures:
             self.decoder = CapturedDecoder(self.model.model, self.cache)
 
     def step(self) -> None:
-        """One decode step, replayed once it is captured."""
         if self.decoder is None or self.token is None:
             super().step()
         else:
@@ -177,14 +168,12 @@ class SlotContender(Contender):
 
     @property
     def remark(self) -> str:
-        """Whether steps were replayed, where that was to be."""
         if self.decoder is None:
             return ""
-        said = self.decoder.why_not or "its table grows"
-        return "captured steps" if self.decoder.replayed else f"not captured: {said}"
+        reason = self.decoder.why_not or "its table grows"
+        return "captured steps" if self.decoder.replayed else f"not captured: {reason}"
 
     def release(self) -> None:
-        """Let go of the cache and of what was captured."""
         self.decoder = None
         super().release()
 
@@ -198,6 +187,3 @@ def method_label(choice: MethodChoice) -> str:
     return ":".join(
         [choice.method, *(f"{n}={json.dumps(v).strip(chr(34))}" for n, v in choice.hyper_parameters.items())]
     )
-
-
-FULL = MethodChoice(method="full", budget=1.0)

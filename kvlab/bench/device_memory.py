@@ -1,4 +1,4 @@
-"""Running out of memory, as a result and not as a crash."""
+"""Available memory and peak rates of a device."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kvlab.engine.out_of_memory import is_out_of_memory, release_memory
 
 __all__ = ["check_room", "free_bytes", "is_out_of_memory", "release_memory"]
 
-HOST_SHARE = 0.8  # of the free host memory: taking the last of it gets a process killed instead of refused
+HOST_SHARE = 0.8  # of the free host memory: the kernel kills a process that takes all of it
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory a benchmark may still take on this device."""
+    """Memory that a benchmark may still allocate on this device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return int(HOST_SHARE * psutil.virtual_memory().available)
 
 
 def check_room(needed: int, device: torch.device) -> None:
-    """Raises MemoryError where the host would kill the process; a GPU says so itself, so nothing is checked there."""
+    """Raise MemoryError if the host would run out; a GPU reports that itself and is not checked."""
     if device.type != "cuda" and needed > (free := free_bytes(device)):
         raise MemoryError(f"needs {format_bytes(needed)}, {format_bytes(free)} may be used")
 
@@ -36,10 +36,10 @@ REPEATS = 7
 
 @dataclass(frozen=True)
 class Peaks:
-    """The best of a few tries, which is the ceiling a bound needs."""
+    """Peak rates of a device, the best of several measurements."""
 
-    bytes_per_second: float  # read and written, by a plain copy
-    flops_per_second: float  # by a square matrix product in the model's type
+    bytes_per_second: float  # read plus written, of a plain copy
+    flops_per_second: float  # of a square matrix product in the model's dtype
 
 
 def measure_peaks(device: torch.device, dtype: torch.dtype) -> Peaks:

@@ -1,9 +1,9 @@
-"""A cache that looks as after a long prompt, without running one: random keys and values through its own interface.
+"""Fill a cache as after a long prompt, without running one: random keys and values through its own interface.
 
-Every compressed layer is given the keys and values of all tokens by `update`, then attends with a few random queries by
-`attend`, so that its method scores, decides and drops or merges just as after a real prompt. Keys of one head share a
-direction, as real ones do (cosine of two about 0.86), or merging methods would find nothing alike. Scorers that add up
-the whole prompt see `QUERY_ROWS` queries of it, which changes which slots stay and neither how many nor their cost.
+Every compressed layer gets the keys and values of all tokens by `update` and attends with a few random queries by
+`attend`, so its method scores, decides and evicts or merges as after a real prompt. Keys of a head share a direction,
+as real ones do (cosine of two about 0.86); otherwise merging methods would find nothing similar. Scorers that sum over
+the prompt see `QUERY_ROWS` queries, which changes which slots are kept, but neither their number nor the cost.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 
 QUERY_ROWS = 64
-SHARED = 2.5  # length of the direction keys share, in standard deviations of their own
+SHARED = 2.5  # norm of the keys' shared direction, in their standard deviations
 
 
 def fill(
     model: BenchModel, cache: Cache, batch: int, prompt: int, generated: int = 0, seed: int = 0, shared: float = SHARED
 ) -> None:
-    """Put `prompt` tokens, and then `generated` ones, into every layer of an empty cache.
+    """Put `prompt` tokens, then `generated` ones, into every layer of an empty cache.
 
-    The same seed gives every cache the same states. A method that rehearses decides without: there is no text.
+    Equal seeds give equal states. A rehearsing method decides without rehearsal, as there is no text.
     """
     states, queries = (torch.Generator(model.device).manual_seed(2 * seed + number) for number in (0, 1))
     for tokens in (prompt, generated):
@@ -45,20 +45,19 @@ def fill(
 
 
 def random_token(model: BenchModel, batch: int, tokens: int = 1, seed: int = 0) -> Tensor:
-    """Random token ids (batch, tokens)."""
     source = torch.Generator(model.device).manual_seed(seed)
     return torch.randint(0, model.config.vocab_size, (batch, tokens), generator=source, device=model.device)
 
 
 def normal(model: BenchModel, source: torch.Generator, *shape: int) -> Tensor:
-    """Standard normal numbers in the model's type, on its device."""
+    """Standard normal numbers in the model's dtype, on its device."""
     return torch.randn(*shape, generator=source, device=model.device, dtype=model.dtype)
 
 
 def attend_by_hand(
     model: BenchModel, layer: CompressedLayer, module: nn.Module, query: Tensor, keys: Tensor, values: Tensor
 ) -> Tensor:
-    """One pass through a layer as its attention module would make it: (B, Hq, q, d)."""
+    """One pass through a layer as its attention module would run it: (B, Hq, q, d)."""
     seen_keys, seen_values = layer.update(keys, values)
     attending = take(seen_keys)
     assert attending is not None
@@ -94,7 +93,7 @@ def _through_attention(
 
 
 def _as_called_with(module: nn.Module, hidden_states: Tensor, work: Callable[[], Any]) -> None:
-    """Call the module with `work` in place of its own, so that whoever watches what it is given sees it."""
+    """Call the module with `work` as its forward, so that hooks see its inputs."""
     module.forward = lambda *given, **named: work()  # type: ignore[method-assign]
     try:
         module(hidden_states=hidden_states)

@@ -1,4 +1,4 @@
-"""Runs requests one after the other: opens each model once, stamps every row, keeps what is there when time is up."""
+"""Run benchmark requests in order: open each model once, stamp every row, stop at the time limit."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row, Status
+from kvlab.common.formatting import format_duration
 from kvlab.engine.environment import device_name, versions
 from kvlab.methods import make_method
 from kvlab.models.load import pick_device
@@ -25,8 +26,8 @@ from kvlab.models.load import pick_device
 Listener = Callable[[str, int, int], None]
 
 
-class Opened:
-    """The model on the bench: at most one at a time, and what its device can do at best."""
+class OpenModel:
+    """The open model, at most one at a time, and the peak rates of its device."""
 
     def __init__(self) -> None:
         self.key: tuple[object, ...] = ()
@@ -34,7 +35,7 @@ class Opened:
         self.peaks: dict[tuple[str, str], Peaks] = {}
 
     def open(self, request: BenchRequest) -> tuple[BenchModel, Peaks]:
-        """The request's model, opened if it is not there already; raises what opening raises."""
+        """The request's model, opened unless it is already; raises what opening raises."""
         key = (request.model, request.scale, request.device, request.dtype, request.seed, request.hub)
         if self.model is None or key != self.key:
             self.close()
@@ -53,7 +54,6 @@ class Opened:
         return self.model, self.peaks[place]
 
     def close(self) -> None:
-        """Let the model go."""
         if self.model is not None:
             device, self.model = self.model.device, None
             release_memory(device)
@@ -62,23 +62,23 @@ class Opened:
 def run_requests(
     requests: Sequence[BenchRequest], *, seconds: float | None = None, listener: Listener | None = None
 ) -> Iterator[Row]:
-    """Rows as they are measured. After `seconds` the requests not begun yet become rows that say they were skipped.
+    """Yield rows as they are measured. After `seconds`, requests not yet started become rows of status `skipped`.
 
-    Raises UserError, before anything runs, for a model, method or device that is not there.
+    Raises UserError, before anything runs, for an unknown method or device.
     """
     _check(requests)
-    opened, begun = Opened(), time.monotonic()
+    opened, begun = OpenModel(), time.monotonic()
     for index, request in enumerate(requests):
         if listener is not None:
             listener(f"{request.mode} {request.model}", index, len(requests))
         if seconds is not None and time.monotonic() - begun > seconds:
-            yield from _not_run(request, "skipped", f"the {seconds:.0f} seconds were over")
+            yield from _not_run(request, "skipped", f"the time limit of {format_duration(seconds)} was reached")
             continue
         yield from _run(opened, request)
     opened.close()
 
 
-def _run(opened: Opened, request: BenchRequest) -> Iterator[Row]:
+def _run(opened: OpenModel, request: BenchRequest) -> Iterator[Row]:
     try:
         model, peaks = opened.open(request)
     except Exception as error:
@@ -87,10 +87,10 @@ def _run(opened: Opened, request: BenchRequest) -> Iterator[Row]:
         opened.close()
         yield from _not_run(request, "oom", f"the model does not fit: {error}")
         return
-    known = stamp(request, model)
-    yield replace(_bandwidth(request, peaks), **known)
+    stamped = stamp(request, model)
+    yield replace(_bandwidth(request, peaks), **stamped)
     for row in MEASURE[request.mode](Bench(model, request, peaks)):
-        yield replace(row, **known)
+        yield replace(row, **stamped)
 
 
 def _bandwidth(request: BenchRequest, peaks: Peaks) -> Row:
@@ -110,7 +110,7 @@ def _bandwidth(request: BenchRequest, peaks: Peaks) -> Row:
 
 
 def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:
-    known = stamp(request, None)
+    stamped = stamp(request, None)
     for batch in request.batches:
         for context in request.contexts:
             for choice in request.choices:
@@ -126,7 +126,7 @@ def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:
                     asked_new_tokens=request.new_tokens,
                     status=status,
                     note=why,
-                    **(known | choice_fields(choice)),
+                    **(stamped | choice_fields(choice)),
                 )
 
 
@@ -138,7 +138,7 @@ def _check(requests: Sequence[BenchRequest]) -> None:
 
 
 def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
-    """The fields of `Row` that depend on place and time; without a model (it did not fit) what the request says."""
+    """The fields of `Row` about device, versions and time; without a model (it did not fit) from the request."""
     device = model.device if model is not None else pick_device(request.device)
     built = {"cuda": str(torch.version.cuda)} if device.type == "cuda" else {}
     return {

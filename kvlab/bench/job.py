@@ -1,4 +1,4 @@
-"""Benchmarks as a job of the queue: each part is measured whole, written, and not measured again."""
+"""Run benchmarks as a job of the queue; complete parts are saved and not measured again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kvlab.bench.rows import ResultFile, Row, read_rows
 from kvlab.requests.compare import Progress
 
 FOLDER = "bench"
-BANDWIDTH, NOT_RUN = "copy bandwidth", "not run"  # figures that say nothing of a cache
+BANDWIDTH, NOT_RUN = "copy bandwidth", "not run"  # figures that are not about a cache
 
 
 def run_bench(
     job: BenchJob, root: Path, *, progress: Callable[[Progress], None], cancelled: Callable[[], bool]
 ) -> Path:
-    """Measure into `<root>/bench/<name>.parquet` and return the file; a part that a stop interrupts leaves no row.
+    """Measure into `<root>/bench/<name>.parquet` and return the file; an interrupted part leaves no row.
 
     Raises as `kvlab.bench.harness.run_requests`.
     """
@@ -26,15 +26,15 @@ def run_bench(
     results.path.parent.mkdir(parents=True, exist_ok=True)
     if results.path.exists():
         results.rows.extend(read_rows(results.path))
-    asked = preset_requests(job.preset, **job.changes) if job.preset else job.requests
+    requests = preset_requests(job.preset, **job.changes) if job.preset else job.requests
     seconds = find_preset(job.preset).seconds if job.preset else None
-    parts = parts_of(asked)
-    missing = [part for part in parts if not is_there(part, results.rows)]
+    parts = parts_of(requests)
+    missing = [part for part in parts if not is_measured(part, results.rows)]
     done = len(parts) - len(missing)
     waiting: list[Row] = []
 
     def listen(stage: str, index: int, total: int) -> None:
-        """A part begins, so the one before it is whole."""
+        """A part starts, so the previous one is complete."""
         keep()
         part = missing[index]
         words = f"{done + index + 1} of {len(parts)} · {stage}, batch {part.batches[0]}, {part.contexts[0]:,} tokens"
@@ -54,8 +54,7 @@ def run_bench(
     return results.path
 
 
-def is_there(part: BenchRequest, rows: list[Row]) -> bool:
-    """Whether all methods of this part were measured before."""
+def is_measured(part: BenchRequest, rows: list[Row]) -> bool:
     wanted = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
     measured = {
         row.method.partition(":")[0]

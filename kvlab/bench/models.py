@@ -1,4 +1,4 @@
-"""A model to measure: one that `kvlab.load_model` finds, or a real architecture with random weights."""
+"""Open a model to measure: one that `kvlab.load_model` finds, or a real architecture with random weights."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ WEIGHT_SPREAD = 0.02
 
 @dataclass(frozen=True)
 class BenchModel:
-    """A model with what a benchmark needs to know of it."""
+    """A model with the properties that a benchmark needs."""
 
     model: PreTrainedModel
     name: str
 
     @property
     def device(self) -> torch.device:
-        """Where token ids go; of a model that is spread, the first of its devices."""
+        """Device of the token ids; for a distributed model, its first device."""
         return input_device(self.model)
 
     def device_of(self, layer: int) -> torch.device:
-        """Where a layer's attention works, and its keys and values lie."""
+        """Device of a layer's attention, keys and values."""
         for part in self.attention_modules[layer].modules() if layer in self.attention_modules else ():
             if (place := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
                 return torch.device(place)
@@ -47,33 +47,28 @@ class BenchModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of its weights and of the cache."""
         return self.model.dtype
 
     @property
     def config(self) -> Any:
-        """Configuration of its decoder."""
         return self.model.config.get_text_config(decoder=True)
 
     @cached_property
     def shape(self) -> ModelShape:
-        """Layers, heads and widths."""
         return model_shape(LoadedModel(self.model, None, self.name))  # type: ignore[arg-type]
 
     @cached_property
     def attention_modules(self) -> dict[int, nn.Module]:
-        """The attention modules by layer index."""
         found = (m for m in self.model.modules() if any(hasattr(m, name) for name in PROJECTIONS))
         return {int(m.layer_idx): m for m in found if hasattr(m, "layer_idx")}  # type: ignore[arg-type]
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of all weights."""
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     @cached_property
     def bytes_per_pass(self) -> int:
-        """Weights that one decode step reads: all but an input embedding that is no output layer too."""
+        """Weight bytes read per decode step: all except an untied input embedding."""
         model: Any = self.model
         table, output = model.get_input_embeddings().weight, model.get_output_embeddings()
         tied = output is None or output.weight is table
@@ -89,7 +84,7 @@ class BenchModel:
 
     @contextmanager
     def attention(self, name: str) -> Iterator[None]:
-        """Run another attention function for a while."""
+        """Use another attention function inside the context."""
         if self.model.config._attn_implementation != name:
             self.model.set_attn_implementation(name)
         try:
@@ -110,7 +105,7 @@ def open_model(
 ) -> BenchModel:
     """`shape:NAME` with random weights, or any model `kvlab.load_model` takes, with its options `hub`.
 
-    Raises UserError for a model, shape or device that is not there, and MemoryError where a shape does not fit.
+    Raises UserError for an unknown model, shape or device, and MemoryError if a shape does not fit.
     """
     if not name.startswith(SHAPE_PREFIX):
         return BenchModel(load_model(name, device, dtype, **(hub or {})).model, name)
@@ -120,7 +115,7 @@ def open_model(
 
 
 def random_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: int = 0) -> PreTrainedModel:
-    """A model of this shape, its weights drawn where they stay and in the type they keep."""
+    """A model of this shape with random weights, created directly on its device and in its dtype."""
     config = shape.config()
     check_room(_parameters(config) * torch.finfo(dtype).bits // 8, device)
     with device, no_init_weights():
@@ -131,7 +126,7 @@ def random_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: i
             if weight.dim() > 1:
                 weight.normal_(0.0, WEIGHT_SPREAD, generator=generator)
             elif weight.dim() == 1 and not bool((weight == 1).all()):
-                weight.zero_()  # a bias; norms are ones already
+                weight.zero_()  # a bias; norms are already ones
     return prepare(model).eval()
 
 

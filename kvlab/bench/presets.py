@@ -1,4 +1,4 @@
-"""Experiments with a name: the papers' own, and the bars kvlab has to clear."""
+"""Named benchmark experiments: those of the papers, and kvlab's own targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEVEN, THIRTEEN, SMALL = "shape:llama2-7b", "shape:llama2-13b", "shape:llama3-8b
 
 @dataclass(frozen=True)
 class Preset:
-    """Requests as loose fields, most wanted first; `seconds` is when no further one is begun."""
+    """Requests as dicts of fields, most important first; after `seconds` no further one starts."""
 
     title: str
     requests: tuple[dict[str, Any], ...]
@@ -25,7 +25,7 @@ class Preset:
     seconds: float | None = None
 
 
-# Presets run shapes with random weights, to which nothing can have been fitted.
+# Presets run shapes with random weights, for which no fitted files exist.
 ON_RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
     "less": {"weights": "untrained"},
     "duoattention": {"profile": "even"},
@@ -42,7 +42,7 @@ def _at(budget: float | int, *methods: str) -> tuple[MethodChoice, ...]:
 
 
 def _published(budget: float | int, *methods: str, preset: str = "paper") -> tuple[MethodChoice, ...]:
-    """Methods under their papers' settings, for the papers' own experiments."""
+    """Methods with their papers' settings, for the papers' experiments."""
     return tuple(
         choice.model_copy(update={"hyper_parameters": {"preset": preset, **choice.hyper_parameters}})
         for choice in _at(budget, *methods)
@@ -50,7 +50,7 @@ def _published(budget: float | int, *methods: str, preset: str = "paper") -> tup
 
 
 def _every(budget: float) -> tuple[MethodChoice, ...]:
-    """Every registered method that compresses; a budget-free one finds its own."""
+    """Every registered method that compresses."""
     return _at(budget, *(name for name in registered() if make_method(name).family != "reference"))
 
 
@@ -66,17 +66,17 @@ _TABLE_2 = {
 
 
 def _merging(budget: float) -> tuple[MethodChoice, ...]:
-    """Every registered merging method, after the eviction it is compared with."""
+    """Every registered merging method, preceded by the eviction it is compared with."""
     names = (name for name, method in registered().items() if method.describe()["merges"] and name != "compose")
     merging = [name for name in names if make_method(name).needs_budget]
     own = [name for name in merging if not isinstance(make_method(name).pipeline().allocate, Uniform)]
     return *_at(budget, EVICTION), *(evicting(name, budget) for name in own), *_at(budget, *merging)
 
 
-# As many slots as 16k tokens at 5 % leave: 819.
+# 819 slots, as 16k tokens at 5 %.
 _MERGING = {"mode": "decode", "model": SMALL, "contexts": (4096,), "batches": (8,), "choices": _merging(0.2)}
 AMORTISED = {"compress_every": 16, "steps": 16}
-# A system counts the processor time of a thread at work in ticks of some 4 ms: rounds are long where that matters.
+# Process time is counted in ticks of about 4 ms, so rounds are long.
 _OVERHEAD = {"mode": "overhead", "choices": _at(0.2, "keepkv"), "steps": 64}
 
 PRESETS = {
@@ -170,13 +170,13 @@ PRESETS = {
 
 
 def preset_requests(name: str, **changes: Any) -> tuple[BenchRequest, ...]:
-    """The preset's requests with `changes` made to each; raises UserError for an unknown preset or a bad change."""
+    """The preset's requests with `changes` applied; raises UserError for an unknown preset or an invalid change."""
     preset = find_preset(name)
     return tuple(make_request(**(fields | {"preset": name} | changes)) for fields in preset.requests)
 
 
 def find_preset(name: str) -> Preset:
-    """The named preset; raises UserError where there is none."""
+    """The named preset; raises UserError if it does not exist."""
     if name not in PRESETS:
         raise UserError(f"There is no preset {name!r}; choose one of {', '.join(PRESETS)}.")
     return PRESETS[name]

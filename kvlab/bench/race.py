@@ -1,4 +1,4 @@
-"""Several contenders timed in turns in one process, so that whatever else the machine does hits all of them alike."""
+"""Time several contenders in turns in one process, so that noise on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -18,47 +18,38 @@ RESIDENT_SHARE = 0.8
 
 
 class Skipped(Exception):
-    """This contender cannot take part here; the text says why."""
+    """This contender cannot run here, for the reason in the message."""
 
 
 class Racer(Protocol):
-    """Anything that can be prepared, stepped and released."""
+    """An object that can be prepared, stepped and released."""
 
     warmup: int
 
     @property
-    def expected_bytes(self) -> int:
-        """Memory it will take."""
-        ...
+    def expected_bytes(self) -> int: ...
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of cache a step reads, once prepared."""
+        """Bytes of cache that a step reads, once prepared."""
         ...
 
     def at_work(self) -> AbstractContextManager[None]:
-        """What must hold around the rest."""
+        """Context for `prepare` and `step`."""
         ...
 
-    def prepare(self) -> None:
-        """Get ready for the first step."""
-        ...
+    def prepare(self) -> None: ...
 
-    def step(self) -> None:
-        """The work that is timed."""
-        ...
+    def step(self) -> None: ...
 
-    def release(self) -> None:
-        """Give memory back."""
-        ...
+    def release(self) -> None: ...
 
 
 @dataclass
 class Outcome:
-    """What came of one contender: seconds a step of each repeat, or why there are none.
+    """Result of one contender: seconds per step of each repeat, or why there are none.
 
-    `processor` are the processor's seconds in place of the wall clock's: on a CPU what this process alone used, however
-    busy others kept the machine.
+    `processor` is the same in process time, which on a CPU is unaffected by other programs.
     """
 
     samples: list[float] = field(default_factory=list)
@@ -77,10 +68,10 @@ def race(
     warmup: int,
     resident: bool | None = None,
 ) -> list[Outcome]:
-    """One outcome a racer, in order: `repeats` rounds, in each of which everybody is timed over `steps` steps.
+    """One outcome per racer, in order: in each of `repeats` rounds every racer is timed over `steps` steps.
 
-    While all fit in memory together they stay prepared; else each round prepares and releases them one by one. A racer
-    that runs out of memory, or says `Skipped`, is out; the others go on.
+    If all fit in memory together they stay prepared; else each round prepares and releases them one by one. A racer
+    that runs out of memory or raises `Skipped` drops out; the others continue.
     """
     if resident is None:
         resident = sum(racer.expected_bytes for racer in racers) < RESIDENT_SHARE * free_bytes(device)

@@ -1,4 +1,4 @@
-"""What a benchmark is asked to measure. Torch-free."""
+"""The request of a benchmark. Torch-free."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_SIZE = 2**24  # of a context or a batch
 
 
 class BenchRequest(BaseModel):
-    """One measurement: a mode, a model, methods and their budgets, over every batch and context.
+    """One measurement: a mode, a model, and methods with budgets, over every batch and context.
 
-    `shorten` divides contexts, new tokens and budgets given in slots; the rows still say what was asked for.
+    `shorten` divides contexts, new tokens and budgets in slots; the rows also state the requested values.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,7 +39,7 @@ class BenchRequest(BaseModel):
     points: int = Field(3, ge=2, le=50, description="mode generate: lengths at which a step is timed")
     fill: Fill = "synthetic"
     prefill_chunk: int | None = Field(
-        None, ge=1, le=MOST_SIZE, description="tokens a pass of a real prompt; none: all in one"
+        None, ge=1, le=MOST_SIZE, description="tokens per pass of a real prompt; none: all in one"
     )
     compress_every: int = Field(1, ge=1, le=MOST_NEW_TOKENS)
     capture: Literal["auto", "on", "off"] = "auto"
@@ -56,25 +56,25 @@ class BenchRequest(BaseModel):
 
     @property
     def hub(self) -> dict[str, Any]:
-        """How the files of a model that is no shape are found and read."""
+        """Options for loading a model that is not a shape."""
         return {name: getattr(self, name) for name in ("placement", "load_in", "revision", "cache_dir")}
 
     @property
     def timed_steps(self) -> int:
-        """`steps`, rounded up so that every repeat holds the same number of decisions."""
+        """`steps`, rounded up so that every repeat has the same number of decisions."""
         return -(-self.steps // self.compress_every) * self.compress_every
 
     @property
     def warm_steps(self) -> int:
-        """`warmup`, and at least until the first decision while decoding."""
+        """`warmup`, at least until the first decision while decoding."""
         return max(self.warmup, self.compress_every) if self.compress_every > 1 else self.warmup
 
     def shortened(self, tokens: int) -> int:
-        """`tokens` as they are really run."""
+        """`tokens` after `shorten`."""
         return max(1, tokens // self.shorten) if tokens else 0
 
     def choices_run(self) -> tuple[MethodChoice, ...]:
-        """The choices with budgets in slots shortened like the contexts."""
+        """The choices, with budgets in slots shortened like the contexts."""
         return tuple(self._shorten_budget(choice) for choice in self.choices)
 
     def _shorten_budget(self, choice: MethodChoice) -> MethodChoice:
@@ -84,7 +84,7 @@ class BenchRequest(BaseModel):
 
 
 def make_request(**fields: object) -> BenchRequest:
-    """A request from loose values; raises UserError, one sentence, for the first bad one."""
+    """Build a request from field values; raises UserError for the first invalid one."""
     try:
         request = BenchRequest.model_validate(fields)
     except ValidationError as error:
@@ -101,16 +101,16 @@ def make_request(**fields: object) -> BenchRequest:
     if request.mode == "generate" and request.new_tokens < 1:
         raise UserError("Mode generate needs --new-tokens of at least 1.")
     if request.placement == "auto" and request.model.startswith("shape:"):
-        raise UserError("--placement auto spreads the files of a model: shapes are made on one device.")
+        raise UserError("--placement auto distributes a loaded model: shapes are created on one device.")
     if request.placement == "auto" and request.capture == "on":
         raise UserError("Steps over several devices cannot be captured: leave --capture out with --placement auto.")
     if request.scale > 1 and not request.model.startswith("shape:"):
-        raise UserError("--scale makes shapes smaller, not trained models: use it with --model shape:NAME.")
+        raise UserError("--scale reduces shapes, not trained models: use it with --model shape:NAME.")
     return request
 
 
 class BenchJob(BaseModel):
-    """Measurements for the queue: their rows lie in `<runs>/bench/<name>.parquet`, and what lies there stays.
+    """Benchmarks for the queue, with rows in `<runs>/bench/<name>.parquet`; existing rows are kept.
 
     Either `requests`, or those of a preset (`kvlab.bench.presets`) with `changes` to their fields.
     """
@@ -133,9 +133,9 @@ class BenchJob(BaseModel):
 
 
 def parts_of(requests: Sequence[BenchRequest]) -> tuple[BenchRequest, ...]:
-    """One request a mode, batch and context: each is measured whole or not at all, methods beside the full cache.
+    """Split into one request per mode, batch and context; each is measured completely or not at all.
 
-    Recording watches one prompt, so mode `overhead` has no batches; mode `batch` doubles them itself and stays whole.
+    Mode `overhead` records one prompt and has no batches; mode `batch` doubles batches itself and is not split.
     """
     split = [
         request.model_copy(update={"batches": batches, "contexts": (context,)})
@@ -152,16 +152,15 @@ def _batches(request: BenchRequest) -> list[tuple[int, ...]]:
     return [request.batches] if request.mode == "batch" else [(batch,) for batch in request.batches]
 
 
-SCALE = 16  # of the shape's layers and width, from which on the numbers below hold
-# Seconds on one x86 core without loading, as `kvlab atlas fill` told them; texts a sixteenth, of kvmerger-table2 an
-# eighth, as long.
+SCALE = 16  # of layers and width; the numbers below hold from this scale on
+# Seconds on one x86 core without loading, from `kvlab atlas fill`; texts shortened to 1/16, for kvmerger-table2 to 1/8.
 MEASURED = {"zsmerge-fig3": 6.0, "zsmerge-table1": 26.0, "kvmerger-table2": 2.0, "keepkv-table1": 3.0}
-SPREAD = 3.0  # another machine, or other work beside it, may take so many times more or less
+SPREAD = 3.0  # another or a busy machine may take this factor more or less
 
 
 def preset_seconds(preset: str, changes: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Seconds from and to; None for a preset or a size that was not measured."""
-    seen = MEASURED.get(preset)
-    if seen is None or int(changes.get("scale", 1)) < SCALE or int(changes.get("shorten", 1)) < 8:
+    """Range of seconds; None for a preset or size that was not measured."""
+    seconds = MEASURED.get(preset)
+    if seconds is None or int(changes.get("scale", 1)) < SCALE or int(changes.get("shorten", 1)) < 8:
         return None
-    return seen / SPREAD, seen * SPREAD
+    return seconds / SPREAD, seconds * SPREAD

@@ -1,4 +1,4 @@
-"""One row a measurement, and the file the rows go to. Torch-free."""
+"""The row of a measurement, and the result file. Torch-free."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Status = Literal["ok", "oom", "skipped"]
 class Row:
     """A figure of one method at one batch and context.
 
-    `bound` is the best the device could do, in `unit`; `fraction_of_bound` is how much of it was reached, 1 at best.
-    `ratio_to_full` is this figure over the full cache's; `is_full` marks the full cache it was compared with: the best
-    of the baselines. `asked_context` is the context before `shorten`.
+    `bound` is the device's limit in `unit`, `fraction_of_bound` the share of it that was reached (at most 1).
+    `ratio_to_full` is this figure over that of the best full cache, which `is_full` marks. `asked_context` is the
+    context before `shorten`.
     """
 
     mode: str
@@ -67,14 +67,14 @@ def to_table(rows: Iterable[Row]) -> pa.Table:
 
 
 class ResultFile:
-    """One Parquet file that always holds every row measured so far: a killed benchmark keeps what it has."""
+    """A Parquet file that always has every row measured so far, so that a killed benchmark keeps its rows."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, list[Row]()
-        self._table = to_table(())  # of the first of them, so that no row is made a line of Arrow twice
+        self._table = to_table(())  # of the leading rows, so that no row is converted twice
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Take rows and put the whole file on disk again; raises UserError where it cannot be written."""
+        """Add rows and rewrite the file; raises UserError if it cannot be written."""
         self.rows.extend(rows)
         self._table = pa.concat_tables([self._table, to_table(self.rows[len(self._table) :])]).combine_chunks()
         try:
@@ -86,5 +86,4 @@ class ResultFile:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a result file."""
     return [Row(**values) for values in pq.read_table(path).to_pylist()]

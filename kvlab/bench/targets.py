@@ -1,4 +1,4 @@
-"""What kvlab promises, judged from measured rows."""
+"""Performance targets of kvlab, judged from measured rows."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from kvlab.bench.rows import Row
 from kvlab.requests.budget import Amount
 from kvlab.requests.compare import MethodChoice
 
-EVICTION = "h2o"  # what a merging method is compared with at equal budget
+EVICTION = "h2o"  # the reference of merging methods at equal budget
 OVER_EVICTION = f"decode step / {EVICTION}'s"
-# A method that gives its layers unequal budgets splits a batch into several tables, which eviction would do as well.
+# Unequal layer budgets split a batch into several tables, also for eviction.
 OVER_SAME_LAYERS = f"decode step / {EVICTION}'s with its budgets of layers and heads"
-# Scores that look at the last queries of a prompt, and those that add up what all of them gave.
+# Scores from the last queries of a prompt, and scores accumulated over all queries.
 WINDOW_OVER_PLAIN = "prompt / plain transformers', windowed scores"
 ALL_OVER_PLAIN = "prompt / plain transformers', accumulated scores"
 
 
 def evicting(method: str, budget: Amount) -> MethodChoice:
-    """Eviction as `EVICTION` does it, with the budgets that `method` gives to layers and heads."""
+    """`EVICTION` with the layer and head budgets of `method`."""
     return MethodChoice(method="compose", budget=budget, hyper_parameters={"allocate": method})
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One promise: `measured` finds (row, figure) pairs; a figure is met when it is at least or at most `needed`."""
+class Target:
+    """A target: `measured` yields (row, figure) pairs; a figure must be at least or at most `needed`."""
 
     name: str
     unit: str
@@ -34,19 +34,18 @@ class Bar:
     measured: Callable[[Sequence[Row]], Iterator[tuple[Row, float]]]
 
     def met(self, figure: float) -> bool:
-        """Whether the figure clears the bar."""
         return figure >= self.needed if self.at_least else figure <= self.needed
 
 
 def judge(rows: Sequence[Row], device: str) -> list[Row]:
-    """A row for every figure that a bar of this device (`cpu` or `cuda`) is about, `note` saying whether it is met.
+    """One row per figure of each target of this device (`cpu` or `cuda`); `note` says whether it is met.
 
-    A bar without a figure gives one row of status `skipped`; so does every figure measured on another kind of device,
-    where the experiment was exercised and its promise not tested.
+    A target without a figure gives one row of status `skipped`, as does every figure measured on another kind of
+    device, where the experiment was run but the target does not apply.
     """
     kinds = {row.device.partition(":")[0] for row in rows} - {device, ""}
     elsewhere = ", ".join(sorted(kinds))
-    judged = [judged for bar in BARS[device] for judged in _judged(bar, rows)]
+    judged = [judged for target in TARGETS[device] for judged in _judged(target, rows)]
     return [_unmeasured(row, elsewhere) for row in judged] if elsewhere else judged
 
 
@@ -55,40 +54,42 @@ def _unmeasured(row: Row, elsewhere: str) -> Row:
     return replace(row, status="skipped", note=f"unmeasured, exercised on {elsewhere}: {promise}")
 
 
-def _judged(bar: Bar, rows: Sequence[Row]) -> Iterator[Row]:
-    word = "at least" if bar.at_least else "at most"
-    found = list(bar.measured([row for row in rows if row.status == "ok" and row.median is not None]))
+def _judged(target: Target, rows: Sequence[Row]) -> Iterator[Row]:
+    word = "at least" if target.at_least else "at most"
+    found = list(target.measured([row for row in rows if row.status == "ok" and row.median is not None]))
     for row, figure in found:
-        said = f"{'met' if bar.met(figure) else 'NOT met'}: {word} {bar.needed:g}"
-        said += _often(row)
+        note = f"{'met' if target.met(figure) else 'NOT met'}: {word} {target.needed:g}"
+        note += _interval_note(row)
         yield replace(
             row,
             mode="bar",
-            figure=bar.name,
-            unit=bar.unit,
+            figure=target.name,
+            unit=target.unit,
             median=figure,
             iqr=None,
-            bound=bar.needed,
+            bound=target.needed,
             fraction_of_bound=None,
             ratio_to_full=None,
-            note=said,
+            note=note,
         )
     if not found:
-        like = rows[0] if rows else Row("bar", bar.name, "", "", 0, 0, bar.unit)
+        like = rows[0] if rows else Row("bar", target.name, "", "", 0, 0, target.unit)
         place = {name: getattr(like, name) for name in ("preset", "device", "versions", "timestamp", "dtype")}
-        unmeasured = Row("bar", bar.name, like.model, "", 0, 0, bar.unit, bound=bar.needed, status="skipped", **place)
-        yield replace(unmeasured, note=f"unmeasured: {word} {bar.needed:g}")
+        unmeasured = Row(
+            "bar", target.name, like.model, "", 0, 0, target.unit, bound=target.needed, status="skipped", **place
+        )
+        yield replace(unmeasured, note=f"unmeasured: {word} {target.needed:g}")
 
 
-def _often(row: Row) -> str:
-    """How often a method decided, where that is not as ever or where it is what the figure is about."""
+def _interval_note(row: Row) -> str:
+    """The decision interval, if it is not 1 or if it matters for the figure."""
     if row.compress_every > 1:
         return f", deciding every {row.compress_every} steps"
     return ", deciding every step" if row.figure in (OVER_EVICTION, OVER_SAME_LAYERS) else ""
 
 
 def _bytes(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
-    """Allocated bytes less one block a head, over the budget's share of the full cache."""
+    """Allocated bytes minus one block per head, over the budget's share of the full cache."""
     blocks = {_key(row): row for row in _of(rows, "memory", "one block a head")}
     for row in _of(rows, "memory", "allocated bytes"):
         block = blocks.get(_key(row))
@@ -99,7 +100,7 @@ def _bytes(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
 
 
 def _padding(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
-    """Allocated bytes less one block a head, over live bytes: what ragged heads waste."""
+    """Allocated bytes minus one block per head, over live bytes: the padding of ragged heads."""
     live = {_key(row): row for row in _of(rows, "memory", "live bytes")}
     block = {_key(row): row for row in _of(rows, "memory", "one block a head")}
     for row in _of(rows, "memory", "allocated bytes"):
@@ -115,7 +116,7 @@ def _speedup(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
 
 
 def _against_bound(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
-    """The speed-up over the best full cache, over the speed-up that the bytes to move would allow."""
+    """The speed-up over the best full cache, over the speed-up that the bandwidth bound allows."""
     full = {_place(r): r for r in _of(rows, "decode", "decode rate") if r.is_full}
     for row in _of(rows, "decode", "decode rate"):
         other = full.get(_place(row))
@@ -130,7 +131,7 @@ def _request(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
 
 
 def _measured(mode: str, figure: str) -> Callable[[Sequence[Row]], Iterator[tuple[Row, float]]]:
-    """Rows whose own figure the bar is about, such as a ratio taken round by round."""
+    """A function that yields rows with their own figure, such as a ratio measured round by round."""
 
     def find(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
         for row in _of(rows, mode, figure):
@@ -151,44 +152,44 @@ def _key(row: Row) -> tuple[object, ...]:
     return *_place(row), row.mode, row.method, row.budget
 
 
-BYTES = Bar("allocated bytes over budget x full, one block a head aside", "ratio", 1.05, False, _bytes)
-PADDING = Bar("allocated bytes over live bytes, one block a head aside", "ratio", 1.05, False, _padding)
-LIGHT = Bar(
+BYTES = Target("allocated bytes over budget x full, one block a head aside", "ratio", 1.05, False, _bytes)
+PADDING = Target("allocated bytes over live bytes, one block a head aside", "ratio", 1.05, False, _padding)
+LIGHT = Target(
     "recording light, step over recording off", "ratio", 1.05, False, _measured("overhead", "recording light / off")
 )
-FULL = Bar(
+FULL = Target(
     "recording full, step over recording off", "ratio", 2.0, False, _measured("overhead", "recording full / off")
 )
 PROMPTS = (
-    Bar(
+    Target(
         "prompt over plain transformers', windowed scores", "ratio", 1.3, False, _measured("prefill", WINDOW_OVER_PLAIN)
     ),
-    Bar("the same, accumulated scores", "ratio", 2.0, False, _measured("prefill", ALL_OVER_PLAIN)),
+    Target("the same, accumulated scores", "ratio", 2.0, False, _measured("prefill", ALL_OVER_PLAIN)),
 )
 MERGING = "merging step over eviction's"
 SAME_LAYERS = "the same, eviction with the method's budgets of layers and heads"
 
 
-def _merging(most: float) -> tuple[Bar, Bar]:
+def _merging(most: float) -> tuple[Target, Target]:
     return (
-        Bar(MERGING, "ratio", most, False, _measured("decode", OVER_EVICTION)),
-        Bar(SAME_LAYERS, "ratio", most, False, _measured("decode", OVER_SAME_LAYERS)),
+        Target(MERGING, "ratio", most, False, _measured("decode", OVER_EVICTION)),
+        Target(SAME_LAYERS, "ratio", most, False, _measured("decode", OVER_SAME_LAYERS)),
     )
 
 
-BARS = {
+TARGETS = {
     "cpu": (
         BYTES,
         PADDING,
-        Bar("decode rate at 5 % over the full cache's", "ratio", 3.0, True, _speedup),
+        Target("decode rate at 5 % over the full cache's", "ratio", 3.0, True, _speedup),
         *_merging(1.10),
         *PROMPTS,
         LIGHT,
         FULL,
     ),
     "cuda": (
-        Bar("speed-up at 5 % over the bandwidth bound's", "ratio", 0.8, True, _against_bound),
-        Bar("4096+4096 at batch 8 and 5 %: rate over the full cache's", "ratio", 2.2, True, _request),
+        Target("speed-up at 5 % over the bandwidth bound's", "ratio", 0.8, True, _against_bound),
+        Target("4096+4096 at batch 8 and 5 %: rate over the full cache's", "ratio", 2.2, True, _request),
         *_merging(1.05),
         BYTES,
         PADDING,

@@ -41,11 +41,9 @@ class Case:
         return f"{self.family} in {kind}, {self.tokens} tokens, {rows}, budget {self.budget}{every}"
 
     def model(self) -> PreTrainedModel:
-        """The tiny model with kvlab's attention."""
         return lab_model(self.family, self.dtype)
 
     def cache(self, method: Method, budget: float | int | None = None) -> CompressedCache:
-        """A fresh cache of the method, by default with this case's budget."""
         budget = self.budget if budget is None else budget
         return make_cache(self.model(), method, budget, compress_every=self.compress_every)
 

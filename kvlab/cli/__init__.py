@@ -1,4 +1,4 @@
-"""The `kvlab` command: one file a subcommand, errors in one sentence, exit status 2 for bad input."""
+"""The `kvlab` command: one file per subcommand, one-sentence errors, exit status 2 for bad input."""
 
 from __future__ import annotations
 

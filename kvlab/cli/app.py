@@ -28,7 +28,7 @@ from kvlab.server.settings import lab as lab_settings
 from kvlab.server.tokens import forget_environment, hash_token, new_token
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
-FOLDER = ".jobs"  # where the queue lies too
+FOLDER = ".jobs"  # the queue's folder
 FIRST_PORT, PORTS_TRIED = 8501, 50
 READY_SECONDS = 60.0
 LOOK_AFTER_SECONDS = 2.0
@@ -38,27 +38,29 @@ LONGEST_LOG, LEAST_FREE = 5_000_000, 1_000_000
 
 def app_command(
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
-    port: Annotated[int | None, typer.Option("--port", help="default: the first free one from 8501")] = None,
-    host: Annotated[str, typer.Option("--host", help="the address to serve on; 0.0.0.0 for every one")] = "localhost",
-    open_: Annotated[str, typer.Option("--open", metavar="RUN_OR_COMPARISON", help="show this one first")] = "",
+    port: Annotated[int | None, typer.Option("--port", help="default: the first free port from 8501")] = None,
+    host: Annotated[str, typer.Option("--host", help="address to serve on; 0.0.0.0 for all")] = "localhost",
+    open_: Annotated[
+        str, typer.Option("--open", metavar="RUN_OR_COMPARISON", help="open the dashboard on this run or comparison")
+    ] = "",
     headless: Annotated[bool, typer.Option("--headless", help="do not open a browser")] = False,
     models: Folders = None,
     lab: Annotated[
         Path | None,
-        typer.Option("--lab", metavar="TOML", help="who may do what on a shared server: docs/shared-lab.md"),
+        typer.Option("--lab", metavar="TOML", help="permissions of a shared server, see docs/shared-lab.md"),
     ] = None,
     open_to_everyone: Annotated[
-        bool, typer.Option("--open-to-everyone", help="serve other machines too without asking who is there")
+        bool, typer.Option("--open-to-everyone", help="serve other machines without authentication")
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", help="processes that run jobs, each with its share of the GPUs; default: see below"),
+        typer.Option("--workers", help="worker processes, each with its share of the GPUs; default: see below"),
     ] = None,
 ) -> None:
-    """Open the dashboard; runs asked for there are made by a worker process that ends with it.
+    """Open the dashboard; its jobs run in a worker process that ends with it.
 
-    One worker has all devices, so that a model may be spread over them; with --workers N each has its share. A server
-    with a lab file starts one a GPU.
+    One worker uses all devices, so that a model can be distributed over them; with --workers N each gets a share. A
+    server with a lab file starts one worker per GPU.
     """
     from kvlab.jobs.queue_location import queue_note
 
@@ -72,13 +74,13 @@ def app_command(
     port = _choose_port(host, port)
     address = f"http://{'localhost' if host in EVERY_ADDRESS else host}:{port}"
     url = address + _page_for(root, open_)
-    for stop in (signal.SIGINT, signal.SIGTERM):  # set, not assumed: a job started with & ignores Ctrl-C
+    for stop in (signal.SIGINT, signal.SIGTERM):  # set explicitly, as a job started with & ignores Ctrl-C
         signal.signal(stop, _interrupt)
     server = _start_server(root, host, port, settings)
     forget_environment()
     try:
         _wait_until_ready(server, address, root)
-        typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log in {server_log(root)}. Stop with Ctrl-C.")
+        typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log is {server_log(root)}. Stop with Ctrl-C.")
         if note := queue_note(root, FOLDER):
             typer.echo(note)
         if not headless:
@@ -92,7 +94,7 @@ def app_command(
 
 
 def share_out(workers: int | None) -> None:
-    """Let this process and the server start so many workers; raises UserError where there are fewer GPUs."""
+    """Set the number of workers for this process and the server; raises UserError if there are fewer GPUs."""
     from kvlab.jobs.device_shares import WORKERS, server_shares
     from kvlab.planning.machine import visible_gpus
 
@@ -104,27 +106,29 @@ def share_out(workers: int | None) -> None:
 
 
 def token() -> None:
-    """A new token for a small lab, and the line that stands for it in lab.toml."""
-    made = new_token()
-    typer.echo(f'Give this to the people:  {made}\nWrite into lab.toml:\n[people.tokens]\nrun = "{hash_token(made)}"')
+    """Create a token for a user of a small lab, and print its line for lab.toml."""
+    created = new_token()
+    typer.echo(
+        f'Give this token to the users:  {created}\nAdd to lab.toml:\n[people.tokens]\nrun = "{hash_token(created)}"'
+    )
 
 
 def _make_folder(root: Path) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"The runs folder {root} cannot be made: {error.strerror or error}.") from error
+        raise UserError(f"The runs folder {root} cannot be created: {error.strerror or error}.") from error
 
 
 def _choose_port(host: str, port: int | None) -> int:
     if port is not None and not 0 < port < 65536:
-        raise UserError(f"There is no port {port}: choose one from 1 to 65535.")
+        raise UserError(f"{port} is not a port: choose one from 1 to 65535.")
     candidates = [port] if port is not None else range(FIRST_PORT, FIRST_PORT + PORTS_TRIED)
     for candidate in candidates:
         if _is_free(host, candidate):
             return candidate
     if port is not None:
-        raise UserError(f"Port {port} of {host} is taken or not allowed: choose another with --port.")
+        raise UserError(f"Port {port} of {host} is in use or not allowed: choose another with --port.")
     raise UserError(f"No port from {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} is free: choose one with --port.")
 
 
@@ -132,7 +136,7 @@ def _is_free(host: str, port: int) -> bool:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family) as probe:
-            # As the server does it: a port that only waits out its last connection counts as free.
+            # As the server does: a port in TIME_WAIT counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             return True
@@ -141,7 +145,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _page_for(root: Path, name: str) -> str:
-    """The address of a run, a comparison or a batch, named by its id or its folder."""
+    """The page of a run, comparison or batch, given by id or folder."""
     from kvlab.trace.catalogue import list_runs
 
     if not name:
@@ -156,7 +160,7 @@ def _page_for(root: Path, name: str) -> str:
 
 
 def _settings(file: Path | None) -> Lab | None:
-    """The lab's settings; the server and the worker, which this process starts, find the file in the environment."""
+    """The lab's settings; server and workers, started by this process, find the file through the environment."""
     if file is not None:
         os.environ[VARIABLE] = str(file.absolute())
     return lab_settings()
@@ -165,14 +169,14 @@ def _settings(file: Path | None) -> Lab | None:
 def _start_server(root: Path, host: str, port: int, settings: Lab | None = None) -> subprocess.Popen:
     command, environment = server_command(root, host, port, settings)
     with server_log(root).open("ab") as log:
-        # The server ends when the pipe closes, and the pipe closes with this process, however that ends.
+        # The server ends when the pipe closes, which happens however this process ends.
         return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
 
 def server_log(root: Path) -> Path:
-    """Where the server's output goes, a failing page's traceback too; the log before is kept once it is long.
+    """The server's log, including tracebacks of pages; a long log is rotated.
 
-    Of a folder that cannot be written to it lies with this machine's temporary files.
+    For a folder that cannot be written to, it is in the temporary folder.
     """
     file = root / FOLDER / "server.log"
     try:
@@ -180,7 +184,7 @@ def server_log(root: Path) -> Path:
         if file.exists() and file.stat().st_size > LONGEST_LOG:
             file.replace(file.with_suffix(".old.log"))
         file.open("ab").close()
-        if shutil.disk_usage(root).free > LEAST_FREE:  # else the server's first word would end it
+        if shutil.disk_usage(root).free > LEAST_FREE:  # else writing the log would end the server
             return file
     except OSError:
         pass
@@ -200,17 +204,17 @@ def _wait_until_ready(server: subprocess.Popen, address: str, root: Path) -> Non
 
 
 def _look_after(server: subprocess.Popen, root: Path) -> None:
-    """Until the server ends: start the worker again whenever it died."""
+    """Restart the worker whenever it died, until the server ends."""
     from kvlab.jobs import ensure_worker
 
-    said = ""
+    last_error = ""
     while server.poll() is None:
         try:
             ensure_worker(root)
         except UserError as error:
-            if str(error) != said:
+            if str(error) != last_error:
                 typer.echo(f"kvlab: {error}", err=True)
-            said = str(error)
+            last_error = str(error)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(LOOK_AFTER_SECONDS)
     raise UserError(f"The dashboard's server ended: {_last_words(root)}")
@@ -221,11 +225,11 @@ def _interrupt(*_: object) -> None:
 
 
 def _last_words(root: Path) -> str:
-    """The end of the server's log, in one line."""
+    """The last line of the server's log."""
     from kvlab.jobs.client import tail
 
     lines = [line.strip() for line in tail(server_log(root), 40) if line.strip()]
-    return f"{lines[-1] if lines else 'it said nothing'} (the log is {server_log(root)})."
+    return f"{lines[-1] if lines else 'no output'} (the log is {server_log(root)})."
 
 
 def _stop(process: subprocess.Popen) -> None:
@@ -237,17 +241,17 @@ def _stop(process: subprocess.Popen) -> None:
 
 
 def _stop_workers(root: Path) -> None:
-    """End the workers unless another dashboard uses them, giving a running job the time to be marked cancelled."""
+    """Stop the workers unless another dashboard uses them, with time to mark a running job as cancelled."""
     from kvlab.jobs import release_workers
 
-    found = []
+    processes = []
     with contextlib.suppress(UserError):  # the folder is gone or full
         for pid in release_workers(root):
             with contextlib.suppress(psutil.Error):  # the worker has ended by itself
-                found.append(psutil.Process(pid))
-    for worker in found:
+                processes.append(psutil.Process(pid))
+    for worker in processes:
         with contextlib.suppress(psutil.Error):
             worker.terminate()
-    _, alive = psutil.wait_procs(found, timeout=STOP_SECONDS)
+    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
     for process in alive:
         process.kill()

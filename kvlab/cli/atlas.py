@@ -62,4 +62,4 @@ def scores(runs: Annotated[Path, typer.Option(help="the folder of runs")] = Path
     from kvlab.atlas.scorecard import scorecard
 
     for line in scorecard(runs).itertuples():
-        typer.echo(f"{line.title:12} {line.holds} hold, {line.fails} do not, {line.open} not enough to say")
+        typer.echo(f"{line.title:12} {line.holds} hold, {line.fails} do not, {line.open} undecided")

@@ -1,4 +1,4 @@
-"""`kvlab bench`: memory and speed against full caches and the device's bound, as a table and a Parquet file."""
+"""`kvlab bench`: memory and speed against full caches and the device's bounds, as tables and a Parquet file."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
 RESULTS = Path("runs/bench")
 UNTIL_FULL = tuple(2**n for n in range(11))
-TABLE_WIDTH = 170  # where there is no terminal to measure
+TABLE_WIDTH = 170  # without a terminal
 
 Own = Annotated[str | None, typer.Option(help="such as h2o,keepkv:rule=paper")]
 
 
 @dataclass(frozen=True)
 class MeasuredOptions:
-    """What is measured, how often, of which model; what is not given is as the mode or the preset has it."""
+    """What to measure, how often, on which model; defaults come from the mode or preset."""
 
     model: Annotated[str | None, typer.Option(help="mini, a folder, a hub name, or shape:llama3-8b (see above)")] = None
     new_tokens: Annotated[int | None, typer.Option(help="mode generate; mode memory: steps before reading")] = None
     repeats: Annotated[int | None, typer.Option(help="timed repeats, in turns")] = None
-    steps: Annotated[int | None, typer.Option(help="decode steps in a repeat")] = None
-    warmup: Annotated[int | None, typer.Option(help="steps before the first timed one")] = None
-    points: Annotated[int | None, typer.Option(help="mode generate: lengths at which steps are timed")] = None
-    fill: Annotated[str | None, typer.Option(help="synthetic states, or prefill: a real prompt")] = None
-    prefill_chunk: Annotated[int | None, typer.Option(help="feed real prompts in chunks of N tokens")] = None
+    steps: Annotated[int | None, typer.Option(help="decode steps per repeat")] = None
+    warmup: Annotated[int | None, typer.Option(help="untimed steps before the first repeat")] = None
+    points: Annotated[int | None, typer.Option(help="mode generate: number of lengths at which steps are timed")] = None
+    fill: Annotated[str | None, typer.Option(help="synthetic: random states; prefill: a real prompt")] = None
+    prefill_chunk: Annotated[int | None, typer.Option(help="prefill real prompts in chunks of N tokens")] = None
     compress_every: Annotated[
-        int | None, typer.Option(help="decide every N decode steps; repeats hold whole periods")
+        int | None, typer.Option(help="decide every N decode steps; repeats cover whole periods")
     ] = None
     capture: Annotated[
         str | None, typer.Option(help="replay captured decode steps: on, off, or auto (on a GPU, as CUDA graphs)")
     ] = None
-    device: Annotated[str | None, typer.Option(help="auto, cpu, mps, cuda, or one of several such as cuda:1")] = None
+    device: Annotated[str | None, typer.Option(help="auto, cpu, mps, cuda, or a GPU such as cuda:1")] = None
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16")] = None
     placement: Annotated[
-        str | None, typer.Option(help="single: one device; auto: weights spread over all (needs accelerate)")
+        str | None, typer.Option(help="single: one device; auto: distribute weights over all (needs accelerate)")
     ] = None
     load_in: LoadIn = None
     revision: Revision = None
     cache_dir: CacheDir = None
     scale: Annotated[int | None, typer.Option(help="divide a shape's layers and width by this")] = None
     shorten: Annotated[int | None, typer.Option(help="divide contexts and budgets in slots by this")] = None
-    seed: Annotated[int | None, typer.Option(help="of weights, states and methods that draw")] = None
+    seed: Annotated[int | None, typer.Option(help="seed of weights, states and random methods")] = None
 
 
 @grouped
@@ -63,14 +63,14 @@ def bench(
     methods: Own = None,
     budgets: Annotated[str | None, typer.Option(help="fractions of the prompt, or slots per KV head")] = None,
     contexts: Annotated[str | None, typer.Option(help="tokens in the cache, such as 4096,16384")] = None,
-    batches: Annotated[str | None, typer.Option(help="rows decoded together; mode batch: doubled until full")] = None,
+    batches: Annotated[str | None, typer.Option(help="batch sizes; mode batch: doubled until memory is full")] = None,
     *,
     measured: MeasuredOptions,
     preset: Annotated[
         str | None,
         typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, gpu-bars, cpu-bars"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="the folder of result files; the atlas reads this one")] = RESULTS,
+    out: Annotated[Path, typer.Option(help="folder of result files; the atlas reads the default")] = RESULTS,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
@@ -89,7 +89,7 @@ def bench(
     if not force:
         from kvlab.bench.request import BenchJob
 
-        check_fits(BenchJob(name="asked", requests=requests), out)
+        check_fits(BenchJob(name="request", requests=requests), out)
     _measure_and_show(requests, preset or "", out, as_json)
 
 
@@ -112,7 +112,7 @@ def _from_options(
 def _from_preset(
     name: str, changes: dict[str, Any], lists: dict[str, str | None], methods: str | None, budgets: str | None
 ) -> tuple[BenchRequest, ...]:
-    """A preset's experiment with other repeats, device or size; which experiment it is, is not up for change."""
+    """A preset's experiment with other repeats, device or size; the experiment itself cannot be changed."""
     from kvlab.bench.presets import find_preset, preset_requests
     from kvlab.common.errors import UserError
     from kvlab.models.load import pick_device
@@ -120,12 +120,12 @@ def _from_preset(
     fixed = {"methods": methods, "budgets": budgets, **lists, **{n: changes.get(n) for n in ("model", "new_tokens")}}
     for option, value in fixed.items():
         if value is not None:
-            raise UserError(f"--preset {name} says what is measured: leave --{option.replace('_', '-')} out.")
+            raise UserError(f"--preset {name} defines the experiment: leave out --{option.replace('_', '-')}.")
     preset = find_preset(name)
     on_device = pick_device(str(changes.get("device", "auto"))).type
     if preset.device == "cuda" and on_device != "cuda" and "scale" not in changes:
         raise UserError(
-            f"--preset {name} needs a GPU with 80 GB or more; add --scale 16 to run the same shape small here."
+            f"--preset {name} needs a GPU with 80 GB or more; add --scale 16 to run a smaller version here."
         )
     return preset_requests(name, **changes)
 
@@ -171,7 +171,7 @@ def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: f
         for row in run_requests(requests, seconds=seconds, listener=listen):
             results.add([row])
     except KeyboardInterrupt:
-        errors.print(f"Stopped. What was measured is in {results.path}", soft_wrap=True)
+        errors.print(f"Stopped. Measured rows are in {results.path}", soft_wrap=True)
         raise typer.Exit(130) from None
 
 

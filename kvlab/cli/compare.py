@@ -1,4 +1,4 @@
-"""`kvlab run` and `kvlab compare`: one prompt, one or several methods, run folders and a table."""
+"""`kvlab run` and `kvlab compare`: run one or several methods on prompts, and print a table."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.options.compare_request import AskedOptions, Json, KeptOptions, Level, execute, go_on
+from kvlab.cli.options.compare_request import Json, LabelOptions, Level, RequestOptions, execute, resume_comparison
 from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.plan_check import Force
 from kvlab.cli.options.repeats import RepeatsOptions, Resume
 
-LevelOfMany = Annotated[str, typer.Option(help="what to record: off, light or full; full, light for several prompts")]
+LevelOfMany = Annotated[
+    str, typer.Option(help="what to record: off, light or full; default: full, light for several prompts")
+]
 
 
 @grouped
@@ -20,17 +22,17 @@ def run(
     method: Annotated[str, typer.Argument(help="a method, such as keepkv or keepkv:rule=paper")] = "",
     budget: Annotated[str, typer.Option(help="a fraction of the prompt (0.2, 20%) or slots per KV head (128)")] = "0.2",
     *,
-    asked: AskedOptions,
+    options: RequestOptions,
     level: Level = "full",
-    kept: KeptOptions,
+    labels: LabelOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Run one method, named or composed, over one prompt, or over each of several, and record it."""
-    text, out = asked.text, asked.out
-    found = text.read_all(out)
-    fields = asked.of(found, level)
-    execute(asked.parts.added_to(method), budget, text.title_of(found), out, as_json, force, kept, **fields)
+    """Run one method, named or composed, on one or several prompts, and record it."""
+    text, out = options.text, options.out
+    prompts = text.read_all(out)
+    fields = options.fields(prompts, level)
+    execute(options.parts.added_to(method), budget, text.title_of(prompts), out, as_json, force, labels, **fields)
 
 
 @grouped
@@ -40,25 +42,25 @@ def compare(
     ),
     budgets: Annotated[str, typer.Option(help="comma-separated; each method runs at each")] = "0.2",
     *,
-    asked: AskedOptions,
+    options: RequestOptions,
     level: LevelOfMany = "",
     repeats: RepeatsOptions,
-    kept: KeptOptions,
+    labels: LabelOptions,
     resume: Resume = "",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Compare several methods and budgets, and the full cache, over one prompt, several, or repeats of a needle."""
+    """Compare methods and budgets with the full cache on one or several prompts, or on repeats of a needle."""
     if resume:
-        go_on(resume, asked.out, as_json)
+        resume_comparison(resume, options.out, as_json)
         return
-    text, out = asked.text, asked.out
-    methods, planted = asked.parts.added_to(methods), repeats.plantings(asked.seed)
-    found = text.read_all(out)
-    fields = asked.of(found, level or level_of(len(found), planted), bool(planted))
-    execute(methods, budgets, text.title_of(found), out, as_json, force, kept, repeats=planted, **fields)
+    text, out = options.text, options.out
+    methods, planted = options.parts.added_to(methods), repeats.plantings(options.seed)
+    prompts = text.read_all(out)
+    fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
+    execute(methods, budgets, text.title_of(prompts), out, as_json, force, labels, repeats=planted, **fields)
 
 
 def level_of(prompts: int, planted: Sequence[object]) -> str:
-    """What is recorded where nothing is said of it: less of several comparisons."""
+    """The default recording level: `light` for several comparisons."""
     return "light" if planted or prompts > 1 else "full"

@@ -1,4 +1,4 @@
-"""`kvlab data check`: what a file of a benchmark holds, before a GPU hour is spent on it."""
+"""`kvlab data check`: inspect a benchmark's file before running an evaluation on it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,24 @@ if TYPE_CHECKING:
 
 SHOWN_LINES = 20
 
-data_commands = typer.Typer(help="Files of prompts that people bring.", no_args_is_help=True)
+data_commands = typer.Typer(help="Check your own files of prompts.", no_args_is_help=True)
 
 
 def check(
-    file: Annotated[str, typer.Argument(help="the file, with options as --data of `kvlab eval` takes them")],
-    loader: Annotated[str, typer.Option(help="its format; default: what its fields tell")] = "",
-    model: Annotated[str, typer.Option(help="whose tokenizer counts: mini, a local folder, or a hub name")] = "mini",
-    max_prompt: Annotated[int | None, typer.Option(help="tokens that a prompt may have; default: the window")] = None,
-    cut: Annotated[str, typer.Option(help="what longer prompts lose: start, middle (LongBench) or end")] = "middle",
+    file: Annotated[str, typer.Argument(help="the file, with options as for --data of `kvlab eval`")],
+    loader: Annotated[str, typer.Option(help="its format; default: recognised from its fields")] = "",
+    model: Annotated[
+        str, typer.Option(help="model whose tokenizer is used: mini, a local folder, or a hub name")
+    ] = "mini",
+    max_prompt: Annotated[
+        int | None, typer.Option(help="tokens allowed per prompt; default: the model's context window")
+    ] = None,
+    cut: Annotated[str, typer.Option(help="part cut from longer prompts: start, middle (LongBench) or end")] = "middle",
     revision: Revision = None,
     cache_dir: CacheDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
-    """Say which benchmark a file is, its lines, lengths in tokens, and what a run would cut; status 1 for bad lines."""
+    """Report a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines."""
     from kvlab.evaluate.data_check import check_file
     from kvlab.evaluate.request import split_file
     from kvlab.evaluate.request_parser import parse_cut, parse_whole
@@ -41,36 +45,36 @@ def check(
     try:
         _, path, options = split_file(f"file={file}")
     except ValueError:
-        raise UserError(f"{shown(file)} names no file: give its path, with options as FILE:name=value.") from None
+        raise UserError(f"{shown(file)} names no file: give a path, with options as FILE:name=value.") from None
     most = parse_whole(max_prompt, "--max-prompt", 8)
     tokenizer, window = load_tokenizer(model, revision, cache_dir)
-    found = check_file(Path(path), tokenizer, window, loader, most, parse_cut(cut), options)
+    report = check_file(Path(path), tokenizer, window, loader, most, parse_cut(cut), options)
     if as_json:
-        typer.echo(json.dumps(asdict(found) | {"count": found.count}, indent=2, default=str, ensure_ascii=False))
+        typer.echo(json.dumps(asdict(report) | {"count": report.count}, indent=2, default=str, ensure_ascii=False))
     else:
-        _show(found, model)
-    if found.malformed:
+        _show(report, model)
+    if report.malformed:
         raise typer.Exit(1)
 
 
-def _show(found: FileCheck, model: str) -> None:
+def _show(report: FileCheck, model: str) -> None:
     lines: list[tuple[str, Any]] = [
-        ("file", found.path),
-        ("benchmark", f"{found.benchmark} (--data {found.form}={found.path})"),
-        ("prompts", _tasks(found.tasks)),
-        ("tokens a prompt", f"{_lengths(found.prompts)} by {model}'s tokenizer"),
-        ("tokens an answer", f"{_lengths(found.answers)}; at most {found.new_tokens:,} are written"),
-        ("scored by", ", ".join(found.metrics)),
-        ("cut", _cut(found)),
-        ("malformed", f"{len(found.malformed)} lines" if found.malformed else "no line"),
+        ("file", report.path),
+        ("benchmark", f"{report.benchmark} (--data {report.form}={report.path})"),
+        ("prompts", _tasks(report.tasks)),
+        ("tokens per prompt", f"{_lengths(report.prompts)} by {model}'s tokenizer"),
+        ("tokens per answer", f"{_lengths(report.answers)}; at most {report.new_tokens:,} are generated"),
+        ("scored by", ", ".join(report.metrics)),
+        ("cut", _cut(report)),
+        ("malformed", f"{len(report.malformed)} lines" if report.malformed else "none"),
     ]
     for name, words in lines:
-        typer.echo(f"{name:17}{words}")
-    for sentence in found.malformed[:SHOWN_LINES]:
+        typer.echo(f"{name:18}{words}")
+    for sentence in report.malformed[:SHOWN_LINES]:
         typer.echo(f"  {sentence}")
-    if len(found.malformed) > SHOWN_LINES:
-        typer.echo(f"  and {len(found.malformed) - SHOWN_LINES:,} more")
-    for note in found.notes:
+    if len(report.malformed) > SHOWN_LINES:
+        typer.echo(f"  and {len(report.malformed) - SHOWN_LINES:,} more")
+    for note in report.notes:
         typer.echo(f"note: {note}")
 
 
@@ -79,18 +83,18 @@ def _tasks(tasks: dict[str, int]) -> str:
     return ", ".join([*shown, *([f"and {len(tasks) - 6} more tasks"] if len(tasks) > 6 else [])])
 
 
-def _lengths(found: Lengths) -> str:
-    return f"median {found.median:,.0f}, 95 % at most {found.p95:,.0f}, longest {found.longest:,}"
+def _lengths(report: Lengths) -> str:
+    return f"median {report.median:,.0f}, 95 % at most {report.p95:,.0f}, longest {report.longest:,}"
 
 
-def _cut(found: FileCheck) -> str:
-    allowed = f"a prompt may have {found.most:,} tokens"
-    if not found.shortened:
+def _cut(report: FileCheck) -> str:
+    allowed = f"at most {report.most:,} tokens per prompt"
+    if not report.shortened:
         return f"nothing ({allowed})"
-    share = 100 * found.lost / sum(found.shortened)
+    share = 100 * report.lost / sum(report.shortened)
     return (
-        f"{len(found.shortened):,} of {found.count:,} prompts lose their {found.cut}: {found.lost:,} tokens, "
-        f"{share:.0f} % of theirs ({allowed})"
+        f"{len(report.shortened):,} of {report.count:,} prompts lose their {report.cut}: {report.lost:,} tokens, "
+        f"{share:.0f} % of these prompts ({allowed})"
     )
 
 

@@ -1,4 +1,4 @@
-"""`kvlab doctor`: what is installed, what the machine has, a self-test of about ten seconds; or the health of runs."""
+"""`kvlab doctor`: installed versions, devices, a self-test of about ten seconds; or a check of recorded runs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM
 
-DECIDED = ("h2o", "zsmerge", "keepkv", "d2o", "cam")  # one of each kind of decision that the kernel takes whole
+DECIDED = ("h2o", "zsmerge", "keepkv", "d2o", "cam")  # one of each kind of decision that the kernel supports
 PACKAGES = ("torch", "triton", "transformers", "streamlit", "plotly", "pyarrow", "duckdb", "kaleido")
 
 
 def doctor(
-    runs: Annotated[Path | None, typer.Argument(help="a run folder, or a folder of runs, to examine instead")] = None,
+    runs: Annotated[Path | None, typer.Argument(help="a run folder or folder of runs to check instead")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
-    """Report versions, devices and memory, and check that a compressed cache works here; or examine recorded runs.
+    """Report versions, devices and memory, and test that a compressed cache works here; or check recorded runs.
 
-    Examining reads every file of every run and holds it against the checksum in run.json. Exit status 1: something
-    is damaged or does not work. On an NVIDIA GPU decode steps run a Triton kernel, which needs the package triton
-    (pip install 'kvlab\\[kernels]'), a C compiler and Python's headers; KVLAB_KERNELS=off keeps plain torch.
+    Checking runs compares every file with its checksum in run.json. Exit status 1: something is damaged or fails.
+    On an NVIDIA GPU decode steps use a Triton kernel, which needs the package triton (pip install 'kvlab\\[kernels]'),
+    a C compiler and Python's headers; KVLAB_KERNELS=off disables it.
     """
     if runs is not None:
         _examine_runs(runs, as_json)
@@ -92,16 +92,16 @@ def _machine() -> dict[str, str]:
 
 
 def _plugins() -> dict[str, str]:
-    """What each plug-in brings, or the sentence that says why it was left out."""
+    """What each plug-in registers, or why it failed to load."""
     from kvlab.plugins.load import load_plugins
 
-    found = {}
+    report = {}
     for plugin in load_plugins():
         brings = "; ".join(f"{kind} {', '.join(names)}" for kind, names in plugin.brought.items())
-        found[f"plug-in {plugin.origin.name}"] = (
+        report[f"plug-in {plugin.origin.name}"] = (
             f"FAILED: {plugin.failure}" if plugin.failure else f"{plugin.origin.stamp}, {brings or 'registers nothing'}"
         )
-    return found
+    return report
 
 
 def _gpus() -> dict[str, str]:
@@ -122,25 +122,25 @@ def _gpus() -> dict[str, str]:
 
 
 def _fused_kernels() -> str:
-    """Whether decode steps on a CUDA device run the Triton kernel, and what it lacks."""
+    """Whether decode steps on CUDA use the Triton kernel, and what it lacks."""
     from kvlab.attention.kernels import SWITCH, missing
 
     if os.environ.get(SWITCH) == "off":
-        return f"switched off by {SWITCH}=off"
+        return f"disabled by {SWITCH}=off"
     lacks = missing()
-    ready = f"ready, used on CUDA; {SWITCH}=off keeps plain torch"
-    return f"missing {' and '.join(lacks)}: plain torch does their work" if lacks else ready
+    ready = f"ready, used on CUDA; {SWITCH}=off disables them"
+    return f"missing {' and '.join(lacks)}: plain torch is used" if lacks else ready
 
 
 def _on_the_cpu() -> str:
-    """Who takes the decisions of h2o, cam, zsmerge, d2o, keepkv, pyramid-pool and less on a CPU."""
+    """Whether decisions of h2o, cam, zsmerge, d2o, keepkv, pyramid-pool and less are compiled on a CPU."""
     from kvlab.attention.kernels import SWITCH
     from kvlab.cache.kernels.cpu import compiled
 
     if os.environ.get(SWITCH) == "off":
-        return f"switched off by {SWITCH}=off"
-    without = "plain torch: pip install 'kvlab[cpu]' has them compiled"
-    return f"compiled; {SWITCH}=off keeps plain torch" if compiled() is not None else without
+        return f"disabled by {SWITCH}=off"
+    without = "plain torch: pip install 'kvlab[cpu]' to compile them"
+    return f"compiled; {SWITCH}=off disables it" if compiled() is not None else without
 
 
 def _self_tests() -> dict[str, str]:
@@ -160,10 +160,10 @@ def _self_tests() -> dict[str, str]:
 def _timed(check: Callable[[], str]) -> str:
     begun = time.perf_counter()
     try:
-        said = check()
-    except Exception as error:  # a doctor reports whatever is wrong
+        result = check()
+    except Exception as error:  # report any failure
         return f"FAILED: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return f"ok, {said}, {time.perf_counter() - begun:.1f} s"
+    return f"ok, {result}, {time.perf_counter() - begun:.1f} s"
 
 
 def _check_full_budget() -> str:
@@ -183,7 +183,7 @@ def _check_full_budget() -> str:
 
 
 def _tiny_llama(hidden_size: int, initializer_range: float = 0.02) -> LlamaForCausalLM:
-    """Two layers of random weights, the same at each call, as are the random numbers drawn after it."""
+    """A two-layer model with fixed random weights; also fixes the random numbers drawn afterwards."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -204,24 +204,24 @@ def _check_kernel(device: torch.device) -> str:
     query, keys, values = (torch.randn(1, 2, size, 128, generator=draw).to(device) for size in (4, 300, 300))
     kernel = one_query_kernel(device)
     if kernel is None:
-        return "plain torch does its work"
+        return "plain torch is used"
     pairs = zip(kernel(query, keys, values, None, 0.1), reference(query, keys, values, None, 0.1), strict=True)
     difference = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
     if difference > 1e-3:
         raise ArithmeticError(f"differs from plain torch by {difference:.1e}")
-    done_by = "plain torch does its work" if one_query_kernel(device) is None else "as plain torch"
+    done_by = "plain torch is used" if one_query_kernel(device) is None else "as plain torch"
     return f"{done_by}, largest difference {difference:.0e}"
 
 
 def _check_decisions(device: torch.device) -> str:
-    """Every kind of decision on `device`, with the kernels and without: the same logits, and kernels that were used."""
+    """Check that every kind of decision gives the same logits with and without kernels on `device`."""
     from kvlab.cache.layers import dispatch
 
     if dispatch.decision_kernel(device) is None:
-        return "plain torch does its work"
+        return "plain torch is used"
     ours = [_decoded(method, device) for method in DECIDED]
     if dispatch.decision_kernel(device) is None:
-        return "it cannot be made here (the warning says why): plain torch does its work"
+        return "the kernel cannot be compiled here (see the warning): plain torch is used"
     with _plain_torch():
         theirs = [_decoded(method, device) for method in DECIDED]
     differences = {
@@ -234,7 +234,7 @@ def _check_decisions(device: torch.device) -> str:
 
 
 def _decoded(method: str, device: torch.device) -> torch.Tensor:
-    """Logits of some decode steps of a random model under a method that decides at each."""
+    """Logits of decode steps of a random model with a method that decides at each step."""
     import torch
 
     from kvlab.cache import make_cache
@@ -243,7 +243,7 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
     model = prepare(_tiny_llama(hidden_size=64, initializer_range=0.2).to(device))  # type: ignore[arg-type]
     cache, logits = make_cache(model, method, 0.4), []
     with torch.inference_mode():
-        # Long enough that what cam spreads a value over is within the window it keeps.
+        # Long enough for cam to spread values within its window.
         model(torch.arange(160, device=device)[None] % 61 + 3, past_key_values=cache)
         for step in range(6):
             token = torch.tensor([[5 + 7 * step]], device=device)
@@ -253,7 +253,7 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
 
 @contextmanager
 def _plain_torch() -> Iterator[None]:
-    """Without kvlab's own kernels for a while."""
+    """Disable kvlab's kernels inside the context."""
     from kvlab.attention.kernels import SWITCH, one_query_kernel
     from kvlab.cache.layers.dispatch import decision_kernel
 

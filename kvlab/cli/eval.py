@@ -1,4 +1,4 @@
-"""`kvlab eval`: tasks under methods and budgets, one Parquet row a sample, a table with intervals."""
+"""`kvlab eval`: evaluate methods and budgets on tasks; one Parquet row per sample, a table with intervals."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ if TYPE_CHECKING:
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
-DEFAULT_BUDGETS = "0.1,0.2,0.4"  # at 0.05 nearly every score is 0, at 0.5 those of eviction are near the full cache
-TABLE_WIDTH = 120  # a pipe says 80, which would break the intervals
+DEFAULT_BUDGETS = "0.1,0.2,0.4"  # at 0.05 nearly all scores are 0, at 0.5 eviction is near the full cache
 
 
 @grouped
 def evaluate(
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="folder of the results, which a killed evaluation goes on with; the atlas reads runs/eval/NAME"
-        ),
+        typer.Option(help="folder of results, from which a killed evaluation resumes; the atlas reads runs/eval/NAME"),
     ] = None,
     tasks: Annotated[
-        str, typer.Option(help="such as needle,key_value:pairs=64; 'all'; '' with --data")
+        str, typer.Option(help="such as needle,key_value:pairs=64; 'all'; '' for only --data")
     ] = DEFAULT_TASKS,
     methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
     budgets: Annotated[str, typer.Option(help="fractions of the prompt, or slots per KV head")] = DEFAULT_BUDGETS,
     lengths: Annotated[str | None, typer.Option(help="tokens, such as 512,2048; default: each task's own")] = None,
-    depths: Annotated[str | None, typer.Option(help="such as 0,0.5,1; default: a random one a sample")] = None,
+    depths: Annotated[str | None, typer.Option(help="such as 0,0.5,1; default: random per sample")] = None,
     samples: Annotated[int, typer.Option(help="prompts for each task, length and depth")] = 20,
     seed: Annotated[int, typer.Option(help="0 to 9,999,999")] = 0,
-    question_aware: Annotated[str, typer.Option(help="compress with the question in sight: yes or no")] = "yes",
+    question_aware: Annotated[str, typer.Option(help="compress with the question visible: yes or no")] = "yes",
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,40 +44,40 @@ def evaluate(
         ),
     ] = None,
     new_tokens: Annotated[
-        int | None, typer.Option(help="tokens an answer to a file's prompt may have; default: the benchmark's own")
+        int | None, typer.Option(help="tokens per answer for prompts of files; default: the benchmark's")
     ] = None,
     max_prompt: Annotated[
-        int | None, typer.Option(help="tokens that prompts of files may have; default: window")
+        int | None, typer.Option(help="tokens allowed per prompt of files; default: the context window")
     ] = None,
     cut: Annotated[
-        str, typer.Option(help="what longer prompts of files lose: start, middle (LongBench) or end")
+        str, typer.Option(help="part cut from longer prompts of files: start, middle (LongBench) or end")
     ] = "middle",
-    skip_malformed: Annotated[bool, typer.Option("--skip-malformed", help="leave malformed lines out")] = False,
-    batch: Annotated[int | None, typer.Option(help="prompts of equal length run together")] = None,
+    skip_malformed: Annotated[bool, typer.Option("--skip-malformed", help="skip malformed lines of files")] = False,
+    batch: Annotated[int | None, typer.Option(help="batch size, of prompts of equal length")] = None,
     prefill_chunk: Annotated[
-        int | None, typer.Option(help="feed prompts in chunks of N tokens; methods that would change say so")
+        int | None, typer.Option(help="prefill prompts in chunks of N tokens; an error for methods this would change")
     ] = None,
     *,
     loading: ModelOptions,
     preset: Annotated[
-        str, typer.Option(help="a paper's table from files in --data DIR, such as keepkv-table2: ours beside theirs")
+        str, typer.Option(help="reproduce a paper's table from files in --data DIR, such as keepkv-table2")
     ] = "",
     table: Annotated[Path | None, typer.Option(help="write the scores to FILE.md or FILE.tex, with intervals")] = None,
-    figure: Annotated[Path | None, typer.Option(help="with --preset: draw ours beside theirs to FILE.html")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="with --preset: plot our scores next to the paper's to FILE.html")
+    ] = None,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
-    from kvlab.cli.options.tables import print_wide
+    from kvlab.cli.options.tables import print_summary
     from kvlab.common.terminal import standard_error
     from kvlab.evaluate import request_parser
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request import EvalJob
-    from kvlab.evaluate.results.summary import summarize
-    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.methods import spec
 
     fields: dict[str, Any] = {
@@ -96,7 +93,7 @@ def evaluate(
     if preset:
         from kvlab.cli.paper_table import run_paper_table
 
-        _leaves_out(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS)
+        _check_defaults(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS)
         run_paper_table(
             preset,
             data or [],
@@ -110,11 +107,11 @@ def evaluate(
             question_aware=request_parser.parse_yes_no(question_aware, "--question-aware"),
             new_tokens=new_tokens,
             force=force,
-            **_read(**fields),
+            **_as_fields(**fields),
         )
         return
     _check_outputs(out, table, figure)
-    request = requested(
+    request = request_from(
         tasks=tasks,
         data=data,
         new_tokens=new_tokens,
@@ -126,10 +123,10 @@ def evaluate(
         **fields,
     )
     errors = standard_error()
-    if told := spec.unused_byte_budgets(methods, budgets):
-        errors.print(told)
+    if note := spec.unused_byte_budgets(methods, budgets):
+        errors.print(note)
     if not force:
-        check_fits(EvalJob(name="asked", request=request), Path())
+        check_fits(EvalJob(name="request", request=request), Path())
     check_tasks(request)
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
@@ -139,41 +136,35 @@ def evaluate(
         write(table, score_tables(result.rows))
     for note in result.notes:
         errors.print(note)
-    by = ["task", "difficulty", "length", *(["depth"] if request.depths else [])]
-    summary = summarize(result.rows, by)
-    if as_json:
-        typer.echo(summary_json(summary, result.notes, str(out)))
-    else:
-        shown = summary_table(summary, result.rows["device"].dropna())
-        print_wide(shown, TABLE_WIDTH)
+    print_summary(result.rows, result.notes, out, as_json, bool(request.depths))
 
 
-def requested(*, data: list[str] | None, new_tokens: int | None, **options: Any) -> EvalRequest:
-    """The request that options of this command ask for. Raises UserError for the first bad one."""
+def request_from(*, data: list[str] | None, new_tokens: int | None, **options: Any) -> EvalRequest:
+    """Build the request from this command's options. Raises UserError for the first invalid one."""
     from kvlab.evaluate.request_parser import parse_request
 
     files = [file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []]
-    return parse_request(files=files, **_read(**options))
+    return parse_request(files=files, **_as_fields(**options))
 
 
-def _read(*, batch: int | None, cut: str, thinking: str | None, **options: Any) -> dict[str, Any]:
-    """Options under the names that a request has for them."""
+def _as_fields(*, batch: int | None, cut: str, thinking: str | None, **options: Any) -> dict[str, Any]:
+    """Options renamed to the fields of a request."""
     from kvlab.evaluate.request_parser import parse_cut
 
     return {**options, "batch_rows": batch, "cut": parse_cut(cut), "thinking": thinking_of(thinking)}
 
 
-def _leaves_out(preset: str, **left_out: bool) -> None:
-    for name, yes in left_out.items():
-        if not yes:
-            raise UserError(f"--preset {preset} says what is asked: leave --{name} out.")
+def _check_defaults(preset: str, **is_default: bool) -> None:
+    for name, default in is_default.items():
+        if not default:
+            raise UserError(f"--preset {preset} defines the experiment: leave out --{name}.")
 
 
 def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) -> None:
     if out is None:
         raise UserError("Name a folder for the results: --out runs/eval/NAME.")
     if figure is not None:
-        raise UserError("--figure draws a paper's table: it goes with --preset.")
+        raise UserError("--figure plots a paper's table: use it with --preset.")
     if table is not None:
         from kvlab.atlas.paper_table_text import check_file
 

@@ -1,4 +1,4 @@
-"""`kvlab fit`: what a method has to learn of a model, as a file."""
+"""`kvlab fit`: fit what a method has to learn about a model, and save it as a file."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ def fit(
     out: Annotated[Path, typer.Option(help="The file, for kvzap:heads=FILE and the like.")] = Path(
         "fitted.safetensors"
     ),
-    windows: Annotated[int | None, typer.Option(help="Windows of text that are read (kvzap, duoattention).")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of each window.")] = None,
+    windows: Annotated[int | None, typer.Option(help="Windows of text to read (kvzap, duoattention).")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens per window.")] = None,
     form: Annotated[str | None, typer.Option(help="kvzap: mlp, or linear.")] = None,
     target: Annotated[str | None, typer.Option(help="kvzap: kvzip+ (as its authors), or kvzip.")] = None,
     minutes: Annotated[float | None, typer.Option(help="less: processor minutes.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the windows and the first weights.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the windows and the initial weights.")] = None,
     queue: Annotated[
-        str, typer.Option(help="Leave it to the worker under this name; the file then lies in RUNS/fit/NAME.")
+        str, typer.Option(help="Submit it to the queue under this name; the file will be in RUNS/fit/NAME.")
     ] = "",
     runs: Annotated[Path, typer.Option(help="The folder of runs, with its queue.")] = Path("runs"),
     force: Force = False,
     *,
     loading: LoadingOptions,
 ) -> None:
-    """Fit what a method has to learn of a model, from text; the model itself is not changed."""
-    asked: dict[str, Any] = {
+    """Fit what a method has to learn about a model, from text; the model itself is not changed."""
+    options: dict[str, Any] = {
         "method": method, "corpus": corpus, "windows": windows, "length": length, "form": form, "target": target,
         "minutes": minutes, "seed": seed,
     }  # fmt: skip
-    given = {name: value for name, value in (asked | asdict(loading)).items() if value is not None}
+    given = {name: value for name, value in (options | asdict(loading)).items() if value is not None}
     try:
         request = FitRequest(**given)
-        job = FitJob(name=queue or "asked", request=request, title=f"Fit {method} to {loading.model}")
+        job = FitJob(name=queue or "request", request=request, title=f"Fit {method} to {loading.model}")
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(
@@ -75,12 +75,12 @@ def train_less(
     out: Annotated[Path, typer.Option(help="The file of feature maps, for less:weights=FILE.")] = Path(
         "less.safetensors"
     ),
-    rank: Annotated[int, typer.Option(help="Features a head: rows of its state.")] = 8,
-    minutes: Annotated[float, typer.Option(help="Processor minutes for watching the model and fitting.")] = 3.0,
+    rank: Annotated[int, typer.Option(help="Features per head: rows of its state.")] = 8,
+    minutes: Annotated[float, typer.Option(help="Processor minutes for running the model and fitting.")] = 3.0,
     hidden: Annotated[int, typer.Option(help="Hidden units of each map.")] = 64,
     form: Annotated[str, typer.Option(help="exponential, or gelu (the paper's).")] = "exponential",
-    length: Annotated[int, typer.Option(help="Tokens of each window of text.")] = 1024,
-    seed: Annotated[int, typer.Option(help="Of the windows, the budgets and the first weights.")] = 0,
+    length: Annotated[int, typer.Option(help="Tokens per window of text.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Seed of the windows, budgets and initial weights.")] = 0,
     *,
     loading: LoadingOptions,
 ) -> None:
@@ -98,18 +98,18 @@ def profile(
         Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The file, for duoattention:profile=FILE.")] = Path("profile.safetensors"),
-    windows: Annotated[int, typer.Option(help="How many windows of text are read.")] = 8,
-    length: Annotated[int, typer.Option(help="Tokens of each window.")] = 1024,
-    seed: Annotated[int, typer.Option(help="Of the windows.")] = 0,
+    windows: Annotated[int, typer.Option(help="Windows of text to read.")] = 8,
+    length: Annotated[int, typer.Option(help="Tokens per window.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Seed of the windows.")] = 0,
     *,
     loading: LoadingOptions,
 ) -> None:
-    """Read off what one cut over all layers and heads gives each head, at four budgets, for `allocate=profile`."""
+    """Measure each head's share of a global top-k cut at four budgets, for `allocate=profile`."""
     from kvlab.fitting.profile import BUDGETS, ProfileRequest, make_profile  # torch is slow to import
 
     request = ProfileRequest(texts=texts, windows=windows, length=length, seed=seed, **asdict(loading))
     shares = make_profile(request, out, say=typer.echo)
     for budget, by_layer in zip(BUDGETS, shares.sum(-1).tolist(), strict=True):
         parts = ", ".join(f"{100 * share:.0f}" for share in by_layer)
-        typer.echo(f"at {100 * budget:g} % the layers get, in per cent of all slots: {parts}")
+        typer.echo(f"at {100 * budget:g} % the layers get these percentages of all slots: {parts}")
     typer.echo(f"wrote {out}")

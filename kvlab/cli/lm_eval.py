@@ -1,4 +1,4 @@
-"""`kvlab lm-eval`: tasks of the field's harness under methods and budgets, rows beside those of `kvlab eval`."""
+"""`kvlab lm-eval`: evaluate methods and budgets on tasks of lm-evaluation-harness, with rows as `kvlab eval`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS, TABLE_WIDTH
+from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS
 from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import ChatWay, ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits
@@ -17,7 +17,7 @@ from kvlab.cli.options.plan_check import Force, check_fits
 
 @dataclass(frozen=True)
 class PlainTextOptions(ModelOptions):
-    """The harness's prompts are texts to be gone on with."""
+    """Options with plain text as the default, as the harness's prompts are texts to be continued."""
 
     chat: ChatWay = "no"
 
@@ -26,26 +26,28 @@ class PlainTextOptions(ModelOptions):
 def lm_eval(
     out: Annotated[
         Path,
-        typer.Option(help="folder of the results, which a killed run goes on with; the dashboard reads runs/eval/NAME"),
+        typer.Option(help="folder of results, from which a killed run resumes; the dashboard reads runs/eval/NAME"),
     ],
-    tasks: Annotated[str, typer.Option(help="names of the harness, such as piqa,openbookqa, or of --include-path")],
+    tasks: Annotated[str, typer.Option(help="tasks of the harness, such as piqa,openbookqa, or of --include-path")],
     include_path: Annotated[
-        Path | None, typer.Option(help="a folder with tasks of your own, in the harness's YAML")
+        Path | None, typer.Option(help="a folder with your own tasks in the harness's YAML")
     ] = None,
     methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
     budgets: Annotated[str, typer.Option(help="fractions of the context, or slots per KV head")] = DEFAULT_BUDGETS,
     protocol: Annotated[
         str,
-        typer.Option(help="decode: compress the context, then decode; simulated: token by token from the first one"),
+        typer.Option(help="decode: compress the context, then decode; simulated: token by token from the start"),
     ] = "decode",
-    hold_back: Annotated[int, typer.Option(help="decode: last tokens of the context that go in after compression")] = 1,
+    hold_back: Annotated[
+        int, typer.Option(help="decode: last tokens of the context that follow after compression")
+    ] = 1,
     limit: Annotated[int | None, typer.Option(help="prompts of each task; default: all")] = None,
-    num_fewshot: Annotated[int | None, typer.Option(help="worked examples; default: as each task has it")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(help="worked examples; default: each task's setting")] = None,
     metric: Annotated[str, typer.Option(help="METRIC or METRIC,FILTER; default: each task's first")] = "",
-    seed: Annotated[int, typer.Option(help="of the choice of worked examples")] = 1234,
-    batch: Annotated[int | None, typer.Option(help="contexts of equal length run together")] = None,
+    seed: Annotated[int, typer.Option(help="seed for choosing worked examples")] = 1234,
+    batch: Annotated[int | None, typer.Option(help="batch size, of contexts of equal length")] = None,
     prefill_chunk: Annotated[
-        int | None, typer.Option(help="feed contexts in chunks of N tokens; methods that would change say so")
+        int | None, typer.Option(help="prefill contexts in chunks of N tokens; an error for methods this would change")
     ] = None,
     *,
     loading: PlainTextOptions,
@@ -53,17 +55,15 @@ def lm_eval(
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches on tasks of lm-eval (pip install 'kvlab\\[lm-eval]')."""
-    # The harness's own bars, one a task and method; read when tqdm is imported.
+    # Disables the harness's progress bars; read when tqdm is imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
     from pydantic import ValidationError
 
-    from kvlab.cli.options.tables import print_wide
+    from kvlab.cli.options.tables import print_summary
     from kvlab.common.errors import UserError
     from kvlab.common.terminal import standard_error
     from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.evaluate.progress import shown_progress
-    from kvlab.evaluate.results.summary import summarize
-    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.lmeval.request import LmEvalRequest
     from kvlab.lmeval.run import run_lm_eval
     from kvlab.methods import spec
@@ -74,7 +74,7 @@ def lm_eval(
             tasks=tuple(spec.split_list(tasks)),
             include_path=include_path,
             choices=spec.parse_choices(methods, budgets),
-            protocol=protocol,  # type: ignore[arg-type]  # pydantic says what it may be
+            protocol=protocol,  # type: ignore[arg-type]  # pydantic validates it
             hold_back=hold_back,
             limit=limit,
             num_fewshot=num_fewshot,
@@ -82,21 +82,17 @@ def lm_eval(
             seed=seed,
             batch_rows=batch,
             prefill_chunk=prefill_chunk,
-            **loading.as_asked,
+            **loading.fields,
         )
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error
-    if not force:  # the model and a token: how long the harness's contexts are is known once it has made them
+    if not force:  # only the model and one token: the contexts' lengths are known after the harness has built them
         weights = {"model": request.model, **request.loading}
-        asked = CompareRequest(prompt="-", choices=request.all_choices, max_new_tokens=1, level="off", **weights)
-        check_fits(asked, Path())
+        smallest = CompareRequest(prompt="-", choices=request.all_choices, max_new_tokens=1, level="off", **weights)
+        check_fits(smallest, Path())
     errors = standard_error()
     with shown_progress(errors) as listener:
         result = run_lm_eval(request, out, on_progress=listener)
     for note in result.notes:
         errors.print(note)
-    summary = summarize(result.rows)
-    if as_json:
-        typer.echo(summary_json(summary, result.notes, str(out)))
-    else:
-        print_wide(summary_table(summary), TABLE_WIDTH)
+    print_summary(result.rows, result.notes, out, as_json)

@@ -1,4 +1,4 @@
-"""`kvlab methods`: every method with its four choices, or one with its settings beside its paper's."""
+"""`kvlab methods`: list all methods with their parts, or one method's settings next to its paper's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="a method, for its settings and its paper's")] = None,
+    name: Annotated[str | None, typer.Argument(help="show this method's settings and its paper's")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with all hyper-parameters")] = False,
-    held: Annotated[bool, typer.Option("--held", hidden=True, help="what methods hold as given on stdin")] = False,
+    held: Annotated[
+        bool, typer.Option("--held", hidden=True, help="memory footprints of the methods on stdin")
+    ] = False,
 ) -> None:
-    """List the methods: what scores, allocates, selects and settles in each; or one method's named settings."""
+    """List the methods with their parts (score, allocate, select, settle), or one method's presets."""
     from kvlab.methods.catalogue import list_methods as described
 
     if held:
@@ -67,10 +69,10 @@ def _list(described: list[MethodDescription]) -> None:
         acts = "never" if method.family == "reference" else acts
         table.add_row(method.name, method.family, *method.choices.values(), acts, ", ".join(method.presets))
     print_wide(table)
-    typer.echo("Any of them with any store, such as snapkv:store=kivi4:")
-    stores = Table("store", "how slots are held", "bits a number at width 128, scales included")
+    typer.echo("Every method works with every store, such as snapkv:store=kivi4:")
+    stores = Table("store", "how slots are stored", "bits per number at width 128, with scales")
     for name, store in STORES.items():
-        bits = f"{bits_of(store, 128):.2f}" if store.packs else "" if name == AUTO else "those of the model"
+        bits = f"{bits_of(store, 128):.2f}" if store.packs else "" if name == AUTO else "the model's"
         stores.add_row(name, store.title, bits)
     print_wide(stores)
 
@@ -88,7 +90,7 @@ def _show(method: MethodDescription) -> None:
 
 
 def _settings_table(method: MethodDescription, presets: dict[str, Any]) -> Table:
-    """A row a hyper-parameter: the default, each preset's value and source, and why the default is what it is."""
+    """One row per hyper-parameter: its default, each preset's value and source, and the reason for the default."""
     from rich.table import Table
 
     table = Table("hyper-parameter", "default", *presets, "reason for the default", show_lines=True)

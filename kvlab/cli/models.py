@@ -1,4 +1,4 @@
-"""`kvlab models`: the models that need no download, as the dashboard's form offers them."""
+"""`kvlab models`: list the models that need no download."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import typer
 from kvlab.common.errors import UserError
 
 Folders = Annotated[
-    list[Path] | None, typer.Option("--models", metavar="DIR", help="a folder of models to offer too; repeatable")
+    list[Path] | None, typer.Option("--models", metavar="DIR", help="also offer the models of this folder; repeatable")
 ]
 
 
 def models(
     folders: Folders = None,
-    runs: Annotated[Path, typer.Option("--runs", help="the folder of runs; models that ran there are listed")] = Path(
-        "runs"
-    ),
+    runs: Annotated[Path, typer.Option("--runs", help="the folder of runs, whose models are listed")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
-    """List the models on this machine: mini, those of --models, of earlier runs, and in the hub's cache."""
+    """List the models on this machine: mini, those of --models, of earlier runs, and of the hub's cache."""
     from kvlab.catalogue.models import local_models
 
     offer(folders)
@@ -32,7 +30,7 @@ def models(
 
 
 def offer(folders: list[Path] | None) -> None:
-    """Put folders of models on offer, for this process and those it starts. Raises UserError for one without models."""
+    """Offer folders of models in this process and its children. Raises UserError for one without models."""
     from kvlab.server.offered_models import FOLDERS, given
 
     if folders:
@@ -40,18 +38,18 @@ def offer(folders: list[Path] | None) -> None:
 
 
 def _about(name: str) -> dict[str, Any]:
-    """What can be said without loading it; fields that its files do not tell are None."""
+    """What is known without loading the model; unknown fields are None."""
     from kvlab.model_info.chat_template import has_template
     from kvlab.model_info.names import context_length
     from kvlab.planning import find_model
 
-    said = {"name": name, "family": None, "parameters": None, "context": context_length(name)}
+    about = {"name": name, "family": None, "parameters": None, "context": context_length(name)}
     try:
         model = find_model(name)
-        said |= {"family": model.family, "parameters": model.parameters}
+        about |= {"family": model.family, "parameters": model.parameters}
     except UserError:
         pass
-    return said | {"chat": has_template(name)}
+    return about | {"chat": has_template(name)}
 
 
 def _show(found: list[dict[str, Any]]) -> None:
@@ -59,7 +57,7 @@ def _show(found: list[dict[str, Any]]) -> None:
 
     from kvlab.cli.options.tables import print_wide
 
-    table = Table("model", "family", "parameters", "reads, tokens", "chat template")
+    table = Table("model", "family", "parameters", "context window", "chat template")
     for model in found:
         numbers = [f"{model[name]:,}" if model[name] else "–" for name in ("parameters", "context")]
         table.add_row(model["name"], model["family"] or "–", *numbers, "yes" if model["chat"] else "no")

@@ -1,4 +1,4 @@
-"""`kvlab eval --preset NAME --data DIR`: a paper's table from its files, and ours beside theirs."""
+"""`kvlab eval --preset NAME --data DIR`: reproduce a paper's table and show our scores next to the paper's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvlab.requests.compare import MethodChoice
 
 RESULTS = Path("runs/eval")
-WIDTH = 160  # where there is no terminal to measure
+WIDTH = 160  # without a terminal
 
 
 def run_paper_table(
@@ -35,13 +35,12 @@ def run_paper_table(
     new_tokens: int | None,
     *,
     force: bool = False,
-    **asked: Any,
+    **fields: Any,
 ) -> None:
-    """Say which files are there, run these, and show ours beside theirs.
+    """List the files found, evaluate them, and show our scores next to the paper's.
 
-    Raises UserError where none is there, or this machine is too small for them (without `force`).
-
-    `methods` picks among the table's own, or gives one further options; `asked` are fields of `EvalRequest`.
+    `methods` selects among the table's methods, or sets further options; `fields` are those of `EvalRequest`. Raises
+    UserError if no file is found, or if this machine is too small (without `force`).
     """
     from kvlab.atlas import paper_table_text as texts
     from kvlab.atlas import paper_tables
@@ -55,10 +54,10 @@ def run_paper_table(
     _list_files(table, found, errors)
     files = paper_tables.file_choices(found, {} if new_tokens is None else {"max_new_tokens": new_tokens})
     if not files:
-        raise UserError(f"None of the files of {name} lies in {data[0]}: see above for them and where to get them.")
-    request = _request(table, files, _chosen(table, methods), asked)
+        raise UserError(f"None of the files of {name} is in {data[0]}: see above for the files and where to get them.")
+    request = _request(table, files, _chosen(table, methods), fields)
     if not force:
-        check_fits(EvalJob(name="asked", request=request), Path())
+        check_fits(EvalJob(name="request", request=request), Path())
     rows = _run(request, out or RESULTS / name, errors)
     frame = paper_tables.compare_scores(table, rows)
     if as_json:
@@ -75,7 +74,7 @@ def run_paper_table(
 
 def _folder(name: str, data: Sequence[str]) -> Path:
     if len(data) != 1 or not data[0].strip() or "\0" in data[0]:
-        raise UserError(f"--preset {name} takes one folder: give --data DIR, where the benchmark's files lie.")
+        raise UserError(f"--preset {name} takes one folder: give --data DIR with the benchmark's files.")
     return Path(data[0])
 
 
@@ -90,7 +89,7 @@ def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], c
 
 
 def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
-    """The table's choices; where methods are named, these of them, with what options are named beside."""
+    """The table's choices, or those of the named methods with the options given there."""
     from kvlab.requests.method_spec import parse_spec, split_list
 
     every = table.choices()
@@ -110,7 +109,7 @@ def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
 
 
 def _request(
-    table: PaperTable, files: Sequence[Any], choices: tuple[MethodChoice, ...], asked: dict[str, Any]
+    table: PaperTable, files: Sequence[Any], choices: tuple[MethodChoice, ...], fields: dict[str, Any]
 ) -> EvalRequest:
     from pydantic import ValidationError
 
@@ -118,9 +117,9 @@ def _request(
     from kvlab.evaluate.request import EvalRequest
 
     own = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
-    given = own | {key: value for key, value in asked.items() if value is not None}
+    fields = own | {key: value for key, value in fields.items() if value is not None}
     try:
-        return EvalRequest(files=tuple(files), choices=choices, **given)
+        return EvalRequest(files=tuple(files), choices=choices, **fields)
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error
 
@@ -141,7 +140,7 @@ def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
 
 
 def _able(loaded: Loaded, choices: Sequence[MethodChoice]) -> tuple[tuple[MethodChoice, ...], list[str]]:
-    """The choices that this model can run, and a sentence for each method that it cannot."""
+    """The choices that this model can run, and a sentence per method that it cannot."""
     import kvlab
     from kvlab.methods import make_method
 

@@ -1,4 +1,4 @@
-"""`kvlab plan`: what a comparison will take of this machine, before anything is loaded."""
+"""`kvlab plan`: estimate a comparison's memory, disk and time before loading anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvlab.cli.compare import LevelOfMany, level_of
-from kvlab.cli.options.compare_request import AskedOptions, Json, make_request
+from kvlab.cli.options.compare_request import Json, RequestOptions, make_request
 from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.repeats import RepeatsOptions
 from kvlab.common.errors import UserError
@@ -26,45 +26,49 @@ def plan(
         "streaming-llm,h2o,snapkv,zsmerge,keepkv"
     ),
     budgets: Annotated[str, typer.Option(help="comma-separated; each method runs at each")] = "0.2",
-    tokens: Annotated[int | None, typer.Option(min=1, help="a prompt of so many tokens, in place of a text")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="length of the prompt in tokens, in place of a text")
+    ] = None,
     *,
-    asked: AskedOptions,
+    options: RequestOptions,
     level: LevelOfMany = "",
     repeats: RepeatsOptions,
-    memory: Annotated[str | None, typer.Option(help="plan for a device with so much, such as 24GB")] = None,
-    devices: Annotated[int | None, typer.Option(min=1, help="plan for so many such devices: --placement auto")] = None,
+    memory: Annotated[str | None, typer.Option(help="plan for a device with this memory, such as 24GB")] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="plan for this number of such devices (--placement auto)")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a comparison needs: memory part by part, disk and time; and which setting makes it fit.
+    """Estimate what a comparison needs: memory by part, disk and time; and which setting makes it fit.
 
-    It takes the options of compare. `model` is mini, a folder, a hub model that was loaded here before, or a shape such
-    as shape:llama3-8b; weights are never loaded. Of several prompts the longest is planned, and time and disk are for
-    all. With --memory the device need not be here. Exit status 1: it does not fit, or is longer than the model reads.
+    Takes the options of compare. The model is mini, a folder, a hub model loaded here before, or a shape such as
+    shape:llama3-8b; weights are not loaded. Memory is planned for the longest prompt, time and disk for all prompts.
+    With --memory the device need not exist. Exit status 1: it does not fit, or exceeds the model's context window.
     """
     from kvlab.cli.options.plan_check import notes_of
     from kvlab.forms.compare_form import beyond
     from kvlab.jobs.plan_check import plan_of, tokens_of
 
-    if tokens is not None and asked.text.given:
+    if tokens is not None and options.text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
-    planted = repeats.plantings(asked.seed)
-    found = [OnePrompt(prompt="-")] if tokens is not None else asked.text.read_all(asked.out)
-    fields = asked.of(found, level or level_of(len(found), planted), bool(planted))
-    request = make_request(asked.parts.added_to(methods), budgets, repeats=planted, **fields)
+    planted = repeats.plantings(options.seed)
+    prompts = [OnePrompt(prompt="-")] if tokens is not None else options.text.read_all(options.out)
+    fields = options.fields(prompts, level or level_of(len(prompts), planted), bool(planted))
+    request = make_request(options.parts.added_to(methods), budgets, repeats=planted, **fields)
     count, exact = (tokens, True) if tokens is not None else tokens_of(request)
-    made = plan_of(request, asked.out, count, _machine(asked.model.device, asked.out, memory, devices))
+    estimate = plan_of(request, options.out, count, _machine(options.model.device, options.out, memory, devices))
     too_long = beyond(request.model, count, request.max_new_tokens) if exact else ""
-    typer.echo(json.dumps(made.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(made)
+    typer.echo(json.dumps(estimate.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(estimate)
     for sentence in notes_of(request, count):
         typer.echo(sentence, err=True)
     if too_long and not as_json:
         typer.echo(f"It cannot start: {too_long[0].lower()}{too_long[1:]}")
-    if too_long or not made.fits:
+    if too_long or not estimate.fits:
         raise typer.Exit(1)
 
 
 def _machine(device: str, root: Path, memory: str | None, devices: int | None) -> Machine | None:
-    """The machine to plan for where its memory or number of devices is given; None for this one."""
+    """The machine to plan for if its memory or number of devices is given; None for this one."""
     from kvlab.planning import this_machine
 
     if memory is None and devices is None:
@@ -73,13 +77,13 @@ def _machine(device: str, root: Path, memory: str | None, devices: int | None) -
 
 
 def parse_memory(text: str) -> int:
-    """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
+    """Parse an amount of memory such as 24GB, 512 MB or 800000; raises UserError if invalid."""
     from kvlab.server.quotas import bytes_of
 
     try:
         return bytes_of(text)
     except UserError:
-        raise UserError(f"--memory {shown(text)} is no amount of memory: write it like 24GB.") from None
+        raise UserError(f"--memory {shown(text)} is not an amount of memory: write it as 24GB.") from None
 
 
 def _show(made: Plan) -> None:
@@ -89,16 +93,16 @@ def _show(made: Plan) -> None:
     from kvlab.common.formatting import format_bytes
 
     model, places = made.model, {"device": made.machine.device, "host": "host", "disk": "disk"}
-    counted = "counted" if model.counted else "worked out from the shape"
+    counted = "counted" if model.counted else "computed from the shape"
     typer.echo(
         f"{model.name}: {model.parameters:,} parameters ({counted}), {model.layers} layers, {model.key_value_heads} KV "
         f"heads of {model.head_dim}; {made.tokens:,} prompt tokens, on {made.machine.name}"
     )
-    parts = Table("part", "where", "at most", "what it is", caption="not all of it at the same time")
+    parts = Table("part", "where", "at most", "what it is", caption="not all at the same time")
     for part in made.parts:
         parts.add_row(part.name, places[part.place], format_bytes(part.bytes), part.why)
     print_wide(parts)
-    stages = Table("at its worst moment", "device", "host")
+    stages = Table("peak of each phase", "device", "host")
     for phase in made.stages.values():
         stages.add_row(phase.name, *(format_bytes(phase.bytes_on(place)) for place in ("device", "host")))
     print_wide(stages)

@@ -1,4 +1,4 @@
-"""`kvlab plugin new | check | list`: write a first plug-in, hold one against the promises, see what is loaded."""
+"""`kvlab plugin new | check | list`: write a first plug-in, check one, list what is loaded."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ plugin_commands = typer.Typer(
 @plugin_commands.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="the new method's name, such as my-method")],
-    folder: Annotated[Path, typer.Option("--folder", help="where the two files go")] = Path(),
+    folder: Annotated[Path, typer.Option("--folder", help="folder for the two files")] = Path(),
 ) -> None:
-    """Write a working method with a scorer of its own, and a test of it."""
+    """Write a working method with its own scorer, and a test of it."""
     from kvlab.plugins.template import write_plugin
 
     method, test = write_plugin(name, folder)
@@ -35,24 +35,24 @@ def check_file(
     file: Annotated[Path, typer.Argument(help="the plug-in")],
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
-    """Hold every method of a plug-in against what kvlab promises of all methods, a line a property.
+    """Check every method of a plug-in against kvlab's guarantees, one line per property.
 
-    On tiny random models of five families, in float32 and bfloat16, padded and not. Exit status 1: something fails.
+    Uses tiny random models of five families, in float32 and bfloat16, padded and not. Exit status 1: a check failed.
     """
     from kvlab.checking import PROPERTIES, check, from_file
 
-    failed, told = False, []
+    failed, results = False, []
     for name, method in from_file(file).items():
         if not as_json:
             typer.echo(name)
         for held in PROPERTIES:
             result = check(method, held)
             failed |= result.verdict == "fails"
-            told.append({"method": name, **vars(result)})
+            results.append({"method": name, **vars(result)})
             if not as_json:
                 typer.echo(f"  {result.verdict:>14}  {result.property}: {result.detail}")
     if as_json:
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(results, indent=2))
     if failed:
         raise typer.Exit(1)
 
@@ -60,7 +60,7 @@ def check_file(
 @plugin_commands.command("list")
 @with_plugins
 def list_plugins(as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False) -> None:
-    """What this process was told to load, what each registers, and what is wrong with those left out."""
+    """List the requested plug-ins, what each registers, and why any failed to load."""
     from kvlab.plugins.load import load_plugins
 
     loaded = load_plugins()
@@ -72,4 +72,4 @@ def list_plugins(as_json: Annotated[bool, typer.Option("--json", help="print as 
         brings = "; ".join(f"{kind} {', '.join(names)}" for kind, names in plugin.brought.items())
         typer.echo(plugin.failure or f"{plugin.origin}, {plugin.origin.stamp}: {brings or 'registers nothing'}")
     if not loaded:
-        typer.echo("No plug-in was named: use --plugin FILE.py, or install a package that brings one.")
+        typer.echo("There is no plug-in: use --plugin FILE.py, or install a package that has one.")

@@ -1,4 +1,4 @@
-"""`kvlab prompts`: one's own library of prompts, beside the runs."""
+"""`kvlab prompts`: the user's library of prompts, stored next to the runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
 from kvlab.common.errors import UserError
 
 prompts_commands = typer.Typer(help="Save prompts under a name, list, show, rename and remove them.")
-Root = Annotated[Path, typer.Option("--runs", help="the folder of runs, beside which they lie")]
+Root = Annotated[Path, typer.Option("--runs", help="the folder of runs, next to which prompts are stored")]
 Name = Annotated[str, typer.Argument(metavar="NAME")]
 Json = Annotated[bool, typer.Option("--json", help="print as JSON")]
 RUNS = Path("runs")
@@ -35,17 +35,17 @@ def list_prompts(
     if as_json:
         typer.echo(json.dumps([one.model_dump(mode="json", exclude={"prompt", "turns"}) for one in found], indent=2))
         return
-    table = Table("name", "what", "answer", "saved", "begins")
+    table = Table("name", "kind", "answer", "saved", "text")
     for one in found:
         table.add_row(one.name, one.kind, one.answer or "–", one.saved[:10], " ".join(one.prompt[:200].split())[:50])
     print_wide(table)
-    none = "No saved prompt holds these words." if words else "Nothing is saved: kvlab prompts save NAME --file PATH"
+    none = "No saved prompt matches." if words else "Nothing is saved yet: kvlab prompts save NAME --file PATH"
     typer.echo("Run one: kvlab compare --saved NAME" if found else none)
 
 
 @prompts_commands.command("show")
 def show(name: Name, root: Root = RUNS, as_json: Json = False) -> None:
-    """Print a saved prompt as it is read, its answer and facts on standard error."""
+    """Print a saved prompt; its answer and facts go to standard error."""
     from kvlab.library.prompts import load_prompt
 
     one = load_prompt(root, name)
@@ -69,7 +69,7 @@ def save(
     text: PromptOptions,
     answer: AnswerOptions,
     root: Root = RUNS,
-    replace: Annotated[bool, typer.Option("--replace", help="the prompt that has the name now")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="overwrite a prompt of this name")] = False,
 ) -> None:
     """Save a prompt under a name, with its answer and facts."""
     from kvlab.library.prompts import save_prompt
@@ -77,14 +77,14 @@ def save(
 
     found = text.read_all(root)
     if len(found) > 1:
-        raise UserError(f"There are {len(found)} prompts where one is saved: choose one with --rows.")
-    saved = save_prompt(root, name, OnePrompt(**answer.asked(found)), replace)
+        raise UserError(f"There are {len(found)} prompts, and only one can be saved: choose it with --rows.")
+    saved = save_prompt(root, name, OnePrompt(**answer.fields(found)), replace)
     typer.echo(f"Saved {saved.name}, {saved.kind}. Run it: kvlab compare --saved {saved.name!r}")
 
 
 @prompts_commands.command("rename")
 def rename(name: Name, to: Annotated[str, typer.Argument(metavar="NEW_NAME")], root: Root = RUNS) -> None:
-    """Call a saved prompt something else."""
+    """Rename a saved prompt."""
     from kvlab.library.prompts import rename_prompt
 
     typer.echo(f"{name} is now {rename_prompt(root, name, to).name}.")
@@ -92,16 +92,16 @@ def rename(name: Name, to: Annotated[str, typer.Argument(metavar="NEW_NAME")], r
 
 @prompts_commands.command("rm")
 def remove(names: Annotated[list[str], typer.Argument(metavar="NAME...")], root: Root = RUNS) -> None:
-    """Remove saved prompts; `kvlab prompts restore NAME` brings one back."""
+    """Remove saved prompts; `kvlab prompts restore NAME` restores one."""
     from kvlab.library.prompts import remove_prompts
 
     for name in remove_prompts(root, names):
-        typer.echo(f"Removed {name}. Bring it back: kvlab prompts restore {name!r}")
+        typer.echo(f"Removed {name}. Undo: kvlab prompts restore {name!r}")
 
 
 @prompts_commands.command("restore")
 def restore(name: Name, root: Root = RUNS) -> None:
-    """Bring back a prompt that was removed."""
+    """Restore a removed prompt."""
     from kvlab.library.prompts import bring_back
 
-    typer.echo(f"{bring_back(root, name).name} is back.")
+    typer.echo(f"{bring_back(root, name).name} is restored.")

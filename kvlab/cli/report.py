@@ -1,4 +1,4 @@
-"""`kvlab report`: one comparison as a page, slides or a PDF."""
+"""`kvlab report`: export a comparison as HTML, slides or PDF, or a run as GIF."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ KINDS = (".html", ".pptx", ".pdf", ".gif")
 
 def report(
     comparison: Annotated[
-        str, typer.Argument(metavar="COMPARISON", help="of `kvlab runs ls`; a run's id names its own; of a GIF the run")
+        str,
+        typer.Argument(
+            metavar="COMPARISON",
+            help="id from `kvlab runs ls`, or a run's id for its comparison; for a GIF the run's id",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="FILE.html, .pptx or .pdf; FILE.gif plays one head of a run step by step")],
-    story: Annotated[str, typer.Option(help="a story by its name, as a talk")] = "",
-    layer: Annotated[int | None, typer.Option(help="of a GIF; without it a telling one")] = None,
-    head: Annotated[int | None, typer.Option(help="KV head of a GIF; without it a telling one")] = None,
+    out: Annotated[Path, typer.Option(help="FILE.html, .pptx or .pdf; FILE.gif animates one head of a run")],
+    story: Annotated[str, typer.Option(help="export the story of this name as a talk")] = "",
+    layer: Annotated[int | None, typer.Option(help="layer of a GIF; default: an interesting one")] = None,
+    head: Annotated[int | None, typer.Option(help="KV head of a GIF; default: an interesting one")] = None,
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
 ) -> None:
-    """Write a comparison (answers, table, figures, what to distrust) or a story as HTML, PPTX or PDF; a run as GIF."""
+    """Export a comparison (answers, table, figures, caveats) or a story as HTML, PPTX or PDF, or a run as GIF."""
     from kvlab.common.atomic_write import replace_file
     from kvlab.figures.base.words import byte_size
     from kvlab.report.export import played, talk, written
@@ -31,14 +35,14 @@ def report(
     if out.suffix.lower() not in KINDS:
         raise UserError(f"A report is an HTML, PPTX, PDF or GIF file: end {out.name!r} with one of {', '.join(KINDS)}.")
     if not runs.is_dir():
-        raise UserError(f"There is no folder {runs}: name the folder of runs by --runs.")
+        raise UserError(f"There is no folder {runs}: give the folder of runs with --runs.")
     if bool(story) == bool(comparison):
         raise UserError("Name a comparison of `kvlab runs ls`, or a story by --story NAME.")
     kind = out.suffix.lower().lstrip(".")
     if kind == "gif":
         if story:
-            raise UserError("A GIF plays a run: name the run instead of a story.")
-        data = played(runs, comparison, layer, head, lambda told: typer.echo(told, err=True))
+            raise UserError("A GIF shows a run: name a run instead of a story.")
+        data = played(runs, comparison, layer, head, lambda note: typer.echo(note, err=True))
     else:
         data = talk(load_story(runs, story), kind) if story else written(runs, comparison, kind)
     replace_file(out, lambda temporary: temporary.write_bytes(data))

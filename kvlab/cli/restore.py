@@ -1,4 +1,4 @@
-"""`kvlab killed`: what a recorded run that does not answer would have had to keep."""
+"""`kvlab killed`: find what a failed run would have had to keep."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import typer
 def killed(
     run: Annotated[str, typer.Argument(help="the id of a recorded run, or its folder")],
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
-    reruns: Annotated[int, typer.Option(help="at most so many reruns of the decision and the answer", min=1)] = 40,
+    reruns: Annotated[int, typer.Option(help="most reruns of decision and answer", min=1)] = 40,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="print what was found as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
 ) -> None:
-    """Find the smallest sets whose return restores a run's answer: who killed it?"""
+    """Find the smallest sets of tokens or heads whose restoration corrects a run's answer."""
     from rich.status import Status
     from rich.text import Text
 
@@ -32,7 +32,7 @@ def killed(
         path = rescue(
             RescueRequest(run_id=name, most_reruns=reruns, device=device),
             root,
-            progress=lambda told: status.update(Text(told.stage)),
+            progress=lambda report: status.update(Text(report.stage)),
         )
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""`kvlab runs`: what is kept in a folder of runs, found, labelled, binned and carried elsewhere."""
+"""`kvlab runs`: list, label, delete, export and import the contents of a folder of runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from kvlab.common.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-runs_commands = typer.Typer(help="List, find, label, delete and carry what is kept in a folder of runs.")
+runs_commands = typer.Typer(help="List, find, label, delete, export and import the contents of a folder of runs.")
 Root = Annotated[Path, typer.Option("--runs", help="the folder of runs")]
-Names = Annotated[list[str], typer.Argument(metavar="ID...", help="of `kvlab runs ls`; evaluation/NAME where unclear")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="ID...", help="ids from `kvlab runs ls`; evaluation/NAME if ambiguous")
+]
 Several = Annotated[list[str] | None, typer.Option(help="repeatable")]
 RUNS = Path("runs")
 SHOWN = ("kind", "id", "title", "status", "created", "model", "methods", "budgets", "answer", "least_kl", "tags")
@@ -75,7 +77,7 @@ def tag(
     from kvlab.trace.labels import change_tags
 
     if not add and not remove:
-        raise UserError("Say which tags: --add paper, or --remove draft.")
+        raise UserError("Name the tags: --add paper, or --remove draft.")
     for kind, name, title in _chosen(root, names):
         now = change_tags(root, name, kind, add=add or (), remove=remove or ())
         typer.echo(f"{title}: {', '.join(now.tags) or 'no tags'}")
@@ -83,31 +85,31 @@ def tag(
 
 @runs_commands.command("rename")
 def rename(name: Annotated[str, typer.Argument(metavar="ID")], title: str, root: Root = RUNS) -> None:
-    """Show it under another name; its id stays."""
+    """Change its title; its id stays."""
     _change(root, [name], name=title.strip())
 
 
 @runs_commands.command("note")
 def note(name: Annotated[str, typer.Argument(metavar="ID")], text: str, root: Root = RUNS) -> None:
-    """Write a note (Markdown) beside it, in place of the one it had."""
+    """Set its note (Markdown), replacing the previous one."""
     _change(root, [name], note=text)
 
 
 @runs_commands.command("star")
 def star(names: Names, root: Root = RUNS, off: Annotated[bool, typer.Option("--off")] = False) -> None:
-    """Star them, or take the star away."""
+    """Star them, or remove the star with --off."""
     _change(root, names, starred=not off)
 
 
 @runs_commands.command("archive")
 def archive(names: Names, root: Root = RUNS, off: Annotated[bool, typer.Option("--off")] = False) -> None:
-    """Leave them out of lists, or take them in again; nothing is removed."""
+    """Hide them from lists, or show them again with --off; nothing is deleted."""
     _change(root, names, archived=not off)
 
 
 @runs_commands.command("rm")
 def remove(names: Names, root: Root = RUNS) -> None:
-    """Move them into the bin; `kvlab runs undo` brings them back."""
+    """Move them to the bin; `kvlab runs undo` restores them."""
     from kvlab.figures.base.words import byte_size
     from kvlab.library.recycle_bin import delete
 
@@ -118,9 +120,10 @@ def remove(names: Names, root: Root = RUNS) -> None:
 
 @runs_commands.command("bin")
 def show_bin(
-    root: Root = RUNS, empty: Annotated[bool, typer.Option("--empty", help="remove all for good")] = False
+    root: Root = RUNS,
+    empty: Annotated[bool, typer.Option("--empty", help="delete everything in it permanently")] = False,
 ) -> None:
-    """List what lies in the bin, or empty it."""
+    """List the contents of the bin, or empty it."""
     from kvlab.figures.base.words import byte_size
     from kvlab.library import recycle_bin as rubbish
 
@@ -133,26 +136,28 @@ def show_bin(
 
 @runs_commands.command("undo")
 def undo(
-    keys: Annotated[list[str] | None, typer.Argument(help="of `kvlab runs bin`; none: the last deleted")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(help="keys from `kvlab runs bin`; default: the last one deleted")
+    ] = None,
     root: Root = RUNS,
 ) -> None:
-    """Bring back from the bin."""
+    """Restore from the bin."""
     from kvlab.library.recycle_bin import bring_back, in_bin
 
     last = [one.key for one in in_bin(root)[:1]]
     if not keys and not last:
         raise UserError(f"The bin of {root} is empty.")
     for key in keys or last:
-        typer.echo(f"{bring_back(root, key).title} is back")
+        typer.echo(f"{bring_back(root, key).title} is restored")
 
 
 @runs_commands.command("thin")
 def thin_old(
     older_than: Annotated[str, typer.Option("--older-than", help="such as 30d, 12h or 2w")],
     root: Root = RUNS,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be removed")] = False,
 ) -> None:
-    """Remove the arrays of old recordings to make room; tables and texts stay, and so do starred comparisons."""
+    """Remove the arrays of old recordings to free disk space; tables, texts and starred comparisons are kept."""
     from kvlab.common.formatting import format_bytes
     from kvlab.server.quotas import seconds_of
     from kvlab.trace.thinning import thin, thinnable
@@ -162,7 +167,7 @@ def thin_old(
     if dry_run:
         for run in found:
             typer.echo(f"{run.created[:10]}  {format_bytes(run.bytes):>9}  {run.run_id}  {run.title[:60]}")
-        typer.echo(f"{size} of arrays in {len(found)} runs would go; nothing was changed")
+        typer.echo(f"{size} of arrays in {len(found)} runs would be removed; nothing was changed")
         return
     typer.echo(f"{format_bytes(thin(root, found))} freed in {len(found)} runs")
 
@@ -171,10 +176,10 @@ def thin_old(
 def export(
     names: Annotated[list[str] | None, typer.Argument(metavar="ID...")] = None,
     root: Root = RUNS,
-    story: Annotated[str, typer.Option(help="a story by its name, with the comparisons it shows")] = "",
-    out: Annotated[Path, typer.Option(help="the folder the files go to")] = Path(),
+    story: Annotated[str, typer.Option(help="export the story of this name with its comparisons")] = "",
+    out: Annotated[Path, typer.Option(help="folder for the files")] = Path(),
 ) -> None:
-    """Write each as one file that `kvlab import` takes in elsewhere."""
+    """Export each as one file for `kvlab import`."""
     from kvlab.figures.base.words import byte_size
     from kvlab.library.archive import SUFFIX, pack
     from kvlab.trace.stories import story_path
@@ -196,9 +201,10 @@ def export(
 
 @runs_commands.command("import")
 def take_in(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="made by `kvlab export`")], root: Root = RUNS
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="files written by `kvlab export`")],
+    root: Root = RUNS,
 ) -> None:
-    """Take in what was exported elsewhere; every file is checked first."""
+    """Import exported files; every file is checked first."""
     from kvlab.library.archive import unpack
 
     root.mkdir(parents=True, exist_ok=True)
@@ -209,7 +215,7 @@ def take_in(
 
 def _folder(root: Path) -> Path:
     if not root.is_dir():
-        raise UserError(f"There is no folder {root}: name the folder of runs by --runs.")
+        raise UserError(f"There is no folder {root}: give the folder of runs with --runs.")
     return root
 
 
@@ -220,7 +226,7 @@ def _rows(root: Path, names: list[str]) -> pd.DataFrame:
 
 
 def _chosen(root: Path, names: list[str]) -> list[tuple[Any, str, str]]:
-    """Kind, id and title of everything named; of a batch, of every comparison in it."""
+    """(kind, id, title) of everything named; a batch counts as its comparisons."""
     return [
         (row["kind"], member, row["title"]) for _, row in _rows(root, names).iterrows() for member in row["members"]
     ]
@@ -229,10 +235,10 @@ def _chosen(root: Path, names: list[str]) -> list[tuple[Any, str, str]]:
 def _change(root: Path, names: list[str], **changes: Any) -> None:
     from kvlab.trace.labels import change_labels
 
-    said = ", ".join(f"{name} {value}" for name, value in changes.items())
+    summary = ", ".join(f"{name} {value}" for name, value in changes.items())
     for kind, name, title in _chosen(root, names):
         change_labels(root, name, kind, **changes)
-        typer.echo(f"{title}: {said}")
+        typer.echo(f"{title}: {summary}")
 
 
 def _print(found: pd.DataFrame, count: int, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`kvlab sweep plan | run | work | status`: an evaluation over many GPUs and machines that share a folder."""
+"""`kvlab sweep plan | run | work | status`: distribute an evaluation over GPUs and machines that share a folder."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.cli.eval import TABLE_WIDTH, evaluate, requested
+from kvlab.cli.eval import evaluate, request_from
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.plugins import with_plugins
 from kvlab.common.errors import UserError
 
 sweep_commands = typer.Typer(
-    help="An evaluation over many GPUs and machines that share a folder.", no_args_is_help=True
+    help="Distribute an evaluation over GPUs and machines that share a folder.", no_args_is_help=True
 )
 
 LEASE_SECONDS = 60.0
 BLOCK = 32
-# Where results go, papers' tables, and what is meant for the machine that the command runs on.
+# Options of `kvlab eval` about outputs, papers' tables and the local machine.
 ONLY_EVALS = ("out", "as_json", "preset", "table", "figure", "force")
 Folder = Annotated[Path, typer.Argument(help="the sweep's folder; the dashboard reads runs/eval/NAME")]
-LeaseSeconds = Annotated[float, typer.Option(min=1, help="a worker that is silent for so long has lost its shard")]
+LeaseSeconds = Annotated[float, typer.Option(min=1, help="a silent worker loses its shard after this time")]
 
 
 def like_eval(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `kvlab eval` that say what is measured, given to it as `asked`."""
-    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "asked"]
+    """Add the options of `kvlab eval` that define the measurement to a command, passed to it as `options`."""
+    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "options"]
     theirs = inspect.signature(evaluate, eval_str=True).parameters.values()
     merged = [*own, *(one for one in theirs if one.name not in ONLY_EVALS)]
 
-    def filled(**options: Any) -> None:
-        command(**{one.name: options.pop(one.name) for one in own}, asked=options)
+    def filled(**values: Any) -> None:
+        command(**{one.name: values.pop(one.name) for one in own}, options=values)
 
     filled.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in merged]
@@ -52,19 +52,19 @@ def like_eval(command: Callable[..., None]) -> Callable[..., None]:
 @like_eval
 def plan(
     folder: Folder,
-    asked: dict[str, Any],
-    block: Annotated[int, typer.Option(help="most prompts of a shard: what is lost with a worker")] = BLOCK,
+    options: dict[str, Any],
+    block: Annotated[int, typer.Option(help="most prompts per shard, the work lost with a worker")] = BLOCK,
 ) -> None:
-    """Write what is to be measured, cut into shards; --model takes several, with commas between them.
+    """Plan an evaluation as shards; --model takes several models, comma-separated.
 
-    It reads tokenizers and configs, not weights.
+    Reads tokenizers and configs, not weights.
     """
     from kvlab.sweep.planning import make_sweep
     from kvlab.sweep.shards import write_plan
     from kvlab.sweep.state import state
 
-    models = [name.strip() for name in asked.pop("model").split(",") if name.strip()]
-    requests = [requested(model=model, **asked).with_absolute_paths() for model in dict.fromkeys(models)]
+    models = [name.strip() for name in options.pop("model").split(",") if name.strip()]
+    requests = [request_from(model=model, **options).with_absolute_paths() for model in dict.fromkeys(models)]
     made, notes = make_sweep(requests, block)
     write_plan(folder, made)
     for note in notes:
@@ -79,36 +79,32 @@ def plan(
 def run(
     folder: Folder,
     on: Annotated[str, typer.Option(help="local, slurm or ray")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="default: one a GPU; under Slurm 4")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="default: one per GPU; with Slurm 4")] = None,
     slurm: Annotated[
         list[str] | None, typer.Option(help="an option of sbatch, such as partition=gpu, time=240 or mem=64G")
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="a Ray cluster that runs already; default: one started here")
-    ] = None,
+    address: Annotated[str | None, typer.Option(help="a running Ray cluster; default: start one here")] = None,
     lease_seconds: LeaseSeconds = LEASE_SECONDS,
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Start workers, follow them, and print the table. What was given up before is tried again.
+    """Start workers, follow them, and print the table. Shards given up before are tried again.
 
-    What is planned to be too big for one worker is refused where workers run on this machine.
+    Work too big for a worker of this machine is refused.
     """
-    from kvlab.cli.options.tables import print_wide
+    from kvlab.cli.options.tables import print_summary
     from kvlab.common.terminal import standard_error
     from kvlab.evaluate.request import EvalJob
-    from kvlab.evaluate.results.summary import summarize
-    from kvlab.evaluate.results.table import summary_json, summary_table
     from kvlab.sweep.shards import read_plan, sweep_rows, try_again
     from kvlab.sweep.state import state
 
     requests = read_plan(folder).requests
     if on not in ("local", "slurm", "ray"):
-        raise UserError(f"--on is local, slurm or ray, not {on!r}.")
+        raise UserError(f"--on takes local, slurm or ray, not {on!r}.")
     if on == "local" and not force:
         for request in requests:
-            check_fits(EvalJob(name="asked", request=request), folder)
-    _end_in_order()  # so that workers of this machine end with it
+            check_fits(EvalJob(name="request", request=request), folder)
+    _exit_on_sigterm()  # so that local workers end with it
     errors = standard_error()
 
     def say(line: str) -> None:
@@ -131,22 +127,16 @@ def run(
     notes = list(state(folder).given_up.values())
     for note in notes:
         say(f"Given up: {note}")
-    by = ["task", "difficulty", "length", *(["depth"] if any(one.depths for one in requests) else [])]
-    rows = sweep_rows(folder)
-    summary = summarize(rows, by)
-    if as_json:
-        typer.echo(summary_json(summary, notes, str(folder)))
-    else:
-        print_wide(summary_table(summary, rows["device"].dropna()), TABLE_WIDTH)
+    print_summary(sweep_rows(folder), notes, folder, as_json, any(one.depths for one in requests))
 
 
 @sweep_commands.command("work")
 @with_plugins
 def work(folder: Folder, lease_seconds: LeaseSeconds = LEASE_SECONDS) -> None:
-    """Be one worker in this process until no shard is left; start as many as you like, wherever the folder is seen."""
+    """Work in this process until no shard is left; start any number of workers on machines that see the folder."""
     from kvlab.sweep.worker import Worker
 
-    _end_in_order()  # so that the shard is given back
+    _exit_on_sigterm()  # so that the shard is released
     worker = Worker(folder, lease_seconds, say=lambda line: print(line, flush=True))
     print(f"{worker.holder.worker} (process {os.getpid()})", flush=True)
     worker.work()
@@ -154,7 +144,7 @@ def work(folder: Folder, lease_seconds: LeaseSeconds = LEASE_SECONDS) -> None:
 
 @sweep_commands.command("status")
 def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False) -> None:
-    """How far a sweep is, from its files alone."""
+    """Show a sweep's progress, read from its files."""
     from kvlab.sweep.state import state
 
     now = state(folder)
@@ -164,21 +154,21 @@ def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help=
         typer.echo(json.dumps({**counts, "given_up": now.given_up, "workers": workers}, indent=2))
         return
     typer.echo(now.words)
-    for line in [*(f"Given up: {said}" for said in now.given_up.values()), *now.refusals]:
+    for line in [*(f"Given up: {note}" for note in now.given_up.values()), *now.refusals]:
         typer.echo(line)
 
 
-def _end_in_order() -> None:
-    """Make SIGTERM an exit like any other."""
+def _exit_on_sigterm() -> None:
+    """Turn SIGTERM into a normal exit."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _slurm_options(texts: list[str]) -> dict[str, Any]:
-    """`name=value` of each; a whole number is one. Raises UserError for anything else."""
-    found: dict[str, Any] = {}
+    """Parse `name=value` texts, whole numbers as int. Raises UserError for anything else."""
+    options: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.replace("_", "").replace("-", "").isalnum() or not value:
             raise UserError(f"--slurm takes name=value, such as partition=gpu, not {text!r}.")
-        found[name.replace("-", "_")] = int(value) if value.isdigit() else value
-    return found
+        options[name.replace("-", "_")] = int(value) if value.isdigit() else value
+    return options

@@ -1,4 +1,4 @@
-"""`kvlab train-mini`: train the embedded model, or print the acceptance table of a model folder."""
+"""`kvlab train-mini`: train mini, or print the acceptance table of a model folder."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ _RESUMES = ("auto", "no")
 
 def train_mini(
     corpus: Annotated[Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/).")] = None,
-    out: Annotated[Path, typer.Option(help="Where checkpoints, curve and model go.")] = Path("checkpoints/mini"),
+    out: Annotated[Path, typer.Option(help="Folder for checkpoints, curve and model.")] = Path("checkpoints/mini"),
     preset: Annotated[str, typer.Option(help="cpu (5 M parameters) or gpu (15 M).")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Of initial weights and of all training rows.")] = 0,
-    hours: Annotated[float, typer.Option(help="Training hours that the phases share; on a CPU, its own time.")] = 2.0,
-    resume: Annotated[str, typer.Option(help="auto: go on from the newest checkpoint in --out; no: start.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of initial weights and training rows.")] = 0,
+    hours: Annotated[float, typer.Option(help="Training hours over all phases; on a CPU process time.")] = 2.0,
+    resume: Annotated[
+        str, typer.Option(help="auto: resume from the newest checkpoint in --out; no: start over.")
+    ] = "auto",
     start: Annotated[
-        Path | None, typer.Option(help="Go on with a finished model, such as assets/mini: its refining phases alone.")
+        Path | None, typer.Option(help="Refine a finished model, such as assets/mini, with the refining phases only.")
     ] = None,
-    every: Annotated[int, typer.Option(help="Train on every n-th book by name only; 1: all.")] = 1,
+    every: Annotated[int, typer.Option(help="Train only on every n-th book by name; 1: all.")] = 1,
     phases: Annotated[str, typer.Option(help="With --start: only these refining phases, comma-separated.")] = "",
     report: Annotated[bool, typer.Option(help="Print the acceptance table when done.")] = True,
     report_only: Annotated[
         Path | None, typer.Option(help="Only print the table of this model folder (on shipped text).")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Prompts for each line of the table.")] = 200,
+    samples: Annotated[int, typer.Option(help="Prompts per line of the table.")] = 200,
 ) -> None:
-    """Train mini through its phases; a killed run goes on from its newest checkpoint."""
+    """Train mini; a killed run resumes from its newest checkpoint."""
     if resume not in _RESUMES:
         raise UserError(f"--resume takes {' or '.join(_RESUMES)}, not {resume!r}.")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -46,8 +48,8 @@ def train_mini(
     folder = report_only or out
     if report_only is None and corpus is not None:
         names = tuple(name.strip() for name in phases.split(",") if name.strip())
-        asked = Recipe(preset, out, corpus, seed, hours, resume == "auto", start=start, phases=names, every=every)
-        folder = run_recipe(asked)
+        recipe = Recipe(preset, out, corpus, seed, hours, resume == "auto", start=start, phases=names, every=every)
+        folder = run_recipe(recipe)
         typer.echo(f"Model written to {folder}: {progress_line(out)}")
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is no model folder: it has no config.json.")
@@ -56,7 +58,7 @@ def train_mini(
 
 
 def _find_recipe() -> None:
-    """Make the package `training` importable; raises UserError where only the installed package is here."""
+    """Make the package `training` importable; raises UserError outside kvlab's repository."""
     root = project_root()
     if not (root / "training").is_dir():
         raise UserError("The training recipe is in kvlab's repository only: clone it and run the command there.")

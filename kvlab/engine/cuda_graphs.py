@@ -36,9 +36,7 @@ class Captured(Protocol):
 
     output: Tensor
 
-    def replay(self) -> Tensor:
-        """Run it again on the same tensors."""
-        ...
+    def replay(self) -> Tensor: ...
 
 
 class CudaGraph:
@@ -51,7 +49,6 @@ class CudaGraph:
         self._graph.replay()  # capturing runs nothing
 
     def replay(self) -> Tensor:
-        """The logits, in the graph's memory: the next replay overwrites them."""
         self._graph.replay()
         return self.output
 
@@ -72,7 +69,6 @@ class OperationGraph:
         self.output = done[0].clone()
 
     def replay(self) -> Tensor:
-        """The logits."""
         self.output = self._graph()
         return self.output
 

@@ -29,7 +29,6 @@ class ActiveRun:
 
     @property
     def label(self) -> str:
-        """The run's name in progress messages."""
         return self.run.choice.label
 
 

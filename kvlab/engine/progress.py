@@ -11,7 +11,7 @@ from kvlab.requests.compare import Progress
 
 
 class Cancelled(Exception):
-    """The run was asked to stop."""
+    pass
 
 
 class Watch:

@@ -25,8 +25,6 @@ from kvlab.tasks.tokens import Cut, count_tokens
 
 @dataclass(frozen=True)
 class Lengths:
-    """Statistics of token counts."""
-
     median: float
     p95: float
     longest: int
@@ -59,7 +57,6 @@ class FileCheck:
 
     @property
     def count(self) -> int:
-        """Number of usable prompts."""
         return sum(self.tasks.values())
 
 

@@ -105,7 +105,6 @@ def generate_ids(
 
 
 def _prefill(loaded: Loaded, seen: torch.Tensor, begun: int, cache: Cache) -> None:
-    """Run the tokens of `seen` from index `begun`."""
     mask = torch.ones_like(seen)
     loaded.model(seen[:, begun:], attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
 

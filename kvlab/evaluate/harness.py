@@ -152,7 +152,6 @@ def model_window(loaded: Loaded) -> int:
 
 
 def window_of(config: PreTrainedConfig) -> int:
-    """Context window in tokens of a model with this config."""
     text = config.get_text_config(decoder=True)
     return getattr(text, "max_position_embeddings", None) or _ANY_WINDOW
 
@@ -163,7 +162,6 @@ def default_batch_rows(loaded: Loaded) -> int:
 
 
 def settings_of(choice: MethodChoice) -> dict[str, object]:
-    """Every hyper-parameter of a choice with its value."""
     return make_method(choice.method, **choice.hyper_parameters).model_dump(mode="json")
 
 

@@ -43,7 +43,6 @@ class PromptProgress:
         self.begun, self.resumed = time.monotonic(), 0
 
     def __call__(self, progress: Progress) -> None:
-        """Forward a report of the evaluation."""
         if progress.stage == "start":
             self.begun, self.resumed = time.monotonic(), progress.done
         left = seconds_left(progress, self.resumed, time.monotonic() - self.begun)

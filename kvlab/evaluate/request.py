@@ -105,7 +105,6 @@ class EvalRequest(ModelRequest):
 
 
 def full_first(choices: Iterable[MethodChoice]) -> tuple[MethodChoice, ...]:
-    """The full cache, then each other choice once."""
     others = [choice for choice in choices if choice.method != FULL.method]
     return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
 

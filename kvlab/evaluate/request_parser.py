@@ -74,36 +74,24 @@ def parse_yes_no(text: str, option: str) -> bool:
 
 def parse_request(
     *,
-    model: str,
     tasks: str,
     files: Iterable[str],
     methods: str,
     budgets: str,
     lengths: str | None,
     depths: str | None,
-    samples: int,
-    seed: int,
     question_aware: str,
-    batch_rows: int | None,
-    skip_malformed: bool,
-    prefill_chunk: int | None = None,
     **fields: Any,
 ) -> EvalRequest:
-    """Build the request from command-line values; `fields` are fields of `EvalRequest`. Raises UserError if invalid."""
+    """Build the request from command-line values; `fields` are its other fields. Raises UserError if invalid."""
     try:
         return EvalRequest(
-            model=model,
             tasks=parse_tasks(",".join(TASKS) if tasks == "all" else tasks),
             files=parse_files(files),
             choices=parse_choices(methods, budgets),
             lengths=parse_numbers(lengths, "--lengths", int),
             depths=parse_numbers(depths, "--depths", float),
-            samples=samples,
-            seed=seed,
             question_aware=parse_yes_no(question_aware, "--question-aware"),
-            batch_rows=batch_rows,
-            prefill_chunk=prefill_chunk,
-            skip_malformed=skip_malformed,
             **fields,
         )
     except ValidationError as error:

@@ -30,8 +30,6 @@ class Unit:
 
 @dataclass(frozen=True)
 class PreparedUnit:
-    """A unit with its generated prompt."""
-
     prompt: PreparedPrompt
     keys: dict[int, str]
 

@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 class _LimitReached(Exception):
-    """The limit of tests is reached."""
+    pass
 
 
 @dataclass(frozen=True)

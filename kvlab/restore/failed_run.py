@@ -117,7 +117,6 @@ class Wanted:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """All right answers."""
         return () if self.answer is None else (self.answer, *self.others)
 
     def is_there(self, ids: list[int], texts: list[str]) -> bool:

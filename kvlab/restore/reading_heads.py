@@ -25,7 +25,6 @@ class AnswerAttention:
         self.sums: dict[int, Tensor] = {}
 
     def begin_step(self) -> None:
-        """Count the next decode step."""
         self.step += 1
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:

@@ -64,7 +64,7 @@ def rescue(
 def _request_of(run: Run, request: RescueRequest) -> CompareRequest:
     record = run.record
     if record.method == "full":
-        raise UserError("This run is the full cache, which drops nothing: choose a compressed run.")
+        raise UserError("This run is the full cache itself, which drops nothing: choose a compressed run.")
     if record.returned is not None:
         raise UserError(f"{record.label} already has something restored: choose the run it was derived from.")
     return CompareRequest(
@@ -96,7 +96,6 @@ class _Reruns:
             self.progress(Progress(stage=stage, done=self.done, total=self.most))
 
     def run(self, search: str, write: Callable[[], bool]) -> bool:
-        """Execute one rerun."""
         seconds = self.seconds / max(self.done, 1) * (self.most - self.done)
         left = f", at most {format_duration(seconds, rough=True)} left" if self.done else ""
         self.report(f"{search}: rerun {self.done + 1} of at most {self.most}{left}")
@@ -141,7 +140,6 @@ class _Search:
 
     @property
     def merges(self) -> bool:
-        """Whether the run merged anything."""
         return bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
 
     def look_for(self, name: str, items: Sequence, returned: Callable[[Sequence], Restore], share: float) -> Found:

@@ -97,7 +97,6 @@ class Draft:
         return self.asking(query, self.filled(render, query.prompt), metric, block=block, **more)
 
     def filled(self, render: Render, question: str = "") -> str:
-        """As `fill`."""
         return fill(self.tokenizer, self.task, self.length, self.random, render, question)
 
     def asking(

@@ -51,7 +51,6 @@ class Window:
     breaks: tuple[int, ...]
 
     def first(self, count: int) -> Window:
-        """Return the window's first `count` words."""
         return Window(self.words[:count], tuple(place for place in self.breaks if place < count))
 
     @property

@@ -33,7 +33,7 @@ PREFIX = ("answer_prefix",)
 ANSWERS = ("answer", "answers", "expected_answer", "expected", "target")
 FACTS = ("facts", "fact")
 NAMES = ("name", "title", "id", "_id")
-# Columns with settings or names of a row: nobody expects them in the prompt.
+# Columns with settings or names of a row, which are not missed in the prompt.
 SETTINGS = (*NAMES, *ANSWERS, *FACTS, "max_new_tokens", "task", "metric", "all_classes", "dataset", "language")
 NOT_PROMPTS = {*SETTINGS, "completion", "completions", "response", "output", "outputs", "reference", "label"}
 MOST_NAMED = 8
@@ -127,7 +127,6 @@ class PromptRow:
 
     @property
     def name(self) -> str:
-        """The row's name, if it has one."""
         return next((self.texts[own] for one in NAMES if (own := self.columns.get(one)) in self.texts and own), "")
 
     def not_read(self, column: str = "") -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def shipped_sample(name: str) -> ShippedSample:
     """Return the named prompt; raises UserError listing the known ones."""
     samples = {sample.name: sample for sample in shipped_samples()}
     if name not in samples:
-        raise UserError(f"No sample prompt is called '{name}': choose from {', '.join(samples)}.")
+        raise UserError(f"There is no sample prompt {name!r}; choose one of {', '.join(samples)}.")
     return samples[name]
 
 

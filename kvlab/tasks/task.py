@@ -47,6 +47,5 @@ class Task:
 
 
 def check_range(task: str, name: str, value: int, least: int, most: int) -> None:
-    """Raise UserError if a difficulty parameter is out of range."""
     if not least <= value <= most:
         raise UserError(f"{task}: {name}={value} cannot be used: give a whole number from {least} to {most}.")

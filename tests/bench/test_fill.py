@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.bench.cache_bytes import check_books, live_bytes, tensor_bytes
+from kvlab.bench.baselines import PlainContender, StaticContender
+from kvlab.bench.cache_bytes import check_allocated_bytes, live_bytes, tensor_bytes
 from kvlab.bench.competitors import Load, SlotContender
 from kvlab.bench.fill import fill, random_token
-from kvlab.bench.line_up import PlainContender, StaticContender
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import make_request
 from kvlab.cache import CompressedCache
@@ -51,7 +51,7 @@ def test_every_method_has_seen_all_and_holds_its_budget(tiny: BenchModel, method
     assert memory.live_slots == pytest.approx(real.memory().live_slots, abs=2)
     gathers = cache.settings.pipeline.buffer  # there is room from the start for what waits for a decision
     assert all(layer.physical_slots - gathers < PROMPT for layer in memory.layers)
-    check_books(cache)
+    check_allocated_bytes(cache)
 
 
 @pytest.mark.parametrize(("method", "slots"), [("h2o", BUDGET), ("keepkv", BUDGET), ("snapkv", BUDGET + 20)])
@@ -94,7 +94,7 @@ def test_every_family_can_be_filled(family: str, method: str) -> None:
     assert cache.memory().logical_tokens == cache.get_seq_length() == PROMPT + 1
     if method != "gvote":
         assert cache.memory().live_slots == BUDGET
-    check_books(cache)
+    check_allocated_bytes(cache)
 
 
 def test_bytes_are_those_of_the_tensors(tiny: BenchModel) -> None:
@@ -104,7 +104,7 @@ def test_bytes_are_those_of_the_tensors(tiny: BenchModel) -> None:
         held = [t for one in tables for t in (one.slots.keys, one.slots.values, *one.slots.own().values())]
         held += [t for one in tables for t in one.head_state.values()]
         by_hand = sum(t.numel() * t.element_size() for t in held)
-        check_books(cache)
+        check_allocated_bytes(cache)
         assert cache.memory().allocated_bytes == by_hand
         assert by_hand <= tensor_bytes(cache) <= by_hand + 4096
 
@@ -113,7 +113,7 @@ def test_books_that_do_not_match_are_noticed(tiny: BenchModel) -> None:
     cache = filled(tiny, "h2o")
     cache.compressed_layers()[0].hoard = torch.zeros(100_000)  # type: ignore[attr-defined]
     with pytest.raises(AssertionError, match="layer 0 reports"):
-        check_books(cache)
+        check_allocated_bytes(cache)
 
 
 def test_tensor_bytes_count_a_shared_storage_once_and_in_full() -> None:

@@ -47,7 +47,7 @@ def test_a_spread_model_is_measured_as_a_whole_one(tmp_path: Path, monkeypatch: 
 
 
 def test_what_cannot_be_spread_is_refused() -> None:
-    with pytest.raises(UserError, match="shapes are made on one device"):
+    with pytest.raises(UserError, match="shapes are created on one device"):
         make_request(mode="decode", model="shape:tiny", placement="auto")
     with pytest.raises(UserError, match="cannot be captured"):
         make_request(mode="decode", model="mini", placement="auto", capture="on")

@@ -18,13 +18,13 @@ from kvlab.bench.request import make_request
 from kvlab.bench.rows import Row, read_rows
 from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
 from kvlab.bench.targets import (
-    BARS,
     BYTES,
     EVICTION,
     OVER_EVICTION,
     OVER_SAME_LAYERS,
     PROMPTS,
     SAME_LAYERS,
+    TARGETS,
     evicting,
     judge,
 )
@@ -83,7 +83,7 @@ def test_presets_run_small_and_stand_beside_the_paper(name: str, tmp_path: Path)
     else:
         device = PRESETS[name].device
         judged = [row for row in rows if row.mode == "bar"]
-        assert {row.figure for row in judged} == {bar.name for bar in BARS[device]}
+        assert {row.figure for row in judged} == {bar.name for bar in TARGETS[device]}
         assert all("met" in row.note or row.status == "skipped" for row in judged)
 
 
@@ -190,12 +190,12 @@ def test_two_results_of_one_second_do_not_overwrite_each_other(tmp_path: Path) -
         (["decode", "--model", "shape:llama9"], "no shape 'llama9'"),
         (["decode", "--methods", "h20"], "no method called 'h20'"),
         (["decode", "--budgets", "2.5"], "budget 2.5 cannot be used"),
-        (["decode", "--contexts", "4k"], "--contexts takes numbers"),
+        (["decode", "--contexts", "4k"], "--contexts takes comma-separated numbers"),
         (["decode", "--contexts", "0"], "--contexts takes whole numbers of at least 1"),
         (["decode", "--batches", "-1"], "--batches takes whole numbers of at least 1"),
         (["decode", "--repeats", "0"], "--repeats cannot be 0"),
         (["decode", "--scale", "0"], "--scale cannot be 0"),
-        (["decode", "--model", "mini", "--scale", "2"], "--scale makes shapes smaller"),
+        (["decode", "--model", "mini", "--scale", "2"], "--scale reduces shapes"),
         (["decode", "--dtype", "int8"], "--dtype cannot be 'int8'"),
         (["decode", "--fill", "magic"], "--fill cannot be 'magic'"),
         (["decode", "--device", "cuda:99"], "no device 'cuda:99'"),
@@ -288,7 +288,7 @@ def test_bars_are_judged_by_the_figures() -> None:
 
 
 def test_without_any_row_every_bar_is_unmeasured() -> None:
-    for device, bars in BARS.items():
+    for device, bars in TARGETS.items():
         judged = judge([], device)
         assert len(judged) == len(bars)
         assert all(row.status == "skipped" and row.median is None for row in judged)

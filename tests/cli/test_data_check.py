@@ -57,7 +57,7 @@ def test_what_is_cut_is_said_before_it_is(folder):
     assert 0 <= tight["lost"] - sum(before - 300 for before in tight["shortened"]) <= 3 * 4
     table = CliRunner().invoke(app, [str(folder / "qasper.jsonl"), "--max-prompt", "300"])
     assert "3 of 3 prompts lose their middle" in table.stdout
-    assert "a prompt may have 300 tokens" in table.stdout
+    assert "at most 300 tokens per prompt" in table.stdout
 
 
 def test_bad_lines_are_named_by_number_and_the_status_says_so(tmp_path):
@@ -67,7 +67,7 @@ def test_bad_lines_are_named_by_number_and_the_status_says_so(tmp_path):
     assert told.exit_code == 1
     assert f"{path}:3: there is no field 'answer'" in told.stdout
     assert f"{path}:4: not valid JSON" in told.stdout
-    assert "malformed        2 lines" in told.stdout
+    assert "malformed         2 lines" in told.stdout
 
 
 @pytest.mark.parametrize(

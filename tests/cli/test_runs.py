@@ -62,7 +62,7 @@ def test_what_is_deleted_comes_back(say: Say):
     assert "in the bin" in say("runs", "rm", "one")
     assert listed(say) == ["Two"]
     assert "One" in say("runs", "bin")
-    assert "One is back" in say("runs", "undo")
+    assert "One is restored" in say("runs", "undo")
     assert set(listed(say)) == {"One", "Two"}
 
 

@@ -160,5 +160,5 @@ def test_a_port_that_is_taken_or_no_port_is_one_sentence():
 
 def test_a_runs_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be created"):
         command._make_folder(tmp_path / "file" / "runs")

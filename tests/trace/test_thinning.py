@@ -72,7 +72,7 @@ def test_the_command_says_first_and_does_then(tmp_path: Path):
     size = thinning.arrays_bytes(path)
     command = ["runs", "thin", "--runs", str(tmp_path), "--older-than"]
     dry = CliRunner().invoke(commands, [*command, "30d", "--dry-run"])
-    assert dry.exit_code == 0 and "would go; nothing was changed" in dry.output and "0 runs" in dry.output
+    assert dry.exit_code == 0 and "would be removed; nothing was changed" in dry.output and "0 runs" in dry.output
     os.utime(path)  # the age is the record's, not the file's
     record = read_record(path).model_copy(update={"created": "2020-01-01T00:00:00+00:00"})
     write_record(path, record)
@@ -80,7 +80,7 @@ def test_the_command_says_first_and_does_then(tmp_path: Path):
 
     catalogue.rebuild(tmp_path)
     dry = CliRunner().invoke(commands, [*command, "30d", "--dry-run"])
-    assert "in 1 runs would go" in dry.output and thinning.arrays_bytes(path) == size
+    assert "in 1 runs would be removed" in dry.output and thinning.arrays_bytes(path) == size
     done = CliRunner().invoke(commands, [*command, "30d"])
     assert "freed in 1 runs" in done.output and thinning.arrays_bytes(path) == 0
     assert len(list_runs(tmp_path)) == 1

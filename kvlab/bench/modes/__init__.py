@@ -1,7 +1,4 @@
-"""One file a mode; its `measure` turns a bench into rows, given as soon as they are measured.
-
-Mode `pages` needs no model: its `measure` takes the request alone.
-"""
+"""Benchmark modes, one per file; `measure` yields a bench's rows as they are measured."""
 
 from __future__ import annotations
 

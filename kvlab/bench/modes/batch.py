@@ -1,17 +1,17 @@
-"""Mode `batch`: tokens a second against batch, until memory is out; the batch that did not fit is a row too."""
+"""Mode `batch`: tokens per second against batch size until memory runs out, including the batch that did not fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvlab.bench.baselines import contenders
 from kvlab.bench.bench import Bench, decode_rows
 from kvlab.bench.competitors import Contender, Load
-from kvlab.bench.line_up import contenders
 from kvlab.bench.rows import Row
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Each contender at growing batches; one that ran out of memory is not asked for more."""
+    """Each contender at growing batches, until it runs out of memory."""
     request = bench.request
     for tokens in request.contexts:
         out: set[tuple[str, float | int]] = set()

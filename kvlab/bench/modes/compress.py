@@ -1,4 +1,4 @@
-"""Mode `compress`: what deciding costs, once at the prompt and then at every decode step."""
+"""Mode `compress`: the cost of decisions, for the prompt and per decode step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache
 
 from kvlab.bench.bench import Bench, filled, has_budget, loads, scaled
 from kvlab.bench.clock import spread
-from kvlab.bench.competitors import FULL, Load, SlotContender
+from kvlab.bench.competitors import Load, SlotContender
 from kvlab.bench.device_memory import check_room
 from kvlab.bench.fill import attend_by_hand, fill, normal
 from kvlab.bench.race import Outcome
@@ -18,39 +18,34 @@ from kvlab.bench.rows import Row
 from kvlab.cache import make_cache
 from kvlab.methods import make_method
 from kvlab.requests.budget import Budget
-from kvlab.requests.compare import MethodChoice
+from kvlab.requests.compare import FULL, MethodChoice
 
 
 class PromptDecision(SlotContender):
-    """Its step fills a new cache; `seconds` is what the layers spent deciding in each of them."""
+    """A contender whose step fills a new cache; `seconds` are the layers' decision times."""
 
     def prepare(self) -> None:
-        """Nothing stays between fills."""
         check_room(self.expected_bytes, self.model.device)
         self.seconds: list[float] = []
 
     def make_cache(self) -> Cache:
-        """One that measures its decisions."""
         method = make_method(self.choice.method, **self.choice.hyper_parameters)
         return make_cache(self.model.model, method, self.choice.budget, seed=self.request.seed, timed=True)
 
     def step(self) -> None:
-        """Fill, which decides about the prompt."""
         self.cache = self.make_cache()
         fill(self.model, self.cache, self.load.batch, self.load.prompt, seed=self.request.seed)
         self.seconds.append(self.cache.settings.prefill_compress_seconds)
 
     @property
     def live_bytes(self) -> int:
-        """Not asked for."""
         return 0
 
 
 class AttentionStep(SlotContender):
-    """Its step is one token through every layer's cache: append, attend, decide; no projection and no MLP."""
+    """A contender whose step appends, attends and decides in every layer for one token; no projection, no MLP."""
 
     def prepare(self) -> None:
-        """Fill a cache and draw the token's states."""
         super().prepare()
         shape, batch = self.model.shape, self.load.batch
         source = torch.Generator(self.model.device).manual_seed(self.request.seed + 1)
@@ -60,14 +55,13 @@ class AttentionStep(SlotContender):
         ]
 
     def step(self) -> None:
-        """Once through all compressed layers."""
         query, keys, values = self.states
         for layer in self.cache.compressed_layers():
             attend_by_hand(self.model, layer, self.model.attention_modules[layer.layer_idx], query, keys, values)
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Seconds of the prompt's decision, and milliseconds that scoring and deciding add to a decode step."""
+    """Seconds of the prompt's decision, and milliseconds that decisions add to a decode step."""
     for load in loads(bench.request):
         choices = [choice for choice in bench.request.choices_run() if choice.method != "full"]
         yield from _prompt_decisions(bench, load, choices)
@@ -85,7 +79,7 @@ def _prompt_decisions(bench: Bench, load: Load, choices: Sequence[MethodChoice])
 
 
 def _step_decisions(bench: Bench, load: Load, choices: Sequence[MethodChoice]) -> Iterator[Row]:
-    """Each method beside the full cache of a text as long as its budget: the same slots, nothing to decide."""
+    """Each method against a full cache with as many tokens as its budget: equal slots, no decisions."""
     slots = {_slots(choice, load) for choice in choices if has_budget(choice)}
     plain = {n: AttentionStep(bench.model, Load(load.batch, n), bench.request, FULL) for n in sorted(slots)}
     racers = [AttentionStep(bench.model, load, bench.request, choice) for choice in choices]
@@ -95,7 +89,7 @@ def _step_decisions(bench: Bench, load: Load, choices: Sequence[MethodChoice]) -
         yield _step_row(bench, racer, "attention step", undecided[number])
     for choice, racer, outcome in zip(choices, racers, outcomes[len(plain) :], strict=True):
         yield _step_row(bench, racer, "attention step", outcome)
-        if has_budget(choice):  # who chooses its own number of slots has nobody to be compared with
+        if has_budget(choice):  # without a budget there is no cache of equal size to compare with
             yield _decision_row(bench, racer, outcome, undecided[_slots(choice, load)])
 
 
@@ -112,7 +106,7 @@ def _step_row(bench: Bench, racer: SlotContender, figure: str, outcome: Outcome)
 
 
 def _decision_row(bench: Bench, racer: SlotContender, outcome: Outcome, undecided: Outcome) -> Row:
-    """Differences round by round, so that a slow round does not count as a slow decision."""
+    """Differences per round, so that a slow round does not count as a slow decision."""
     row = bench.row(racer, "scoring and deciding", "ms/step")
     for part in (outcome, undecided):
         if not part.samples:

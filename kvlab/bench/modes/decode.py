@@ -1,12 +1,12 @@
-"""Mode `decode`: the time of a decode step, and tokens a second, against context length."""
+"""Mode `decode`: time of a decode step and tokens per second against context length."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kvlab.bench.bench import Bench, decode_rows, loads, over
+from kvlab.bench.baselines import contenders
+from kvlab.bench.bench import Bench, decode_rows, loads, ratio_row
 from kvlab.bench.competitors import Contender, SlotContender
-from kvlab.bench.line_up import contenders
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.bench.targets import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
@@ -15,7 +15,7 @@ from kvlab.requests.compare import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Every method and every full cache at each batch and context, in turns."""
+    """Every method and full cache at each batch and context, in turns."""
     for load in loads(bench.request):
         racers = contenders(bench.model, load, bench.request)
         outcomes = bench.race(racers)
@@ -24,9 +24,9 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """For each merging method its step over eviction's at the same budget.
+    """For each merging method, the ratio of its step to eviction's at the same budget.
 
-    Where eviction with the method's own budgets of layers and heads takes part, over that as well.
+    Also to eviction with the method's layer and head budgets, if that takes part.
     """
     taken = [(c.choice, o) for c, o in zip(racers, outcomes, strict=True) if isinstance(c, SlotContender)]
     merging = {name for name, method in registered().items() if method.describe()["merges"]}
@@ -40,4 +40,4 @@ def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[
         }
         for figure, rival in rivals.items():
             for other in (other for choice, other in taken if choice == rival):
-                yield over(bench, racer, figure, outcome, other)
+                yield ratio_row(bench, racer, figure, outcome, other)

@@ -1,7 +1,7 @@
-"""Mode `generate`: the throughput of a whole request, prompt and continuation, as the papers' tables have it.
+"""Mode `generate`: throughput of a whole request, prompt and continuation, as in the papers' tables.
 
-A step's time changes slowly and smoothly with the length, so it is measured at a few lengths between the first and the
-last new token and summed over all steps (trapezoids): minutes of decoding become seconds, and the row says so.
+A step's time changes smoothly with the length, so it is measured at a few lengths between the first and the last new
+token and integrated (trapezoidal rule): minutes of decoding become seconds, and the row says so.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from kvlab.bench.baselines import StaticContender, contenders
 from kvlab.bench.bench import Bench, best_baseline, filled, loads
 from kvlab.bench.clock import spread
 from kvlab.bench.competitors import Contender, Load
-from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.modes.prefill import PrefillRacer
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
@@ -22,7 +22,7 @@ from kvlab.requests.compare import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Seconds and tokens a second of each contender for prompt plus `new_tokens`."""
+    """Seconds and tokens per second of each contender for prompt plus `new_tokens`."""
     for load in loads(bench.request):
         yield from _one_load(bench, load)
 
@@ -42,7 +42,7 @@ def _one_load(bench: Bench, load: Load) -> Iterator[Row]:
 
 
 def _prompts(bench: Bench, racers: Sequence[Contender]) -> list[Outcome]:
-    """What reading the prompt takes; the compiled decoder reads it as the plain one does."""
+    """Prefill outcomes; the compiled decoder uses the plain one's."""
     reading = [racer for racer in racers if not isinstance(racer, StaticContender)]
     outcomes = bench.race([PrefillRacer(racer) for racer in reading], steps=1)
     by_label = {id(racer): outcome for racer, outcome in zip(reading, outcomes, strict=True)}
@@ -59,12 +59,12 @@ def _at_offset(bench: Bench, load: Load, offset: int) -> list[Outcome]:
 
 
 def _in_slots(choice: MethodChoice, prompt: int) -> MethodChoice:
-    """A fraction is one of the prompt, not of what the text has grown to."""
+    """Convert the budget to slots of the prompt, as the text has grown."""
     return choice.model_copy(update={"budget": Budget(choice.budget).slots(prompt)})
 
 
 def _total(prompt: Outcome, curve: list[Outcome], offsets: list[int]) -> Outcome:
-    """Seconds of the whole request in each repeat; out of memory anywhere is out of memory."""
+    """Seconds of the whole request in each repeat; fails if any part ran out of memory."""
     for part in (prompt, *curve):
         if part.status != "ok":
             return Outcome(status=part.status, note=part.note)
@@ -85,9 +85,9 @@ def _rows(
         yield from (latency, rate)
         return
     took = spread(total.samples)
-    made = racer.load.batch * new
+    tokens = racer.load.batch * new
     least = new * bench.bytes_seconds(bench.model.bytes_per_pass + total.live_bytes)
     ratio = took.median / full if full else None
     yield filled(latency, took, bound=least, ratio=ratio)
-    rates = spread([made / seconds for seconds in total.samples])
-    yield filled(rate, rates, bound=made / least, ratio=1 / ratio if ratio else None, more_is_better=True)
+    rates = spread([tokens / seconds for seconds in total.samples])
+    yield filled(rate, rates, bound=tokens / least, ratio=1 / ratio if ratio else None, more_is_better=True)

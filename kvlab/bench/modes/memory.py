@@ -1,4 +1,4 @@
-"""Mode `memory`: bytes as the cache reports them, checked against its tensors and the allocator."""
+"""Mode `memory`: a cache's reported bytes, checked against its tensors and the allocator."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from kvlab.bench.baselines import StaticContender, contenders
 from kvlab.bench.bench import Bench, loads
-from kvlab.bench.cache_bytes import block_bytes, check_books, tensor_bytes
+from kvlab.bench.cache_bytes import block_bytes, check_allocated_bytes, tensor_bytes
 from kvlab.bench.competitors import Contender, SlotContender
 from kvlab.bench.device_memory import is_out_of_memory, release_memory
-from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
 from kvlab.bench.rows import Row
@@ -19,17 +19,17 @@ from kvlab.cache import CompressedCache
 from kvlab.common.limits import BLOCK
 from kvlab.requests.budget import Budget
 
-NO_ALLOCATOR = "the host keeps no statistics of what was allocated at most"
+NO_ALLOCATOR = "the host has no statistics of peak allocation"
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Each contender alone: filled, then `new_tokens` decode steps (at least one), then its bytes are read.
+    """Fill each contender alone, decode `new_tokens` steps (at least one), then read its bytes.
 
-    Raises AssertionError where a cache's own count differs from what its tensors take.
+    Raises AssertionError if a cache's reported bytes differ from its tensors'.
     """
     for load in loads(bench.request):
         for contender in contenders(bench.model, load, bench.request):
-            if not isinstance(contender, StaticContender):  # it takes what it was given, whatever it holds
+            if not isinstance(contender, StaticContender):  # its allocation does not depend on its content
                 yield from _measure(bench, contender)
 
 
@@ -62,7 +62,7 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
     tokens = contender.load.context + steps
     figures: dict[str, float | None]
     if isinstance(cache, CompressedCache):
-        check_books(cache)
+        check_allocated_bytes(cache)
         figures = _compressed(cache, tokens)
     else:
         figures = {"logical tokens": float(tokens), "slots held": float(tokens)}
@@ -74,7 +74,7 @@ def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
 def _compressed(cache: CompressedCache, tokens: int) -> dict[str, float | None]:
     memory = cache.memory()
     if memory.logical_tokens != tokens:
-        raise AssertionError(f"the cache says it has seen {memory.logical_tokens:,} tokens, it was given {tokens:,}")
+        raise AssertionError(f"the cache reports {memory.logical_tokens:,} tokens, it was given {tokens:,}")
     return {
         "logical tokens": float(memory.logical_tokens),
         "slots held": memory.live_slots,
@@ -119,7 +119,7 @@ def _full_bytes(model: BenchModel, contender: Contender) -> float:
 
 
 def _least_bytes(model: BenchModel, contender: Contender) -> float:
-    """Keys and values of the slots the budget allows, and nothing else."""
+    """Bytes of keys and values for the budget's slots alone."""
     kept = contender.load.context
     if isinstance(contender, SlotContender) and not contender.is_baseline:
         kept = min(kept, Budget(contender.choice.budget).slots(contender.load.prompt))

@@ -1,4 +1,4 @@
-"""Mode `overhead`: what recording costs a decode step, as ratios to recording nothing."""
+"""Mode `overhead`: the cost of recording per decode step, as ratios to no recording."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from transformers.cache_utils import Cache
-
-from kvlab.bench.bench import Bench, loads, over, timing_rows
+from kvlab.bench.bench import Bench, loads, ratio_row, timing_rows
 from kvlab.bench.clock import spread
 from kvlab.bench.competitors import Load, SlotContender
 from kvlab.bench.device_memory import check_room
@@ -18,10 +16,8 @@ from kvlab.bench.fill import random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
-from kvlab.cache import make_cache
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.recording.recorder import Recorder
-from kvlab.methods import make_method
 from kvlab.requests.compare import MethodChoice, RecordLevel
 from kvlab.trace import RunWriter
 from kvlab.trace.schema import RunRecord
@@ -30,31 +26,23 @@ LEVELS: tuple[RecordLevel, ...] = ("off", "light", "full")
 
 
 class RecordedStep(SlotContender):
-    """A method that decodes while a run is recorded at one level, into a run folder of its own."""
+    """A method that decodes while recording at one level, into its own run folder."""
 
     def __init__(
         self, model: BenchModel, load: Load, request: BenchRequest, choice: MethodChoice, level: RecordLevel, root: Path
     ) -> None:
         super().__init__(model, load, request, choice)
         self.level, self.root = level, root
-        self.captures, self.warmup = False, 0  # whoever watches every step has to be called at every step
+        self.captures, self.warmup = False, 0  # a recorder must be called at every step, so none is replayed
         self.recorder: Recorder | None = None
 
-    def make_cache(self) -> Cache:
-        """A cache that the recorder watches."""
-        method = make_method(self.choice.method, **self.choice.hyper_parameters)
-        every, seed = self.request.compress_every, self.request.seed
-        return make_cache(
-            self.model.model, method, self.choice.budget, compress_every=every, seed=seed, observer=self.recorder
-        )
-
     def prepare(self) -> None:
-        """Record a real prompt: the shadow has to see every token."""
+        """Record a real prompt, as the shadow must see every token."""
         check_room(self.expected_bytes, self.model.device)
         if self.level != "off":
             writer = RunWriter(self.root, self._record())
             steps = self.request.warm_steps + self.request.repeats * self.request.timed_steps
-            self.recorder = Recorder(writer, self.level, self.load.context, steps)
+            self.recorder = self.observer = Recorder(writer, self.level, self.load.context, steps)
         self.cache = self.make_cache()
         self.prefill()
         self.token = random_token(self.model, self.load.batch)
@@ -62,16 +50,14 @@ class RecordedStep(SlotContender):
             self.recorder.end_step(self.cache)
 
     def step(self) -> None:
-        """A decode step with everything recorded that the level records."""
         super().step()
         if self.recorder is not None:
             self.recorder.end_step(self.cache)
 
     def release(self) -> None:
-        """Close the run folder."""
         if self.recorder is not None:
             self.recorder.writer.finish("complete")
-            self.recorder = None
+            self.recorder = self.observer = None
         super().release()
 
     def _record(self) -> RunRecord:
@@ -98,7 +84,7 @@ class RecordedStep(SlotContender):
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Each method at each level in turns; one row a level, and one a ratio. A run records one prompt: batch 1."""
+    """Each method at each level in turns: one row per level and per ratio. A run records one prompt: batch 1."""
     for load in loads(bench.request.model_copy(update={"batches": (1,)})):
         for choice in bench.request.choices_run():
             yield from _levels(bench, load, choice)
@@ -114,7 +100,7 @@ def _levels(bench: Bench, load: Load, choice: MethodChoice) -> Iterator[Row]:
         step, _ = timing_rows(bench, racer, outcome, least, off, is_full=False)
         yield replace(step, figure=f"decode step, recording {racer.level}", method=_name(racer), ratio_to_full=None)
     for racer, outcome in list(zip(racers, outcomes, strict=True))[1:]:
-        yield over(bench, racer, f"recording {racer.level} / off", outcome, outcomes[0], method=_name(racer))
+        yield ratio_row(bench, racer, f"recording {racer.level} / off", outcome, outcomes[0], method=_name(racer))
 
 
 def _name(racer: RecordedStep) -> str:

@@ -1,4 +1,4 @@
-"""Mode `prefill`: seconds until the prompt is read and compressed."""
+"""Mode `prefill`: seconds to read and compress the prompt."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from kvlab.bench.bench import Bench, best_baseline, filled, loads, over
+from kvlab.bench.baselines import PlainContender, StaticContender, contenders
+from kvlab.bench.bench import Bench, best_baseline, filled, loads, ratio_row
 from kvlab.bench.clock import Spread, spread
 from kvlab.bench.competitors import Contender, Load, SlotContender
 from kvlab.bench.device_memory import check_room
-from kvlab.bench.line_up import PlainContender, StaticContender, contenders
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome, Skipped
 from kvlab.bench.rows import Row
@@ -20,7 +20,7 @@ from kvlab.requests.compare import MethodChoice
 
 
 class PrefillRacer:
-    """A contender whose step is a whole prompt of random tokens, into a new cache."""
+    """A contender whose step prefills a new cache with a prompt of random tokens."""
 
     warmup = 0
 
@@ -31,29 +31,27 @@ class PrefillRacer:
 
     @property
     def expected_bytes(self) -> int:
-        """One uncompressed cache at a time: nothing stays between turns."""
+        """One uncompressed cache at a time; nothing is kept between turns."""
         return self.contender.expected_bytes
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of the cache that the last prompt left."""
         return self.contender.live_bytes if self.contender.cache is not None else 0
 
     def prepare(self) -> None:
-        """Nothing stays between prompts."""
+        """Check the memory; nothing is kept between prompts."""
         if self.contender.attention == "sdpa" and self.contender.model.config.model_type == "falcon":
-            raise Skipped("kvlab replaces Falcon's own attention, so the plain one is not there to be measured")
+            raise Skipped("kvlab replaces Falcon's attention, so the plain one cannot be measured")
         check_room(self.expected_bytes, self.contender.model.device)
 
     def step(self) -> None:
-        """Read the prompt."""
         self.contender.cache = None
         self.contender.cache = self.contender.make_cache()
         self.contender.prefill()
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """Every method and every full cache at each batch and context, in turns."""
+    """Every method and full cache at each batch and context, in turns."""
     for load in loads(bench.request):
         racers, outcomes = race_prefill(bench, load)
         yield from prefill_rows(bench, racers, outcomes)
@@ -61,13 +59,13 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def race_prefill(bench: Bench, load: Load) -> tuple[list[Contender], list[Outcome]]:
-    """Contenders and what they took; a compiled decode step has no part in reading a prompt."""
+    """Contenders and their outcomes, without the compiled decode step, which does not affect prefill."""
     racers = [c for c in contenders(bench.model, load, bench.request) if not isinstance(c, StaticContender)]
     return racers, bench.race([PrefillRacer(racer) for racer in racers], steps=1)
 
 
 def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome]) -> Iterator[Row]:
-    """A row each: seconds, against the larger of the time for multiplying and the time for moving bytes."""
+    """One row each: seconds, with the larger of compute and bandwidth bound."""
     best = best_baseline(racers, outcomes)
     full = spread(outcomes[best].samples).median if best is not None else None
     for index, (racer, outcome) in enumerate(zip(racers, outcomes, strict=True)):
@@ -84,22 +82,22 @@ def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome])
 
 
 def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """For each method its prompt over plain transformers'."""
+    """Each method's prefill time over plain transformers'."""
     plain = next(o for c, o in zip(racers, outcomes, strict=True) if isinstance(c, PlainContender))
     for racer, outcome in zip(racers, outcomes, strict=True):
         if not isinstance(racer, SlotContender) or racer.is_baseline or not (plain.samples and outcome.samples):
             continue
-        yield over(bench, racer, over_plain_figure(racer.choice), outcome, plain)
+        yield ratio_row(bench, racer, over_plain_figure(racer.choice), outcome, plain)
 
 
 def over_plain_figure(choice: MethodChoice) -> str:
-    """Under which name a method's prompt is compared: by whether it adds up the attention of all queries."""
+    """The figure's name, by whether the method accumulates the attention of all queries."""
     pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
     return ALL_OVER_PLAIN if pipeline.scored_rows()["all_rows"] else WINDOW_OVER_PLAIN
 
 
 def prompt_flops(model: BenchModel, load: Load) -> float:
-    """Operations of a prompt: two a weight and token, and causal attention; the output layer sees one token a row."""
+    """Operations of a prefill: two per weight and token, plus causal attention; one output token per row."""
     weights = sum(m.weight.numel() for m in model.model.modules() if isinstance(m, nn.Linear))
     output = model.model.get_output_embeddings()
     head = output.weight.numel() if output is not None else 0

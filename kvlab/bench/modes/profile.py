@@ -1,4 +1,4 @@
-"""Mode `profile`: where the time of one decode step goes, operation by operation."""
+"""Mode `profile`: the time of one decode step by operation."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator
 import torch
 from torch.profiler import ProfilerActivity
 
+from kvlab.bench.baselines import StaticContender, contenders
 from kvlab.bench.bench import Bench, loads
 from kvlab.bench.clock import seconds_of
 from kvlab.bench.competitors import Contender
 from kvlab.bench.device_memory import is_out_of_memory
-from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.race import Skipped
 from kvlab.bench.rows import Row
 
 TOP = 10
-# The profiler's library writes its own comings and goings between the lines of a table.
+# The profiler's library would log between the lines of a table.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def measure(bench: Bench) -> Iterator[Row]:
-    """The step's time unwatched, then its ten costliest operations (self time), of every contender."""
+    """Each contender's step time without the profiler, then its ten most expensive operations (self time)."""
     for load in loads(bench.request):
         for contender in contenders(bench.model, load, bench.request):
             if not isinstance(contender, StaticContender):  # a captured graph is one operation
@@ -53,7 +53,7 @@ def _profiled(bench: Bench, contender: Contender) -> Iterator[Row]:
 
 
 def _costs(contender: Contender, device: torch.device) -> list[tuple[str, float, int]]:
-    """(operation, milliseconds of its own, calls), costliest first."""
+    """(operation, self time in milliseconds, calls), most expensive first."""
     on_device = device.type == "cuda"
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_device else [])
     with torch.profiler.profile(activities=kinds) as watched:

@@ -1,4 +1,4 @@
-"""Numbers as the tables show them. Torch-free."""
+"""Format numbers for the tables. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MISSING = "–"
 MEGA = 1e6  # bytes are shown in megabytes
 
 
-def made_smaller(row: Row) -> str:
-    """What --scale, --shorten and --compress-every did, in brackets; empty where they did nothing."""
+def reductions(row: Row) -> str:
+    """Effects of --scale, --shorten and --compress-every in parentheses; empty without any."""
     parts = [f"1/{row.scale} of the layers and width"] if row.scale > 1 else []
     parts += [f"1/{row.shorten} of the tokens"] if row.shorten > 1 else []
     parts += [f"deciding every {row.compress_every} steps"] if row.compress_every > 1 else []
@@ -29,33 +29,30 @@ def budget(row: Row) -> str:
 
 
 def tokens(row: Row) -> str:
-    """Context, and new tokens where there are any."""
     if not row.context:
         return MISSING
     return f"{row.context:,}" + (f"+{row.new_tokens:,}" if row.new_tokens else "")
 
 
 def unit(row: Row) -> str:
-    """The unit as it is shown behind a comma."""
     return f", {'MB' if row.unit == 'bytes' else row.unit}" if row.unit else ""
 
 
 def number(value: float | None, unit: str) -> str:
-    """A measured number; bytes in megabytes."""
     if value is None:
         return MISSING
     return f"{value / MEGA:,.2f}" if unit == "bytes" else plain(value)
 
 
 def plain(value: float) -> str:
-    """Four significant digits, or all before the point of a large one."""
+    """Four significant digits, or an integer from 1000 on."""
     if pd.isna(value):
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def repeated(counts: Iterable[int]) -> str:
-    """What the numbers are over, such as `medians of 3 repeats`: of a load made up for it, and not of prompts."""
+    """What the numbers summarise, such as `medians of 3 repeats` (of a synthetic load, not of prompts)."""
     known = sorted({int(count) for count in counts if count})
     if not known or known == [1]:
         return "one measurement"

@@ -1,4 +1,4 @@
-"""The papers' own numbers, beside ours. Torch-free."""
+"""The papers' numbers next to ours. Torch-free."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SETTING = ["preset", "model", "batch", "context", "new_tokens", "figure"]
 
 
 def paper_numbers(preset: str = "") -> pd.DataFrame:
-    """Every number a paper gives, or those of one preset: `value` in `unit`, NaN where it ran out of memory.
+    """The papers' numbers, all or those of one preset: `value` in `unit`, NaN for out of memory.
 
-    `method` is kvlab's name, `budget` empty for the full cache, `source` the paper's own table or figure.
+    `method` is kvlab's name, `budget` is empty for the full cache, `source` is the paper's table or figure.
     """
     numbers = pd.read_csv(NUMBERS, dtype={"budget": "string"}, keep_default_na=True)
     numbers[["note", "budget"]] = numbers[["note", "budget"]].fillna("")
@@ -25,9 +25,9 @@ def paper_numbers(preset: str = "") -> pd.DataFrame:
 
 
 def beside_the_paper(rows: Sequence[Row], preset: str) -> pd.DataFrame:
-    """The preset's paper numbers with `ours` (same unit), and for both how they stand to a full cache of equal batch.
+    """The preset's paper numbers with `ours` (same unit), and for both the ratio to the full cache at equal batch.
 
-    A setting that kvlab has not measured has NaN in `ours` and the reason in `why`.
+    A setting that was not measured has NaN in `ours` and the reason in `why`.
     """
     numbers = paper_numbers(preset)
     mine = [_ours(number, rows) for number in numbers.itertuples()]
@@ -40,7 +40,7 @@ def beside_the_paper(rows: Sequence[Row], preset: str) -> pd.DataFrame:
         full = numbers[numbers["method"] == "full"].set_index(SETTING)[name]
         index = pd.MultiIndex.from_frame(numbers[SETTING])
         numbers[column] = numbers[name].to_numpy() / full.reindex(index).to_numpy()
-    measured = [row.ratio_to_full if row is not None else None for row in mine]  # where the paper has no full beside
+    measured = [row.ratio_to_full if row is not None else None for row in mine]  # if the paper has no full cache
     numbers["our_ratio"] = numbers["our_ratio"].fillna(pd.Series(measured, dtype="float64"))
     return numbers
 
@@ -66,14 +66,14 @@ def _ours(number: object, rows: Sequence[Row]) -> Row | None:
 def _same_method(row: Row, number: object) -> bool:
     if number.method == "full":  # type: ignore[attr-defined]
         return row.is_full
-    # As it is, or under one of its paper's settings; with anything else changed it is another method.
+    # With defaults or a paper preset; with other settings it is another method.
     name, _, settings = row.method.partition(":")
     if name != number.method or ":" in settings or row.budget is None:  # type: ignore[attr-defined]
         return False
     if settings and not settings.startswith("preset=paper"):
         return False
-    asked = float(number.budget)  # type: ignore[attr-defined]
-    return row.budget == (max(1, asked // row.shorten) if row.budget_unit == "slots" else asked)
+    budget = float(number.budget)  # type: ignore[attr-defined]
+    return row.budget == (max(1, budget // row.shorten) if row.budget_unit == "slots" else budget)
 
 
 def _why(row: Row | None) -> str:

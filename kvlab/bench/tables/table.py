@@ -1,4 +1,4 @@
-"""Rows as tables for a terminal, and as JSON. Torch-free."""
+"""Format rows as terminal tables and as JSON. Torch-free."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvlab.bench.rows import Row
-from kvlab.bench.tables.cells import MISSING, budget, made_smaller, number, plain, repeated, tokens, unit
+from kvlab.bench.tables.cells import MISSING, budget, number, plain, reductions, repeated, tokens, unit
 from kvlab.bench.tables.paper import beside_the_paper
 
 
 def measurement_tables(rows: Sequence[Row]) -> list[Table]:
-    """One table a mode and model: what was measured of each method, and how near that is to its bound."""
+    """One table per mode and model: each method's measurements and their share of the bound."""
     shown = [row for row in rows if row.figure != "copy bandwidth" and row.mode != "bar"]
     tables = []
     for (mode, model, _), group in groupby(shown, key=lambda row: (row.mode, row.model, row.compress_every)):
         draw = memory_table if mode == "memory" else _measurements
         own = list(group)
         table = draw(own)
-        table.title, table.title_justify = f"{mode}, {model}{made_smaller(own[0])}", "left"
+        table.title, table.title_justify = f"{mode}, {model}{reductions(own[0])}", "left"
         table.caption = _caption(own, rows)
         tables.append(table)
     return tables
@@ -54,7 +54,7 @@ def _measurements(rows: Sequence[Row]) -> Table:
 
 
 def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
-    """The paper's numbers beside ours, absolute and as ratios to the full cache; None for a preset without a paper."""
+    """The paper's numbers next to ours, absolute and as ratios to the full cache; None without a paper."""
     numbers = beside_the_paper(rows, preset) if preset else pd.DataFrame()
     if numbers.empty:
         return None
@@ -84,7 +84,7 @@ def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
 
 
 def bar_table(rows: Sequence[Row]) -> Table | None:
-    """The bars, met or not; None where no row is one."""
+    """The targets, met or not; None if no row is one."""
     bars = [row for row in rows if row.mode == "bar"]
     if not bars:
         return None
@@ -92,7 +92,7 @@ def bar_table(rows: Sequence[Row]) -> Table | None:
     for row in bars:
         figure = MISSING if row.median is None else f"{row.median:.3g}"
         table.add_row(row.figure, row.method, str(row.batch or MISSING), tokens(row), figure, row.note)
-    smaller = _smaller_note([replace(bars[0], compress_every=1)])  # bars say it themselves
+    smaller = _smaller_note([replace(bars[0], compress_every=1)])  # the bars' notes state it
     table.caption = f"{repeated(row.repeats for row in bars)}, not of prompts; {bars[0].device}{smaller}"
     return table
 
@@ -118,7 +118,7 @@ def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _smaller_note(rows: Sequence[Row]) -> str:
-    return made_smaller(rows[0]) if rows else ""
+    return reductions(rows[0]) if rows else ""
 
 
 FIGURES = {
@@ -134,9 +134,9 @@ FIGURES = {
 
 
 def memory_table(rows: Sequence[Row]) -> Table:
-    """One line a contender: its figures, and allocated bytes over the full cache's keys and values, and over live ones.
+    """One line per contender: its figures, and allocated bytes over the full cache's and over live bytes.
 
-    Over live bytes one block of 64 slots a head is left out, which a table may have free.
+    The ratio to live bytes leaves out one block of 64 slots per head, which a table may have free.
     """
     ratios = ("allocated x full", "allocated x live")
     table = Table("method", "kept", "batch", "tokens", *FIGURES.values(), *ratios, "", box=SIMPLE_HEAD)
@@ -163,6 +163,6 @@ def _cells(rows: Sequence[Row]) -> list[str]:
 
 
 def _over_live(allocated: Row | None, live: Row | None, block: Row | None) -> str:
-    """What padding wastes: allocated bytes less one block a head, over live bytes."""
+    """Padding: allocated bytes minus one block per head, over live bytes."""
     given = [row.median for row in (allocated, live, block) if row is not None and row.median is not None]
     return plain(max(given[0] - given[2], given[1]) / given[1]) if len(given) == 3 and given[1] else MISSING

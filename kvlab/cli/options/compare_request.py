@@ -1,4 +1,4 @@
-"""A comparison from the command line: its request, its progress on the screen, and its table."""
+"""Run a comparison from the command line: build its request, show progress, print its table."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
 @dataclass(frozen=True)
 class RunningOptions:
-    """How a prompt is read and generated from, and which arrays are recorded."""
+    """Options of prefill, generation and recording."""
 
     new_tokens: Annotated[int, typer.Option(help="tokens to generate")] = 64
     compress_every: Annotated[int, typer.Option(help="decide every N decode steps")] = 1
-    prefill_chunk: Annotated[
-        int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")
-    ] = None
+    prefill_chunk: Annotated[int | None, typer.Option(help="prefill in chunks of N tokens, with the same result")] = (
+        None
+    )
     generation_config: Annotated[
         str, typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on")
     ] = "ignore"
-    record: Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")] = ""
+    record: Annotated[
+        str, typer.Option(help="limit recorded arrays, such as layers=0-3,8,heads=0,every=4; empty for all")
+    ] = ""
 
     @property
-    def as_asked(self) -> dict[str, Any]:
-        """As a request takes them. Raises UserError for a `record` that cannot be read."""
+    def fields(self) -> dict[str, Any]:
+        """The request's fields. Raises UserError for an invalid `record`."""
         from kvlab.requests.recording import Recording
 
         return {
@@ -51,8 +53,8 @@ class RunningOptions:
 
 
 @dataclass(frozen=True)
-class AskedOptions:
-    """What is asked of which model, and of methods by their parts; and the folder of runs, where saved prompts lie."""
+class RequestOptions:
+    """Prompt, answer, model, composed method, seed, and the folder of runs with its saved prompts."""
 
     text: PromptOptions
     answer: AnswerOptions
@@ -60,29 +62,26 @@ class AskedOptions:
     model: ModelOptions
     parts: PartsOptions
     out: Out = Path("runs")
-    seed: Annotated[int, typer.Option(help="for methods that draw at random")] = 0
+    seed: Annotated[int, typer.Option(help="seed of random methods")] = 0
 
-    def of(self, found: Sequence[OnePrompt], level: str, planted: bool = False) -> dict[str, Any]:
-        """As a request of these prompts takes them; `planted`: each is one that repeats of a needle are made from."""
-        asked = self.answer.asked(found, planted) | self.running.as_asked | self.model.as_asked
-        return asked | {"level": level, "seed": self.seed}
+    def fields(self, prompts: Sequence[OnePrompt], level: str, is_planted: bool = False) -> dict[str, Any]:
+        """The fields of a request for these prompts; `is_planted`: a needle is planted into the prompt."""
+        answer = self.answer.fields(prompts, is_planted)
+        return answer | self.running.fields | self.model.fields | {"level": level, "seed": self.seed}
 
 
 @dataclass(frozen=True)
-class KeptOptions:
-    """What a comparison is called, and the tags it is found by."""
-
+class LabelOptions:
     title: Annotated[
-        str, typer.Option(help="what lists show; else the name of the file, or the prompt's first words")
+        str, typer.Option(help="title in lists; default: the file's name, or the prompt's first words")
     ] = ""
-    tag: Annotated[list[str] | None, typer.Option(help="to find it by on the page Runs; repeatable")] = None
+    tag: Annotated[list[str] | None, typer.Option(help="tag for finding it on the page Runs; repeatable")] = None
 
 
 def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
-    """The request of these fields. Raises UserError for the first that cannot be."""
+    """Build a request. Raises UserError for the first invalid field."""
     from pydantic import ValidationError
 
-    from kvlab.common.errors import UserError
     from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.methods.spec import parse_choices
     from kvlab.requests.compare import CompareRequest
@@ -100,12 +99,12 @@ def execute(
     out: Path,
     as_json: bool,
     force: bool,
-    kept: KeptOptions | None = None,
+    labels: LabelOptions | None = None,
     **options: Any,
 ) -> None:
-    """Run it and print what came of it; `title` is for where none is given.
+    """Run a comparison and print its result; `title` is the default title.
 
-    Raises UserError for what cannot be, or does not fit (without `force`).
+    Raises UserError for an invalid request, or one that does not fit (without `force`).
     """
     from kvlab.cli.options.plan_check import check_fits, notes_of
     from kvlab.methods.spec import unused_byte_budgets
@@ -114,36 +113,38 @@ def execute(
     from kvlab.trace.labels import check_tags
     from kvlab.trace.record import read_record
 
-    kept = kept or KeptOptions()
-    check_tags(kept.tag or ())
-    request = make_request(methods, budgets, title=kept.title or title, **options)
-    if told := unused_byte_budgets(methods, budgets):
-        typer.echo(told, err=True)
+    labels = labels or LabelOptions()
+    check_tags(labels.tag or ())
+    request = make_request(methods, budgets, title=labels.title or title, **options)
+    if note := unused_byte_budgets(methods, budgets):
+        typer.echo(note, err=True)
     if not force:
         check_fits(request, out)
     for sentence in notes_of(request):
         typer.echo(sentence, err=True)
     if request.is_batch:
         batch = _batch_with_progress(request, out)
-        _tag(out, kept, [entry.comparison_id for entry in list_repeats(out, batch)])
+        _tag(out, labels, [entry.comparison_id for entry in list_repeats(out, batch)])
         show_batch(out, batch, as_json)
     else:
         for other in unfinished.like(out, request):
-            typer.echo(f"The same was begun and not finished: kvlab compare --resume {other} --out {out}", err=True)
+            typer.echo(
+                f"The same comparison is unfinished, resume it: kvlab compare --resume {other} --out {out}", err=True
+            )
         paths = _with_progress(request, out)
-        _tag(out, kept, [read_record(paths[0]).comparison_id])
+        _tag(out, labels, [read_record(paths[0]).comparison_id])
         _show(paths, as_json)
 
 
-def _tag(out: Path, kept: KeptOptions, comparisons: list[str]) -> None:
+def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
     from kvlab.trace.labels import change_tags
 
-    for name in comparisons if kept.tag else ():
-        change_tags(out, name, add=kept.tag or ())
+    for name in comparisons if labels.tag else ():
+        change_tags(out, name, add=labels.tag or ())
 
 
-def go_on(name: str, out: Path, as_json: bool) -> None:
-    """Go on with a batch of repeats, or with a comparison that was cut short, and print it."""
+def resume_comparison(name: str, out: Path, as_json: bool) -> None:
+    """Resume a batch or an interrupted comparison, and print it."""
     from kvlab.jobs.batch import FOLDER, load_batch
     from kvlab.trace import unfinished
     from kvlab.trace.schema import check_id
@@ -155,14 +156,12 @@ def go_on(name: str, out: Path, as_json: bool) -> None:
 
 
 def _batch_with_progress(request: CompareRequest, out: Path) -> str:
-    from kvlab.common.errors import UserError
-
     batch = request.batch or new_batch_id()
-    known = request.model_copy(update={"batch": batch})
+    named = request.model_copy(update={"batch": batch})
     try:
-        _with_progress(known, out, lambda progress: run_repeats(known, out, progress))
+        _with_progress(named, out, lambda progress: run_repeats(named, out, progress))
     except (typer.Exit, UserError):
-        typer.echo(f"Go on with it: kvlab compare --resume {batch} --out {out}", err=True)
+        typer.echo(f"Resume it: kvlab compare --resume {batch} --out {out}", err=True)
         raise
     return batch
 
@@ -173,7 +172,7 @@ def _with_progress(
     work: Callable[[Callable[[Progress], None]], list[Path]] | None = None,
     resume: str = "",
 ) -> list[Path]:
-    """Runs the request, or `work`, which is given the progress bar's report; `resume` is a comparison to go on with."""
+    """Run the request, or `work` with the progress bar's callback; `resume` is the id of a comparison to resume."""
     from rich.progress import Progress as ProgressBar
 
     from kvlab.common.terminal import progress_columns, standard_error
@@ -193,9 +192,9 @@ def _with_progress(
             return run_comparison(request, out, comparison_id=resume or None, progress=report, resume=bool(resume))
         except KeyboardInterrupt:
             bar.stop()
-            typer.echo("Stopped. What was finished is complete; the run in progress is marked cancelled.", err=True)
+            typer.echo("Stopped. Finished runs are complete; the current one is marked cancelled.", err=True)
             for name in [] if work else unfinished.like(out, request):
-                typer.echo(f"Go on with it: kvlab compare --resume {name} --out {out}", err=True)
+                typer.echo(f"Resume it: kvlab compare --resume {name} --out {out}", err=True)
             raise typer.Exit(130) from None
 
 
@@ -216,42 +215,42 @@ def _show(paths: list[Path], as_json: bool) -> None:
         typer.echo(frame.to_json(orient="records", indent=2, double_precision=15))
         return
     if asked is not None and asked.reference.kind in ("nearly", "wrong"):
-        typer.echo(f"Beware: {NO_REFERENCE}.")
+        typer.echo(f"Warning: {NO_REFERENCE}.")
     print_headline(frame)
-    said: dict[str, list[str]] = {}
+    notes: dict[str, list[str]] = {}
     for run in runs:
         for note in run.record.remarks:
-            said.setdefault(note, []).append(str(run.record.label))
-    for note, labels in said.items():
+            notes.setdefault(note, []).append(str(run.record.label))
+    for note, labels in notes.items():
         typer.echo(f"{', '.join(labels)}: {note}")
-    typer.echo(f"Look at it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")
+    typer.echo(f"Open it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")
 
 
 @dataclass(frozen=True)
 class PartsOptions:
-    """The parts of a composed method, and a store."""
+    """The parts of a composed method, and the store."""
 
-    score: Annotated[str | None, typer.Option(help="compose a method: whose score, such as snapkv")] = None
-    allocate: Annotated[str | None, typer.Option(help="compose a method: whose split of the budget, such as adakv")] = (
-        None
-    )
-    select: Annotated[str | None, typer.Option(help="compose a method: which slots may go, such as topk")] = None
-    settle: Annotated[str | None, typer.Option(help="compose a method: what becomes of them, such as zsmerge")] = None
-    store: Annotated[str | None, typer.Option(help="how slots are held, in all methods but full, such as kivi4")] = None
+    score: Annotated[str | None, typer.Option(help="compose a method: its score, such as snapkv")] = None
+    allocate: Annotated[str | None, typer.Option(help="compose a method: its budget allocation, such as adakv")] = None
+    select: Annotated[str | None, typer.Option(help="compose a method: its selection, such as topk")] = None
+    settle: Annotated[str | None, typer.Option(help="compose a method: its merging, such as zsmerge")] = None
+    store: Annotated[
+        str | None, typer.Option(help="how slots are stored, for all methods except full, such as kivi4")
+    ] = None
 
     def added_to(self, methods: str) -> str:
-        """The methods asked for, and one composed of the parts that were given; the store holds the slots of all.
+        """The requested methods plus one composed of the given parts, all with the given store.
 
-        Raises UserError where there is neither a method nor a part.
+        Raises UserError if there is neither a method nor a part.
         """
         from kvlab.requests.method_spec import split_list
 
         parts = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
-        given = [f":{part}={choice}" for part, choice in parts.items() if choice is not None]
-        if not given and not methods:
+        chosen = [f":{part}={choice}" for part, choice in parts.items() if choice is not None]
+        if not chosen and not methods:
             raise UserError(
                 "Name a method, such as keepkv, or compose one with --score, --allocate, --select, --settle."
             )
-        named = [*split_list(methods), *(["compose" + "".join(given)] if given else [])]
-        held = "" if self.store is None else f":store={self.store}"
-        return ",".join(name if name == "full" or ":store=" in name else name + held for name in named)
+        named = [*split_list(methods), *(["compose" + "".join(chosen)] if chosen else [])]
+        store = "" if self.store is None else f":store={self.store}"
+        return ",".join(name if name == "full" or ":store=" in name else name + store for name in named)

@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once: a dataclass of options as one parameter of a command."""
+"""Option groups: a dataclass of options as one parameter of several commands."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, get_type_hints
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with each parameter that is typed as a dataclass replaced by options: that dataclass's fields.
+    """Replace each parameter of a dataclass type by one option per field of the dataclass.
 
-    A field is written as an option is: a name, a type with its `typer.Option`, a default; or it is a group itself.
+    A field is declared like an option, with a `typer.Option` annotation and a default, or is itself a group.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters = signature.parameters.values()
 
-    def ungrouped(**given: Any) -> None:
-        command(**{one.name: _value(one.name, one.annotation, given) for one in parameters})
+    def ungrouped(**values: Any) -> None:
+        command(**{one.name: _value(one.name, one.annotation, values) for one in parameters})
 
     options = [option for one in parameters for option in _options(one)]
     ungrouped.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
@@ -26,21 +26,21 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return ungrouped
 
 
-def _value(name: str, annotation: Any, given: dict[str, Any]) -> Any:
-    """What a parameter is given: the group made of its fields' values where it is one, else its own value."""
+def _value(name: str, annotation: Any, values: dict[str, Any]) -> Any:
+    """A parameter's value: for a group, the dataclass built from its fields' values."""
     if not is_dataclass(annotation):
-        return given[name]
-    return annotation(**{one.name: _value(one.name, one.annotation, given) for one in _fields(annotation)})  # type: ignore[operator]
+        return values[name]
+    return annotation(**{one.name: _value(one.name, one.annotation, values) for one in _fields(annotation)})  # type: ignore[operator]
 
 
 def _options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """What a parameter becomes: its fields' options where it is a group, else itself."""
+    """A parameter's options: for a group, those of its fields."""
     if not is_dataclass(parameter.annotation):
         return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
     return [option for one in _fields(parameter.annotation) for option in _options(one)]
 
 
 def _fields(group: Any) -> list[inspect.Parameter]:
-    types = get_type_hints(group, include_extras=True)  # a group's fields may come from another module's
+    types = get_type_hints(group, include_extras=True)  # resolves annotations from the group's module
     kind = inspect.Parameter.KEYWORD_ONLY
     return [inspect.Parameter(one.name, kind, default=one.default, annotation=types[one.name]) for one in fields(group)]

@@ -1,4 +1,4 @@
-"""`--plugin FILE.py` on every command: named once, and passed on to every process the command starts."""
+"""The option `--plugin FILE.py`, which also applies to every process that the command starts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Plugins = Annotated[
     typer.Option(
         "--plugin",
         metavar="FILE.py",
-        help="a Python file with methods, tasks or metrics of your own; may be given several times",
+        help="a Python file with your own methods, tasks or metrics; repeatable",
     ),
 ]
 
 
 def with_plugins(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one more option; plug-ins are named before anything of the command runs."""
+    """Add the option to a command; plug-ins are registered before the command runs."""
 
     def named(plugin: list[Path] | None = None, **options: Any) -> None:
         name_files(plugin or ())

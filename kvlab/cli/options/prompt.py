@@ -1,4 +1,4 @@
-"""Where prompts on the command line come from: text, files, a sample, one's own library; and what is asked of them."""
+"""Options for prompts (text, files, a sample, the user's library) and their answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text, decode_text, plain_text, read_file
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
@@ -23,51 +22,49 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Exactly one of these is the prompt, or the prompts: several files, or the rows of a table, make a batch."""
+    """The source of the prompt or prompts, exactly one; several files or the rows of a table make a batch."""
 
     prompt: Annotated[str | None, typer.Option(help="the prompt's text")] = None
     file: Annotated[
         list[Path] | None,
         typer.Option(
-            help="a text, PDF, DOCX or HTML file with the prompt, - for standard input; or prompts as .jsonl, .json, "
-            ".csv or .parquet, one a row; give it again for more"
+            help="a text, PDF, DOCX or HTML file with the prompt, - for standard input; or a table of prompts as "
+            ".jsonl, .json, .csv or .parquet; repeatable"
         ),
     ] = None
     messages: Annotated[
-        Path | None, typer.Option(help="a conversation: JSON with messages of role and content, the last the user's")
+        Path | None, typer.Option(help="a conversation: JSON messages with role and content, the last by the user")
     ] = None
     sample: Annotated[str | None, typer.Option(help="a prompt that ships with kvlab, such as needle_in_a_story")] = None
-    saved: Annotated[str | None, typer.Option(help="a prompt of your own, by the name `kvlab prompts ls` shows")] = None
+    saved: Annotated[str | None, typer.Option(help="a saved prompt, by its name in `kvlab prompts ls`")] = None
     field: Annotated[
         str,
         typer.Option(
-            help="of a table: the column that is the prompt; else prompt, context with question, or the longest text"
+            help="column of a table that is the prompt; default: prompt, context with question, or the longest text"
         ),
     ] = ""
-    rows: Annotated[str, typer.Option(help="of a table: which rows, such as 3 or 1-20; empty for all")] = ""
+    rows: Annotated[str, typer.Option(help="rows of a table, such as 3 or 1-20; empty for all")] = ""
 
     @property
     def given(self) -> bool:
-        """Whether there is any."""
         return (self.prompt, self.file or None, self.messages, self.sample, self.saved) != (None,) * 5
 
     @property
     def files(self) -> list[Path]:
-        """Those that are given, a conversation too."""
+        """The given files, including a conversation."""
         return self.file or ([self.messages] if self.messages else [])
 
     def read(self) -> str:
-        """The prompt's text. Raises UserError unless exactly one source is given, of one prompt that can be read."""
+        """The prompt's text. Raises UserError unless exactly one source with one readable prompt is given."""
         found = self.read_all(Path("runs"))
         if len(found) > 1:
-            raise UserError(f"There are {len(found)} prompts where one is needed: choose one with --rows.")
+            raise UserError(f"There are {len(found)} prompts, and one is needed: choose it with --rows.")
         return found[0].prompt
 
     def read_all(self, root: Path) -> list[OnePrompt]:
-        """Every prompt; says on standard error what of a document or row is not in it.
+        """All prompts; omitted parts of documents and rows are reported on standard error.
 
-        Raises:
-            UserError: not exactly one source is given, or it cannot be read.
+        Raises UserError unless exactly one source is given and can be read.
         """
         from kvlab.forms.uploads import check_count, notes_of, prompts_of
         from kvlab.library.prompts import load_prompt
@@ -95,7 +92,7 @@ class PromptOptions:
         return found
 
     def title_of(self, found: Sequence[OnePrompt]) -> str:
-        """What a comparison of these prompts is called."""
+        """The default title of a comparison of these prompts."""
         named = self.sample or self.saved or ""
         if files := self.files:
             named = files[0].stem if len(files) == 1 else f"{len(files)} files"
@@ -104,39 +101,39 @@ class PromptOptions:
 
 @dataclass(frozen=True)
 class AnswerOptions:
-    """What a right continuation holds, and what it needs."""
+    """The right answer, and the facts it needs."""
 
     answer: Annotated[
-        str | None, typer.Option(help="what a right continuation holds, as whole words; a sample has its own")
+        str | None, typer.Option(help="text that a right continuation contains, as whole words; samples have their own")
     ] = None
     fact: Annotated[
         list[str] | None,
-        typer.Option(
-            "--fact", help="words of the prompt that the answer needs, as written there; give it again for more"
-        ),
+        typer.Option("--fact", help="words of the prompt that the answer needs, as written there; repeatable"),
     ] = None
 
-    def asked(self, found: Sequence[OnePrompt], planted: bool = False) -> dict[str, Any]:
-        """The fields of a request that the prompts and these options fill; what is planted brings its own answer.
+    def fields(self, prompts: Sequence[OnePrompt], is_planted: bool = False) -> dict[str, Any]:
+        """The request's fields for prompts and answer; a planted needle has its own answer.
 
-        Raises UserError for an answer beside repeats or several prompts, or one that cannot be looked for.
+        Raises UserError for an answer together with repeats or several prompts, or an invalid one.
         """
         from kvlab.requests.facts import check_answer, find_facts
 
-        one = found[0]
-        given = self.answer is not None or bool(self.fact)
-        if planted:
-            if given or one.answer is not None:
+        one = prompts[0]
+        has_answer = self.answer is not None or bool(self.fact)
+        if is_planted:
+            if has_answer or one.answer is not None:
                 raise UserError(
                     "Repeats plant their own needle: give a text without --answer, --fact or a sample's question."
                 )
-            if len(found) > 1 or one.turns:
-                raise UserError("A needle is planted in one text: give one, and no conversation.")
+            if len(prompts) > 1 or one.turns:
+                raise UserError("A needle is planted in one text: give one text, not a conversation.")
             return {"prompt": one.prompt, "notes": one.notes}
-        if len(found) > 1:
-            if given:
-                raise UserError("Several prompts have an answer each, in the field answer: leave out --answer, --fact.")
-            return {"prompts": tuple(found)}
+        if len(prompts) > 1:
+            if has_answer:
+                raise UserError(
+                    "Several prompts have their own answers, in the field answer: leave out --answer and --fact."
+                )
+            return {"prompts": tuple(prompts)}
         text = {"turns": one.turns} if one.turns else {"prompt": one.prompt}
         return text | {
             "answer": one.answer if self.answer is None else check_answer(self.answer),
@@ -148,16 +145,14 @@ class AnswerOptions:
 
 def _of_sample(name: str) -> OnePrompt:
     from kvlab.requests.compare import OnePrompt
-    from kvlab.tasks.shipped_samples import shipped_samples
+    from kvlab.tasks.shipped_samples import shipped_sample
 
-    path = _sample(name)
-    text = check_text(path.read_text(encoding="utf-8"), "The sample")
-    own = next((sample for sample in shipped_samples() if sample.name == path.stem), None)
-    return OnePrompt(prompt=text, answer=own.answer if own else None, facts=own.facts if own else ())
+    sample = shipped_sample(Path(name).stem)
+    return OnePrompt(prompt=sample.text, answer=sample.answer, facts=sample.facts)
 
 
 def _uploaded(path: Path, is_chat: bool) -> Upload:
-    """A file as `kvlab.forms.uploads` reads it; without an ending it knows, as text."""
+    """A file as read by `kvlab.forms.uploads`; files with an unknown suffix are read as text."""
     from kvlab.documents.document import LARGEST_BYTES
     from kvlab.documents.read import is_document
     from kvlab.forms.uploads import Upload, read_messages, read_upload
@@ -173,13 +168,13 @@ def _uploaded(path: Path, is_chat: bool) -> Upload:
 
 
 def _rows(words: str) -> slice:
-    """Rows as `3` or `1-20`, from 1; all where nothing is said."""
+    """Parse rows such as `3` or `1-20`, counted from 1; empty means all."""
     if not words.strip():
         return slice(None)
     found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", words)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= first <= last:
-        raise UserError(f"Rows cannot be {words[:40]!r}: write 3 or 1-20, the first row being 1.")
+        raise UserError(f"Rows cannot be {words[:40]!r}: write 3 or 1-20, counted from 1.")
     return slice(first - 1, last)
 
 
@@ -188,12 +183,3 @@ def _standard_input() -> bytes:
     if len(data) > LARGEST_PROMPT_BYTES:
         raise UserError(f"Standard input is too large: give at most {LARGEST_PROMPT_BYTES:,} bytes.")
     return data
-
-
-def _sample(name: str) -> Path:
-    folder = asset_path("prompts/samples")
-    path = folder / f"{Path(name).stem}.txt"
-    if not path.exists():
-        known = ", ".join(sorted(file.stem for file in folder.glob("*.txt")))
-        raise UserError(f"There is no sample prompt {name!r}; choose one of {known}.")
-    return path

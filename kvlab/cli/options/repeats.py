@@ -1,4 +1,4 @@
-"""`kvlab compare --repeats N` and `--resume BATCH`: a needle again and again in one text; and several prompts."""
+"""`kvlab compare --repeats N` and `--resume BATCH`: batches of planted needles or of several prompts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from kvlab.requests.compare import CompareRequest, Progress
     from kvlab.requests.repeats import Planting
 
-Resume = Annotated[str, typer.Option(help="go on with a comparison or a batch of repeats that was stopped, by its id")]
+Resume = Annotated[str, typer.Option(help="resume a stopped comparison or batch by its id")]
 
 
 @dataclass(frozen=True)
 class RepeatsOptions:
-    """A needle planted again and again, and what changes from one to the next."""
+    """Repeatedly planted needles, and what varies between them."""
 
     repeats: Annotated[
-        int, typer.Option(help="plant a needle in the text this many times, one comparison each; 0: the text as it is")
+        int, typer.Option(help="plant a needle in the text this many times, one comparison each; 0: no needle")
     ] = 0
     vary: Annotated[
-        str, typer.Option(help="what repeats vary beside name and number: depth,wording, one, or nothing")
+        str, typer.Option(help="what varies besides name and number: depth,wording, one of them, or nothing")
     ] = "depth,wording"
-    depth: Annotated[float, typer.Option(help="of the needle where it is not varied, from 0 (start) to 1 (end)")] = 0.3
-    wording: Annotated[int, typer.Option(help="of the needle where it is not varied, from 1")] = 1
+    depth: Annotated[float, typer.Option(help="depth of the needle if not varied, from 0 (start) to 1 (end)")] = 0.3
+    wording: Annotated[int, typer.Option(help="wording of the needle if not varied, from 1")] = 1
 
     def plantings(self, seed: int) -> tuple[Planting, ...]:
-        """The plantings behind the options; none for a count of 0. Raises UserError for values that cannot be."""
+        """The requested plantings; empty for 0 repeats. Raises UserError for invalid values."""
         from kvlab.common.errors import UserError
         from kvlab.requests.repeats import Planting, plantings
         from kvlab.tasks.plant import WORDINGS
@@ -40,11 +40,11 @@ class RepeatsOptions:
         if not self.repeats:
             return ()
         if not 0 <= self.depth <= 1:
-            raise UserError(f"The needle cannot stand at depth {self.depth:g}: give one from 0 (start) to 1 (end).")
+            raise UserError(f"The needle cannot be at depth {self.depth:g}: use 0 (start) to 1 (end).")
         if not 1 <= self.wording <= WORDINGS:
             raise UserError(f"There is no wording {self.wording}: choose one of 1 to {WORDINGS}.")
         if seed < 0:
-            raise UserError("Names and numbers are drawn from seeds of 0 and above: give such a --seed.")
+            raise UserError("--seed must be at least 0: names and numbers are drawn from it.")
         named = tuple(word.strip() for word in self.vary.split(",") if word.strip() not in ("", "nothing"))
         first = Planting(wording=self.wording - 1, depth=self.depth, draw=seed)
         return plantings(self.repeats, first, WORDINGS, named)
@@ -55,7 +55,7 @@ def new_batch_id() -> str:
 
 
 def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress], None]) -> list[Path]:
-    """Run what is missing of the batch that the request names; returns the folders of the runs made."""
+    """Run the missing comparisons of the request's batch; returns the folders of the new runs."""
     from kvlab.engine import compare
     from kvlab.jobs.batch import run_batch
 
@@ -63,7 +63,7 @@ def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress
 
 
 def show_batch(out: Path, batch: str, as_json: bool) -> None:
-    """The cells of a batch: right of how many, with intervals, and what the full cache made of the prompts."""
+    """Print a batch: right answers with intervals, rankings, and the full cache's results."""
     from kvlab.analysis.comparison.repeats import build_batch, ranked, repeat_table
     from kvlab.cli.options.tables import print_batch
     from kvlab.figures.repeats import rank_line, read_references, read_significance
@@ -84,4 +84,4 @@ def show_batch(out: Path, batch: str, as_json: bool) -> None:
         typer.echo(f"At {rank_line(group)}. {read_significance(found, group)}".rstrip())
     for label, reason in left_out:
         typer.echo(f"Not ranked: {label}, {reason}.")
-    typer.echo(f"Look at it: kvlab app --runs {out} --open {batch}")
+    typer.echo(f"Open it: kvlab app --runs {out} --open {batch}")

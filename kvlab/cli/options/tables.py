@@ -1,4 +1,4 @@
-"""The table that `kvlab run` and `kvlab compare` print."""
+"""Print the tables of comparisons, and `kvlab table`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rich.table import Table
 from kvlab.common.formatting import ONE_PROMPT, in_range
 from kvlab.common.terminal import standard_output
 
-WIDTH = 150  # where there is no terminal to measure
+WIDTH = 150  # without a terminal
+SUMMARY_WIDTH = 120  # a pipe reports 80, which would wrap the intervals
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "label": ("run", str),
@@ -30,7 +31,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def print_batch(cells: pd.DataFrame) -> None:
-    """Print one line per method and budget of a batch (`kvlab.analysis.comparison.repeats.cells`), over its prompts."""
+    """Print a batch (`kvlab.analysis.comparison.repeats.cells`): one line per method and budget."""
     if not cells["n"].any():
         _print_closeness(cells)
         return
@@ -39,17 +40,17 @@ def print_batch(cells: pd.DataFrame) -> None:
         size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
         means = [_mean(row, name) for name in ("kl_answer", "mean_kl", "top1_agreement")]
         table.add_row(row["label"], str(row["n"]), str(row["right"]), _mean(row, "share", 2), size, *means)
-    table.caption = "means over prompts with 95 % intervals; share: of the prompts whose answer is right (Wilson)"
+    table.caption = "means over prompts with 95 % intervals; share: prompts with a right answer (Wilson)"
     print_wide(table)
 
 
 def _print_closeness(cells: pd.DataFrame) -> None:
-    """The same of prompts without an answer."""
+    """Print a batch of prompts without answers."""
     table = Table("run", "n", "live kB", "KL to full, nats/token", "agreement")
     for row in cells.assign(n=cells["ended"]).to_dict("records"):
         size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
         table.add_row(row["label"], str(row["n"]), size, *(_mean(row, name) for name in ("mean_kl", "top1_agreement")))
-    table.caption = "means over prompts with 95 % intervals; no answer was given, so nothing says which is right"
+    table.caption = "means over prompts with 95 % intervals; no answer was given, so none is marked right"
     print_wide(table)
 
 
@@ -62,8 +63,10 @@ def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
 
 
 def print_headline(frame: pd.DataFrame) -> None:
-    """One line a run: bytes, speed, closeness to the full cache; the caption says what they are of."""
-    columns = {name: column for name, column in COLUMNS.items() if name in frame}  # a verdict needs an answer
+    """Print one line per run: bytes, speed, closeness to the full cache."""
+    columns = {
+        name: column for name, column in COLUMNS.items() if name in frame
+    }  # without an answer there is no verdict
     table = Table(*[title for title, _ in columns.values()], caption=_caption(frame), caption_justify="left")
     for _, row in frame.iterrows():
         cells = [(row[name], show) for name, (_, show) in columns.items()]
@@ -79,16 +82,30 @@ def _caption(frame: pd.DataFrame) -> str:
 
 
 def print_wide(table: Table, piped_width: int = WIDTH) -> None:
-    """Print to the terminal at its width, and wide enough for all columns where there is none."""
+    """Print at the terminal's width, or wide enough for all columns without a terminal."""
     standard_output(piped_width).print(table)
+
+
+def print_summary(
+    rows: pd.DataFrame, notes: list[str], out: Path | None, as_json: bool, by_depth: bool = False
+) -> None:
+    """Print an evaluation's summary by task, difficulty and length, as a table or as JSON."""
+    from kvlab.evaluate.results.summary import summarize
+    from kvlab.evaluate.results.table import summary_json, summary_table
+
+    summary = summarize(rows, ["task", "difficulty", "length", *["depth"] * by_depth])
+    if as_json:
+        typer.echo(summary_json(summary, notes, str(out)))
+    else:
+        print_wide(summary_table(summary, rows["device"].dropna()), SUMMARY_WIDTH)
 
 
 def table(
     folders: Annotated[list[Path], typer.Argument(help="folders of results, such as runs/eval/first")],
     out: Annotated[Path | None, typer.Option(help="FILE.md or FILE.tex; default: Markdown on the screen")] = None,
-    preset: Annotated[str, typer.Option(help="as ours beside theirs: a paper's table, such as keepkv-table2")] = "",
+    preset: Annotated[str, typer.Option(help="show a paper's table next to ours, such as keepkv-table2")] = "",
 ) -> None:
-    """Write a table of scores: methods and budgets down, tasks across, each mean with its 95 % interval."""
+    """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
     import pandas as pd
 
     from kvlab.atlas import paper_table_text, paper_tables

@@ -86,7 +86,6 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 
 def _first(tensor: Tensor) -> np.ndarray:
-    """Row 0 of a batch of one."""
     return _numpy(tensor)[0]
 
 

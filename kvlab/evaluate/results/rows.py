@@ -126,14 +126,13 @@ def newest(rows: pd.DataFrame) -> pd.DataFrame:
     Of several measurements of one prompt, method, options and budget, the last with recorded settings is kept, else the
     last.
     """
-    asked = [name for name in REQUEST if name in rows]
-    if rows.empty or len(asked) < len(REQUEST) - 1:  # older rows have no chunks
+    columns = [name for name in REQUEST if name in rows]
+    if rows.empty or len(columns) < len(REQUEST) - 1:  # older rows have no chunks
         return rows
     known = rows["settings"].notna() if "settings" in rows else pd.Series(False, rows.index)
-    stale = rows.assign(_known=known).sort_values("_known", kind="stable").duplicated(asked, keep="last")
+    stale = rows.assign(_known=known).sort_values("_known", kind="stable").duplicated(columns, keep="last")
     return rows[~stale.reindex(rows.index)]
 
 
 def budget_unit(choice: MethodChoice) -> str:
-    """The unit of a choice's budget."""
     return Budget(choice.budget).unit

@@ -69,7 +69,6 @@ class ResultStore:
         self._flushed = time.monotonic()
 
     def keys(self) -> set[str]:
-        """Keys of all rows on disk."""
         tables = self._tables(["key"])
         return {key for table in tables for key in table.column("key").to_pylist()}
 

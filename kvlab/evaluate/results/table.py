@@ -67,7 +67,6 @@ def _prompt_seconds(line: pd.Series) -> str:
 
 
 def choice_label(line: pd.Series) -> str:
-    """Label of a summary line's method and budget."""
     if line["method"] == "full":
         return "full"
     budget = Budget.of(line["budget"], line["budget_unit"])

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import pandas as pd
 from rapidfuzz import fuzz
@@ -20,7 +21,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
-from kvlab.evaluate.scoring import boxed, rouge_package
+from kvlab.evaluate.scoring.boxed import boxed
 from kvlab.plugins.registry import Registry
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]
@@ -40,7 +41,7 @@ def string_match_part(prediction: str, answers: Sequence[str], classes: Sequence
 
 
 def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """The share of the answers that the prediction holds, by the rule of `kvlab.common.answer_match`.
+    """The share of the answers that the prediction contains, by the rule of `kvlab.common.answer_match`.
 
     Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 123 in 51234.
     """
@@ -87,27 +88,43 @@ def _bag_f1(words: list[str], expected: list[str]) -> float:
 
 
 @cache
-def _rouge(kind: str) -> rouge_scorer.RougeScorer:
+def _rouge_scorer(kind: str) -> rouge_scorer.RougeScorer:
     return rouge_scorer.RougeScorer([kind], use_stemmer=False)
 
 
-def _best_rouge(kind: str, prediction: str, answers: Sequence[str]) -> float:
-    return max(_rouge(kind).score(answer, prediction)[kind].fmeasure for answer in answers)
+def _rouge(kind: str) -> Metric:
+    """A ROUGE F measure from rouge-score, no stemming, best over the answers."""
+
+    def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+        return max(_rouge_scorer(kind).score(answer, prediction)[kind].fmeasure for answer in answers)
+
+    return score
 
 
-def rouge_1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return ROUGE-1's F measure (rouge-score, no stemming), the best over the answers."""
-    return _best_rouge("rouge1", prediction, answers)
+@cache
+def _rouge_package_scorer(kind: str) -> Any:
+    from rouge import Rouge
+
+    return Rouge(metrics=[kind], stats=["f"])
 
 
-def rouge_2(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return ROUGE-2's F measure (rouge-score, no stemming), the best over the answers."""
-    return _best_rouge("rouge2", prediction, answers)
+def _rouge_package(kind: str) -> Metric:
+    """A ROUGE F measure from the package `rouge`, best over the answers, as LongBench, H2O, LESS and CaM use it.
 
+    The package splits sentences at every full stop and does not normalise words, so its values differ from
+    rouge-score's. An empty prediction, or one with a sentence too long for its recursion, scores 0, as in LongBench.
+    """
 
-def rouge_l(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return ROUGE-L's F measure (rouge-score, no stemming), the best over the answers."""
-    return _best_rouge("rougeL", prediction, answers)
+    def f_measure(prediction: str, answer: str) -> float:
+        try:
+            return float(_rouge_package_scorer(kind).get_scores(prediction, answer)[0][kind]["f"])
+        except (ValueError, RecursionError):
+            return 0.0
+
+    def score(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+        return max(f_measure(prediction, answer) for answer in answers)
+
+    return score
 
 
 def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -183,14 +200,14 @@ METRICS: Registry[Metric] = Registry(
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,
-        "rouge_1": rouge_1,
-        "rouge_2": rouge_2,
-        "rouge_l": rouge_l,
-        "rouge_1_longbench": rouge_package.rouge_1,
-        "rouge_2_longbench": rouge_package.rouge_2,
-        "rouge_l_longbench": rouge_package.rouge_l,
+        "rouge_1": _rouge("rouge1"),
+        "rouge_2": _rouge("rouge2"),
+        "rouge_l": _rouge("rougeL"),
+        "rouge_1_longbench": _rouge_package("rouge-1"),
+        "rouge_2_longbench": _rouge_package("rouge-2"),
+        "rouge_l_longbench": _rouge_package("rouge-l"),
         "letter_choice": letter_choice,
-        "boxed": boxed.boxed,
+        "boxed": boxed,
         "edit_similarity": edit_similarity,
         "count": count,
         "retrieval": retrieval,
@@ -226,7 +243,6 @@ def packages(metrics: Iterable[str]) -> str:
 
 
 def is_installed(metric: str) -> bool:
-    """Whether the package that a metric is computed by is installed."""
     return metric not in PACKAGES or find_spec(PACKAGES[metric][0].replace("-", "_")) is not None
 
 
@@ -241,7 +257,6 @@ def check_metric(metric: str) -> str:
 
 
 def score(metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """The named metric's value; raises UserError as `check_metric`."""
     return METRICS[check_metric(metric)](prediction, answers, classes)
 
 

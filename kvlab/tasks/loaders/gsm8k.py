@@ -20,8 +20,6 @@ SHOTS = 8
 
 
 class Gsm8kRecord(BaseModel):
-    """One problem with its worked answer."""
-
     question: str = Field(min_length=1)
     answer: str = Field(pattern=r"####\s*-?\d")
 

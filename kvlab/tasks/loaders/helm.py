@@ -20,8 +20,6 @@ STOP = "###"
 
 
 class HelmRecord(BaseModel):
-    """One prompt with its reference summary."""
-
     article: str = Field(min_length=1)
     summary_gt: str = Field(min_length=1)
     max_tokens: int = Field(default=64, ge=1, le=4096)

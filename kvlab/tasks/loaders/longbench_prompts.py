@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LongBenchTask:
-    """The protocol of one LongBench task."""
-
     prompt: str
     max_new_tokens: int
     metric: str

@@ -1,4 +1,4 @@
-"""Who takes part: the full caches that a method has to beat, and the methods."""
+"""The baselines of a benchmark (full caches), and the list of all contenders."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, StaticCache
 
-from kvlab.bench.competitors import FULL, Contender, Load, SlotContender
+from kvlab.bench.competitors import Contender, Load, SlotContender
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
 from kvlab.bench.request import BenchRequest
+from kvlab.requests.compare import FULL
 
 
 class PlainContender(Contender):
-    """Plain transformers: its growing cache and its sdpa attention."""
+    """Plain transformers: DynamicCache and sdpa attention."""
 
     attention = "sdpa"
     label = "full: transformers sdpa"
 
     def make_cache(self) -> Cache:
-        """transformers' own."""
         return DynamicCache(config=self.model.model.config)
 
     def prepare(self) -> None:
-        """Fill it; Falcon does its attention in a way of its own that kvlab has replaced."""
+        """Fill it; kvlab replaces Falcon's attention, so Falcon is skipped."""
         if self.model.config.model_type == "falcon":
-            raise Skipped("kvlab replaces Falcon's own attention, so the plain one is not there to be measured")
+            raise Skipped("kvlab replaces Falcon's attention, so the plain one cannot be measured")
         super().prepare()
 
 
 class StaticContender(PlainContender):
-    """Plain transformers with a static cache, the step compiled into a CUDA graph."""
+    """Plain transformers with a static cache and a compiled step (CUDA graph)."""
 
     label = "full: static cache, compiled"
     warmup = 4
@@ -45,29 +45,28 @@ class StaticContender(PlainContender):
         self._compiled: Any = None
 
     def make_cache(self) -> Cache:
-        """One with room for the context and every step to come, and no more: it attends over all of its room."""
-        return StaticCache(config=self.model.model.config, max_cache_len=self._room)
+        return StaticCache(config=self.model.model.config, max_cache_len=self._capacity)
 
     @property
     def expected_bytes(self) -> int:
-        """The room is taken at once."""
-        return self.model.token_bytes * self.load.batch * self._room
+        """The whole capacity is allocated at once."""
+        return self.model.token_bytes * self.load.batch * self._capacity
 
     @property
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         request = self.request
         return self.load.context + 1 + self.warmup + request.warm_steps + request.repeats * request.timed_steps
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Without gradients; captured graphs do not take inference tensors."""
+        """Without gradients; captured graphs do not accept inference tensors."""
         with self.model.attention(self.attention), torch.no_grad():
             yield
 
     def prepare(self) -> None:
-        """Fill it and compile; what the compiler cannot do is said and skipped."""
+        """Fill it and compile; raises Skipped if compiling fails."""
         if self._compiled is None:
-            torch.compiler.reset()  # else the shapes raced before count towards its limit, and it falls back to eager
+            torch.compiler.reset()  # else earlier shapes count towards its limit, and it falls back to eager
             self._compiled = torch.compile(self._next, **self.compile_options)
         super().prepare()
         try:
@@ -79,7 +78,7 @@ class StaticContender(PlainContender):
             raise Skipped(f"the step could not be compiled: {first[:160]}") from error
 
     def step(self) -> None:
-        """One captured step; the token is copied out of the graph's own memory."""
+        """One captured step; the token is copied out of the graph's memory."""
         torch.compiler.cudagraph_mark_step_begin()
         self.token = self._compiled(self.token, self.cache).clone()
 
@@ -89,13 +88,12 @@ class StaticContender(PlainContender):
 
 
 def baselines(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:
-    """The full caches: kvlab's own, transformers', and the compiled one where compiling helps."""
+    """The full caches: kvlab's, transformers', and on CUDA the compiled one."""
     own: list[Contender] = [SlotContender(model, load, request, FULL), PlainContender(model, load, request)]
-    # The compiled one is first: it makes the compiler forget what it knew, which must not hit anybody already warm.
+    # The compiled one is first: it resets the compiler, which must not affect contenders that are already warm.
     return [StaticContender(model, load, request), *own] if model.device.type == "cuda" else own
 
 
 def contenders(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:
-    """The baselines, then every method asked for."""
     methods = [choice for choice in request.choices_run() if choice.method != "full"]
     return [*baselines(model, load, request), *(SlotContender(model, load, request, choice) for choice in methods)]
