@@ -106,10 +106,11 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
     invalid.
     """
     try:
-        known = request_fields(options)
-        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **known)
-        for one in _prompts(request):
-            check_fits(one.prompt, ChatFormat.of(one), request.max_new_tokens, one.repeat.words if one.repeat else "")
+        fields = request_fields(options)
+        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **fields)
+        for comparison in _prompts(request):
+            named = comparison.repeat.words if comparison.repeat else ""
+            check_fits(comparison.prompt, ChatFormat.of(comparison), request.max_new_tokens, named)
         return request
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
@@ -128,11 +129,11 @@ def _prompts(request: CompareRequest) -> list[CompareRequest]:
 
 def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Request fields from the form's values. Raises UserError if `record` cannot be parsed."""
-    words = {name: options[name] for name in ("load_in", "thinking") if name in options}
-    known = {name: FORM_WORDS.get(value, value) for name, value in words.items()}
+    chosen = {name: options[name] for name in ("load_in", "thinking") if name in options}
+    fields = {name: FORM_WORDS.get(value, value) for name, value in chosen.items()}
     if isinstance(options.get("record"), str):
-        known["record"] = Recording.parse(options["record"])
-    return dict(options) | known
+        fields["record"] = Recording.parse(options["record"])
+    return dict(options) | fields
 
 
 def record_text(layers: str, heads: str, every: int) -> str:
@@ -174,8 +175,8 @@ def sample_request() -> CompareRequest:
     """
     sample = next((sample for sample in shipped_samples() if _fits(sample)), shipped_samples()[0])
     registered = {entry.name: entry for entry in methods()}
-    known = [registered[name] for name in SAMPLE_METHODS if name in registered]
-    chosen = choices(known, [sample.suggested_budget])
+    entries = [registered[name] for name in SAMPLE_METHODS if name in registered]
+    chosen = choices(entries, [sample.suggested_budget])
     return make_request(
         sample.text,
         EMBEDDED,

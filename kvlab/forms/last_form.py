@@ -17,19 +17,19 @@ FILE = "last_form.json"
 
 def remember(root: Path, model: str, options: Mapping[str, object]) -> None:
     """Store the form's model and placement; if the disk is full or read-only, the previous ones stay."""
-    kept = {"model": model.strip()} | {name: str(options[name]) for name in PLACEMENTS if name in options}
+    fields = {"model": model.strip()} | {name: str(options[name]) for name in PLACEMENTS if name in options}
     with contextlib.suppress(UserError, OSError):
-        replace_text(root / ".jobs" / FILE, json.dumps(kept))
+        replace_text(root / ".jobs" / FILE, json.dumps(fields))
 
 
 def remembered(root: Path) -> dict[str, str]:
     """The last form's fields by name, without those that are no longer valid."""
     try:
-        kept = json.loads((root / ".jobs" / FILE).read_text(encoding="utf-8"))
+        stored = json.loads((root / ".jobs" / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    found = {name: str(value) for name, value in kept.items()} if isinstance(kept, dict) else {}
-    known = {name: found[name] for name, (_, kinds) in PLACEMENTS.items() if found.get(name) in kinds}
+    fields = {name: str(value) for name, value in stored.items()} if isinstance(stored, dict) else {}
+    valid = {name: fields[name] for name, (_, kinds) in PLACEMENTS.items() if fields.get(name) in kinds}
     with contextlib.suppress(UserError):
-        known["model"] = check_model(found.get("model", ""))
-    return known
+        valid["model"] = check_model(fields.get("model", ""))
+    return valid

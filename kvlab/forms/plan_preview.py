@@ -111,8 +111,8 @@ def check_work(work: Work, root: Path) -> None:
 def _too_big(work: BulkJob, machine: Machine, root: Path) -> str:
     try:
         longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
-        asked = [choice for one in worst_cases(work, longest, machine.device) for choice in one.request.choices]
-        return too_big(work, longest, footprints_of(asked), machine, root)
+        choices = [choice for case in worst_cases(work, longest, machine.device) for choice in case.request.choices]
+        return too_big(work, longest, footprints_of(choices), machine, root)
     except UserError:
         return ""  # loading the model reports the error, or downloads what is missing
 
