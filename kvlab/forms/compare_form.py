@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,6 +13,7 @@ from pydantic import ValidationError
 from kvlab.catalogue import parameters
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.catalogue.parameters import PRESET
+from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence
 from kvlab.jobs.batch import repeat_request
@@ -33,6 +37,7 @@ PLACEMENTS: dict[str, tuple[str, dict[str, str]]] = {
 CHATS = {"auto": "the model's own, if it has one", "no": "none: plain text"}
 FORM_WORDS: dict[Any, Any] = {"none": None, "template": None, "yes": True, "no": False}
 THINKING = {"template": "as the template has it", "yes": "on", "no": "off"}
+LAST_FORM = "last_form.json"  # in the queue's folder
 SAMPLE_METHODS = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv")
 
 
@@ -194,3 +199,23 @@ def _fits(sample: ShippedSample) -> bool:
     except UserError:
         return False
     return True
+
+
+def store_last_form(root: Path, model: str, options: Mapping[str, object]) -> None:
+    """Store the form's model and placement; if the disk is full or read-only, the previous ones stay."""
+    fields = {"model": model.strip()} | {name: str(options[name]) for name in PLACEMENTS if name in options}
+    with contextlib.suppress(UserError, OSError):
+        replace_text(root / ".jobs" / LAST_FORM, json.dumps(fields))
+
+
+def last_form(root: Path) -> dict[str, str]:
+    """The last form's fields by name, without those that are no longer valid."""
+    try:
+        stored = json.loads((root / ".jobs" / LAST_FORM).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    fields = {name: str(value) for name, value in stored.items()} if isinstance(stored, dict) else {}
+    valid = {name: fields[name] for name, (_, kinds) in PLACEMENTS.items() if fields.get(name) in kinds}
+    with contextlib.suppress(UserError):
+        valid["model"] = check_model(fields.get("model", ""))
+    return valid
