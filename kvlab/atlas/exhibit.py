@@ -1,4 +1,4 @@
-"""What an exhibit is: which paper figure it answers, what it is drawn from, and what drawing it returns."""
+"""Exhibits: the paper figure or table each reproduces, the data it reads, and the figures it returns."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from kvlab.results.verdict import OPEN, Claim
 from kvlab.server.users import viewer
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
-# What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only numbers
-# that the page asks for (a calculator).
+# What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or numbers entered
+# on the page (a calculator).
 Source = Literal["run", "comparison", "eval", "bench", "calculator"]
-# What the page lets the reader choose; each is a field of `Choice`.
+# Controls on the page; each is a field of `Choice`.
 Control = Literal["layer", "head", "step", "token"]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the reader chose on the page: layer, KV head, step, a token's position, and numbers of a calculator."""
+    """The reader's choice on the page: layer, KV head, step, token position, and a calculator's numbers."""
 
     layer: int = 0
     head: int = 0
@@ -38,13 +38,13 @@ class Choice:
     numbers: tuple[tuple[str, float], ...] = ()
 
     def number(self, entry: Entry) -> float:
-        """What the reader entered, else what the entry starts with."""
+        """The entered number, or the entry's default."""
         return dict(self.numbers).get(entry.name, entry.default)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A number that a calculator asks the reader for; whole where `default`, `least` and `most` are."""
+    """A number that a calculator asks for; an integer if `default`, `least` and `most` are."""
 
     name: str
     label: str
@@ -56,10 +56,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One figure of an exhibit with the frame it shows, its one-line reading, and where the data came from.
+    """One figure of an exhibit with its data frame, a one-line reading, and its provenance.
 
-    `grey` holds the paper's own values, shown as a grey table under the figure, where there are any; `further` says
-    what measures the same on the paper's own model and data.
+    `grey` holds the paper's own values, shown as a grey table; `further` is the measurement on the paper's own data.
     """
 
     name: str
@@ -74,26 +73,26 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Needs:
-    """Why nothing can be drawn yet, in one sentence, and the measurement that is missing; None if none would help."""
+    """Why nothing can be drawn, in one sentence, and the missing measurement; None if none would help."""
 
     sentence: str
     measurement: Measurement | None = None
 
 
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
-RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources that are one prompt
+RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources of a single prompt
 MOST_LACKING = 50_000
-SEVERAL = re.compile(r"n = \d")  # how a finding says that a number is of several prompts
-# Which exhibits can't be drawn from which comparisons that have ended: what was not recorded never will be.
+SEVERAL = re.compile(r"n = \d")  # in findings over several prompts
+# Exhibits that cannot be drawn from a finished comparison, which never gets more data.
 _LACKING: dict[Hashable, None] = {}
 
 
 @dataclass(frozen=True)
 class Exhibit:
-    """One figure or table of a paper, live.
+    """One figure or table of a paper, drawn from live data.
 
-    `slug` names it in the address, such as `fig-2a` or `tab-1`; `shows` says what the axes mean, `look_for` what the
-    reader should look for. A calculator lists its `entries`.
+    `slug` is its name in the URL, such as `fig-2a` or `tab-1`; `shows` explains the axes, `look_for` what to look for.
+    A calculator has `entries`.
     """
 
     paper: Paper
@@ -107,10 +106,10 @@ class Exhibit:
     entries: tuple[Entry, ...] = ()
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        """What `drawing` returns, each claim with the settings it was judged under.
+        """The result of `drawing`, each claim with the settings it was judged under.
 
-        What the comparison in view lacks is drawn from another of the folder. A finding of a single prompt begins by
-        saying so; a claim there is not enough to say of names the command that records more prompts.
+        If the comparison in view lacks the data, others of the folder are tried. A finding from a single prompt says so
+        first, and an open claim gets a measurement of more prompts.
         """
         drawn = self.drawing(sources, choice, theme)
         if isinstance(drawn, Needs) and self.source in RECORDED:
@@ -126,8 +125,8 @@ class Exhibit:
     def _elsewhere(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | None:
         for entry in sources.elsewhere():
             runs = tuple((run.run_id, run.status) for run in entry.runs)
-            asked = self.key, choice, viewer(), str(sources.root), runs
-            if asked in _LACKING or (other := sources.with_in_view(entry)) is None:
+            key = self.key, choice, viewer(), str(sources.root), runs
+            if key in _LACKING or (other := sources.with_in_view(entry)) is None:
                 continue
             try:
                 drawn = self.drawing(other, choice, theme)
@@ -135,26 +134,26 @@ class Exhibit:
                 continue
             if not isinstance(drawn, Needs):
                 return drawn
-            _note_lacking(asked)
+            _note_lacking(key)
         return None
 
     def seen(self, sources: Sources) -> Seen:
-        """What it is drawn from. What evaluations and benchmarks draw is the same for every run of a model in view."""
+        """The data it is drawn from; evaluations and benchmarks are the same for every run of a model."""
         return sources.seen_of_runs if self.source in RECORDED else sources.seen_of_results
 
     @property
     def number(self) -> str:
-        """As the paper prints it, such as `Fig 2a`."""
+        """As printed in the paper, such as `Fig 2a`."""
         return self.slug.replace("-", " ").capitalize()
 
     @property
     def key(self) -> str:
-        """Its name among all exhibits, such as `keepkv/fig-2a`."""
+        """Its unique name, such as `keepkv/fig-2a`."""
         return f"{self.paper}/{self.slug}"
 
 
-def _note_lacking(asked: Hashable) -> None:
-    _LACKING[asked] = None
+def _note_lacking(key: Hashable) -> None:
+    _LACKING[key] = None
     if len(_LACKING) > MOST_LACKING:
         _LACKING.clear()
 

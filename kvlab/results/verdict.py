@@ -1,4 +1,4 @@
-"""What a verdict on a paper's claim is, what it rests on, and how an interval over prompts decides it. Torch-free."""
+"""Verdicts on a paper's claims: their basis, and how an interval over prompts decides. Torch-free."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_PROMPTS = 6
 
 @dataclass(frozen=True)
 class Basis:
-    """How much a verdict rests on: prompts, (layer, KV head) pairs, merges, and repeats of a benchmark; 0 is unsaid."""
+    """What a verdict is based on: prompts, (layer, KV head) pairs, merges, and benchmark repeats; 0 is not shown."""
 
     prompts: int = 0
     heads: int = 0
@@ -32,13 +32,13 @@ class Basis:
     def words(self) -> str:
         """`12 prompts, 24 heads, 8,412 merges`."""
         counts = {"heads": self.heads, "merges": self.merges, "repeats": self.repeats}
-        told = [f"{count:,} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count]
-        return ", ".join([*([prompts(self.prompts)] if self.prompts else []), *told])
+        counts_text = [f"{count:,} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count]
+        return ", ".join([*([prompts(self.prompts)] if self.prompts else []), *counts_text])
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """Above what a measured number counts for the claim, and why; `at_most`: below what; `up_to`: between which two."""
+    """The value a measured number must exceed, and why; `at_most`: stay below; `up_to`: lie between the two."""
 
     value: float
     reason: str
@@ -46,7 +46,7 @@ class Threshold:
     up_to: float | None = None
 
     def side(self, found: Interval | None, least: int = LEAST_PROMPTS) -> Verdict:
-        """`holds` where the whole interval lies where it counts, `does not hold` where none of it does."""
+        """`holds` if the whole interval satisfies the threshold, `does not hold` if none of it does."""
         if found is None or found.n < least:
             return OPEN
         if self.up_to is not None:
@@ -67,12 +67,12 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, whether this data agrees, and the figure that decides, in one sentence.
+    """A paper's claim, whether this data agrees, and the deciding number, in one sentence.
 
-    `basis` says what it rests on, `interval` is that of the number that decides (over prompts, 95 %), `threshold` what
-    it is held to. `settle` is a measurement that may decide an open claim. `setting` says under
-    which settings it was judged; `Exhibit.draw` takes it from the origin where the claim does not say. `judged_at` is
-    the key of the exhibit made for the claim, on an exhibit that only repeats that verdict.
+    `basis` is what the verdict is based on, `interval` that of the deciding number (over prompts, 95 %), `threshold` its
+    limit. `settle` is a measurement that may decide an open claim. `setting` names the settings it was judged under;
+    `Exhibit.draw` takes it from the provenance if it is empty. `judged_at` is the key of the exhibit that judges the
+    claim, on an exhibit that only repeats the verdict.
     """
 
     paper: str
@@ -94,13 +94,13 @@ def judge(
     finding: str,
     settle: Measurement | None = None,
 ) -> Claim:
-    """The claim by one number over prompts: `finding` says it in words, `settle` is how to measure more."""
+    """The claim judged by one number over prompts; `finding` describes it, `settle` measures more."""
     verdict = threshold.side(found)
     return Claim(paper, verdict, finding, basis, found, threshold, settle if verdict == OPEN else None)
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of a claim in several parts: it fails with any of them, and holds with all."""
+    """The verdict of a claim in several parts: it fails if any part fails, and holds if all hold."""
     found = list(verdicts)
     if FAILS in found:
         return FAILS
@@ -108,7 +108,7 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def decisive(parts: Sequence[tuple[Interval | None, Threshold]]) -> tuple[Verdict, Interval | None, Threshold]:
-    """The verdict of a claim in several parts (at least one), with the number and threshold of a part that decides it.
+    """The verdict of a claim in several parts (at least one), with number and threshold of the deciding part.
 
     That is the first part that fails, else the first that is open, else the first.
     """
