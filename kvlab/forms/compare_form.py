@@ -159,12 +159,12 @@ def check_fits(prompt: str, how: ChatFormat, max_new_tokens: int, named: str = "
 
 def beyond(model: str, count: int, max_new_tokens: int, which: str = "The prompt") -> str:
     """Why a prompt of `count` tokens exceeds the context window; empty if it fits or the window is unknown."""
-    room = context_length(model)
-    if room is None or count + max_new_tokens <= room:
+    window = context_length(model)
+    if window is None or count + max_new_tokens <= window:
         return ""
     return (
         f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
-        f"{room:,}: shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
+        f"{window:,}: shorten the prompt to at most {max(window - max_new_tokens, 0):,} tokens."
     )
 
 

@@ -69,10 +69,10 @@ class Threshold:
 class Claim:
     """A paper's claim, whether this data agrees, and the deciding number, in one sentence.
 
-    `basis` is what the verdict is based on, `interval` that of the deciding number (over prompts, 95 %), `threshold` its
-    limit. `settle` is a measurement that may decide an open claim. `setting` names the settings it was judged under;
-    `Exhibit.draw` takes it from the provenance if it is empty. `judged_at` is the key of the exhibit that judges the
-    claim, on an exhibit that only repeats the verdict.
+    `basis` is what the verdict is based on, `interval` that of the deciding number (over prompts, 95 %), `threshold`
+    its limit. `settle` is a measurement that may decide an open claim. `setting` names the settings it was judged
+    under; `Exhibit.draw` takes it from the provenance if it is empty. `judged_at` is the key of the exhibit that judges
+    the claim, on an exhibit that only repeats the verdict.
     """
 
     paper: str
