@@ -42,7 +42,7 @@ def plan(
     all. With --memory the device need not be here. Exit status 1: it does not fit, or is longer than the model reads.
     """
     from kvlab.cli.options.plan_check import notes_of
-    from kvlab.forms.compare_form import beyond
+    from kvlab.forms.compare_form import too_long_message
     from kvlab.jobs.plan_check import plan_of, tokens_of
 
     if tokens is not None and asked.text.given:
@@ -53,7 +53,7 @@ def plan(
     request = make_request(asked.parts.added_to(methods), budgets, repeats=planted, **fields)
     count, exact = (tokens, True) if tokens is not None else tokens_of(request)
     made = plan_of(request, asked.out, count, _machine(asked.model.device, asked.out, memory, devices))
-    too_long = beyond(request.model, count, request.max_new_tokens) if exact else ""
+    too_long = too_long_message(request.model, count, request.max_new_tokens) if exact else ""
     typer.echo(json.dumps(made.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(made)
     for sentence in notes_of(request, count):
         typer.echo(sentence, err=True)

@@ -153,11 +153,13 @@ def check_fits(prompt: str, how: ChatFormat, max_new_tokens: int, named: str = "
     Raises UserError if prompt and new tokens exceed the context window, or the chat template refuses the prompt.
     """
     count, exact = count_tokens(prompt, how)
-    if exact and (why := beyond(how.model, count, max_new_tokens, f"The prompt {named}" if named else "The prompt")):
+    if exact and (
+        why := too_long_message(how.model, count, max_new_tokens, f"The prompt {named}" if named else "The prompt")
+    ):
         raise UserError(why)
 
 
-def beyond(model: str, count: int, max_new_tokens: int, which: str = "The prompt") -> str:
+def too_long_message(model: str, count: int, max_new_tokens: int, which: str = "The prompt") -> str:
     """Why a prompt of `count` tokens exceeds the context window; empty if it fits or the window is unknown."""
     window = context_length(model)
     if window is None or count + max_new_tokens <= window:

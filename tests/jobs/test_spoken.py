@@ -14,7 +14,7 @@ from kvlab.forms import compare_form
 from kvlab.forms.truncation import excess_tokens, shortened, token_spans, truncate_prompt
 from kvlab.model_info import chat_template as spoken_module
 from kvlab.model_info import token_count
-from kvlab.model_info.chat_template import ChatFormat, spoken
+from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.model_info.names import context_length
 from kvlab.models.chat import chat_of
 from kvlab.models.load import load_model
@@ -40,7 +40,7 @@ def test_the_count_is_what_a_run_encodes(asked: dict[str, Any], folder: Path) ->
 
 
 def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> None:
-    read = spoken(PROMPT, ChatFormat(str(folder), system="Be brief."))
+    read = render_prompt(PROMPT, ChatFormat(str(folder), system="Be brief."))
     start, stop = read.own
     assert read.templated and read.text[start:stop] == PROMPT.strip()
     assert read.text.startswith("<bos><turn>system\nBe brief.<end><turn>user\n")
@@ -55,8 +55,8 @@ def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> 
 
 def test_without_a_template_nothing_is_asked_of_a_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spoken_module, "_rendered", lambda *_: pytest.fail("asked"))
-    assert spoken(PROMPT, ChatFormat("mini")).text == PROMPT
-    assert spoken(PROMPT, ChatFormat("somebody/not-here", system="Be brief.")).text == PROMPT
+    assert render_prompt(PROMPT, ChatFormat("mini")).text == PROMPT
+    assert render_prompt(PROMPT, ChatFormat("somebody/not-here", system="Be brief.")).text == PROMPT
 
 
 def test_what_is_refused_is_said_before_anything_is_queued(folder: Path, tmp_path: Path) -> None:

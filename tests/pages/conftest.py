@@ -116,7 +116,9 @@ def shared_runs(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[methods.MethodEntry]:
     """The methods that forms offer; nobody is asked what they hold as they are set."""
-    monkeypatch.setattr("kvlab.catalogue.footprint._ask", lambda unknown: dict.fromkeys(unknown, methods.Held()))
+    monkeypatch.setattr(
+        "kvlab.catalogue.footprint._ask", lambda unknown: dict.fromkeys(unknown, methods.MethodFootprint())
+    )
     answered: Future[list[methods.MethodEntry]] = Future()
     answered.set_result(METHODS)
     monkeypatch.setattr(methods, "_reading", lambda _version: answered)
