@@ -121,7 +121,7 @@ def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[methods.MethodEn
     )
     answered: Future[list[methods.MethodEntry]] = Future()
     answered.set_result(METHODS)
-    monkeypatch.setattr(methods, "_reading", lambda _version: answered)
+    monkeypatch.setattr(methods, "_reading", lambda: answered)
     return METHODS
 
 
@@ -133,7 +133,7 @@ def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> tasks.TaskList:
     listed = tasks.TaskList(tasks=(needle, pairs), formats=("ruler", "table"))
     answered: Future[tasks.TaskList] = Future()
     answered.set_result(listed)
-    monkeypatch.setattr(tasks, "_reading", lambda _version: answered)
+    monkeypatch.setattr(tasks, "_reading", lambda: answered)
     return listed
 
 
