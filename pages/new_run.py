@@ -30,7 +30,7 @@ from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.errors import UserError
 from kvlab.forms import compare_form, plan_preview, truncation
-from kvlab.forms.last_form import remember, remembered
+from kvlab.forms.compare_form import last_form, store_last_form
 from kvlab.model_info import names, token_count
 from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.model_info.names import EMBEDDED
@@ -260,7 +260,7 @@ def submit(
         request = compare_form.make_request(model=model, chosen=choices, **question.asked, **options)
         plan_preview.check_fits(request, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
-        remember(runs_root(), model, options)
+        store_last_form(runs_root(), model, options)
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
@@ -273,7 +273,7 @@ def recall() -> None:
 
     They then stand in the address, so that it means the same elsewhere.
     """
-    for name, value in remembered(runs_root()).items():
+    for name, value in last_form(runs_root()).items():
         if name not in st.query_params and name not in st.session_state:
             st.session_state[name] = value
 

@@ -76,14 +76,14 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Needs:
-    """Why nothing can be drawn yet, in one sentence, and the measurement that is missing; None if none would help."""
+    """Why nothing can be drawn, in one sentence, and the missing measurement; None if none would help."""
 
     sentence: str
     measurement: Measurement | None = None
 
 
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
-RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources that are one prompt
+RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources of a single prompt
 MOST_LACKING = 50_000
 SEVERAL = re.compile(r"n = \d")  # a finding over several prompts
 # Exhibits that cannot be drawn from finished comparisons: what was not recorded never will be.

@@ -41,12 +41,12 @@ def window_notes(choices: Iterable[MethodChoice], tokens: int) -> list[str]:
     Budgets in bytes are skipped: their slots are known only once the prompt was read. Raises UserError as
     `footprints_of`.
     """
-    found = []
+    notes = []
     for choice in choices:
         if not isinstance(choice.budget, str) and (entry := _entry(choice)) is not None:
             slots = Budget(choice.budget).slots(tokens)
-            found.append(window_note(entry.title, _held(choice).window, slots, tokens))
-    return list(dict.fromkeys(filter(None, found)))
+            notes.append(window_note(entry.title, _held(choice).window, slots, tokens))
+    return list(dict.fromkeys(filter(None, notes)))
 
 
 def _held(choice: MethodChoice) -> MethodFootprint:
@@ -72,12 +72,12 @@ def _store(choice: MethodChoice) -> str:
 
 def _known(choice: MethodChoice) -> MethodFootprint | str | None:
     """The footprint if it is known without a second process, else None."""
-    entry, own = _entry(choice), _settings(choice)
+    entry, settings = _entry(choice), _settings(choice)
     if entry is None:
         return MethodFootprint()  # building it reports that there is no such method
-    if not own:
+    if not settings:
         return entry
-    if set(own) == {parameters.PRESET} and choice.preset in entry.presets:
+    if set(settings) == {parameters.PRESET} and choice.preset in entry.presets:
         return entry.presets[str(choice.preset)]
     return _answers.get(_key(choice))
 
@@ -88,7 +88,7 @@ def _ask(unknown: dict[Key, MethodChoice]) -> dict[Key, MethodFootprint | str]:
         new = [key for key in unknown if key not in answers_of]
         if new:
             settings = [(unknown[key].method, _settings(unknown[key])) for key in new]
-            answered = methods.ask("methods", "--held", given=json.dumps(settings))
+            answered = methods.ask("methods", "--held", stdin=json.dumps(settings))
             try:
                 answers_of |= zip(new, _LISTED.validate_python(answered), strict=True)
             except ValueError as error:  # not a list of footprints, or of another length
@@ -105,8 +105,8 @@ def _key(choice: MethodChoice) -> Key:
 
 def _settings(choice: MethodChoice) -> dict[str, Any]:
     """The choice's settings without the store and the default preset."""
-    own = {name: value for name, value in choice.hyper_parameters.items() if name != STORE}
-    return {name: value for name, value in own.items() if (name, value) != (parameters.PRESET, parameters.DEFAULT)}
+    settings = {name: value for name, value in choice.hyper_parameters.items() if name != STORE}
+    return {name: value for name, value in settings.items() if (name, value) != (parameters.PRESET, parameters.DEFAULT)}
 
 
 def _entry(choice: MethodChoice) -> MethodEntry | None:

@@ -114,13 +114,13 @@ def _read() -> list[MethodEntry]:
         raise not_a_list("methods") from error
 
 
-def ask(what: str, *more: str, given: str | None = None) -> Any:
+def ask(what: str, *more: str, stdin: str | None = None) -> Any:
     """The JSON that `kvlab <what> --json` prints in a second process, with `more` options and stdin `given`.
 
     Raises UserError if the command failed, took too long, or printed no JSON.
     """
     advice = "run it in a terminal to see why."
-    done = run_command(what, "--json", *more, given=given)
+    done = run_command(what, "--json", *more, given=stdin)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"The list of {what} could not be read, as `kvlab {what} --json` failed ({reason}): {advice}")

@@ -23,8 +23,8 @@ def local_models(root: Path) -> list[str]:
     if (on_offer := offered()) is not None:
         return list(on_offer)
     ran = [entry.model for entry in list_runs(root)]
-    known = dict.fromkeys([*ran, EMBEDDED, *server_models(), *_cached()])
-    return [name for name in known if model_file(name, "config.json")]
+    names = dict.fromkeys([*ran, EMBEDDED, *server_models(), *_cached()])
+    return [name for name in names if model_file(name, "config.json")]
 
 
 def _cached() -> list[str]:

@@ -45,16 +45,16 @@ class Parameter:
 def parameters(entry: MethodEntry, preset: str = DEFAULT) -> list[Parameter]:
     """A method's hyper-parameters, the variant first, with the preset's defaults."""
     definitions = entry.parameters.get("$defs", {})
-    found = [_parameter(name, schema, definitions) for name, schema in entry.hyper_parameters.items()]
+    fields = [_parameter(name, schema, definitions) for name, schema in entry.hyper_parameters.items()]
     if preset in entry.presets:
         published = entry.presets[preset].values
-        found = [
-            replace(one, default=published[one.name].value, source=published[one.name].source)
-            if one.name in published
-            else one
-            for one in found
+        fields = [
+            replace(parameter, default=published[parameter.name].value, source=published[parameter.name].source)
+            if parameter.name in published
+            else parameter
+            for parameter in fields
         ]
-    return sorted(found, key=lambda parameter: parameter.name != "variant")
+    return sorted(fields, key=lambda parameter: parameter.name != "variant")
 
 
 def changed(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,8 +64,8 @@ def changed(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
     """
     preset = values.get(PRESET, DEFAULT)
     if preset not in (DEFAULT, *entry.presets):
-        known = ", ".join((DEFAULT, *entry.presets))
-        raise UserError(f"{entry.name} has no preset {preset!r}; it has: {known}.")
+        names = ", ".join((DEFAULT, *entry.presets))
+        raise UserError(f"{entry.name} has no preset {preset!r}; it has: {names}.")
     different: dict[str, Any] = {} if preset == DEFAULT else {PRESET: preset}
     for parameter in parameters(entry, preset):
         if parameter.name not in values:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kvlab.jobs.work import Work
 
 atlas_commands = typer.Typer(
     help="Fill the figure atlas, and print how many claims of each paper hold.", no_args_is_help=True
@@ -26,7 +29,6 @@ def fill(
     from kvlab.atlas.fill import measurements_of
     from kvlab.common.formatting import format_duration
     from kvlab.forms.fill_atlas import FillSize, fill_jobs
-    from kvlab.jobs.run_inline import run_inline
 
     measurements = measurements_of(out, [key for key in only.split(",") if key])
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
@@ -36,8 +38,30 @@ def fill(
             typer.echo(f"{len(jobs) - place + 1} of {len(jobs)} are left: run it again to continue.")
             raise typer.Exit(3)
         begun = time.monotonic()
-        title = run_inline(job, out, stop)
+        title = _run(job, out, stop)
         typer.echo(f"{place} of {len(jobs)}  {title}  {format_duration(time.monotonic() - begun)}")
+
+
+def _run(work: Work, root: Path, stop: float) -> str:
+    """Run the job in this process, as the worker would, and return its title; an evaluation ends at `stop`."""
+    from kvlab.bench.request import BenchJob
+    from kvlab.evaluate.request import EvalJob
+    from kvlab.jobs.worker import BENCH, COMPARE, EVALUATE, load_function
+    from kvlab.requests.compare import CompareRequest
+    from kvlab.trace.catalogue import list_comparisons
+
+    root.mkdir(parents=True, exist_ok=True)
+    if isinstance(work, CompareRequest):
+        runs = len(work.runs)
+        found = (entry for entry in list_comparisons(root) if entry.title == work.title and len(entry.runs) == runs)
+        if any(entry.status == "complete" for entry in found):
+            return f"{work.title}, which was there"
+        load_function(COMPARE)(work, root)
+        return f"{work.title}: {runs} runs"
+    assert isinstance(work, EvalJob | BenchJob)
+    run = load_function(EVALUATE if isinstance(work, EvalJob) else BENCH)
+    run(work, root, progress=lambda progress: None, cancelled=lambda: time.monotonic() > stop)
+    return work.title
 
 
 @atlas_commands.command("ship")

@@ -46,7 +46,7 @@ def plan(
     With --memory the device need not exist. Exit status 1: it does not fit, or exceeds the model's context window.
     """
     from kvlab.cli.options.plan_check import notes_of
-    from kvlab.forms.compare_form import beyond
+    from kvlab.forms.compare_form import too_long_message
     from kvlab.jobs.plan_check import plan_of, tokens_of
 
     if tokens is not None and options.text.given:
@@ -57,7 +57,7 @@ def plan(
     request = make_request(options.parts.added_to(methods), budgets, repeats=planted, **fields)
     count, exact = (tokens, True) if tokens is not None else tokens_of(request)
     estimate = plan_of(request, options.out, count, _machine(options.model.device, options.out, memory, devices))
-    too_long = beyond(request.model, count, request.max_new_tokens) if exact else ""
+    too_long = too_long_message(request.model, count, request.max_new_tokens) if exact else ""
     typer.echo(json.dumps(estimate.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(estimate)
     for sentence in notes_of(request, count):
         typer.echo(sentence, err=True)

@@ -69,12 +69,12 @@ def find_answer(text: str, answer: str) -> tuple[int, int] | None:
         return None
     folded = fold(text)
     pattern = re.compile(r"\s+".join(re.escape(word) for word in wanted))
-    found = pattern.search(folded.text)
-    while found is not None:
-        if not any(_is_inside(folded, index) for index in found.span()):
-            covered = folded.sources[found.start() : found.end()]
+    match = pattern.search(folded.text)
+    while match is not None:
+        if not any(_is_inside(folded, index) for index in match.span()):
+            covered = folded.sources[match.start() : match.end()]
             return min(covered), max(covered) + 1
-        found = pattern.search(folded.text, found.start() + 1)
+        match = pattern.search(folded.text, match.start() + 1)
     return None
 
 
@@ -90,7 +90,7 @@ def _fold_run(text: str, offset: int) -> list[tuple[str, int]]:
         if _IGNORED.match(character):
             continue
         plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character.translate(_SAME)).casefold())
-        folded += [(_digit(one), index) for one in plain.translate(_SAME)]
+        folded += [(_digit(letter), index) for letter in plain.translate(_SAME)]
     for end in range(1, len(folded)):
         start = end
         while start and 0 < unicodedata.combining(folded[start][0]) < unicodedata.combining(folded[start - 1][0]):

@@ -88,9 +88,9 @@ def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
     return (f"{listed(named)} {verb} left out.",)
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(parts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""
+    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else ""
 
 
 # An absolute path of at least two parts that is not inside a URL or a longer word.
@@ -99,4 +99,4 @@ PATH = re.compile(r"(?<![\w:/.])~?(?:/[\w.@+~=-]*[\w@+~=-]){2,}/?")
 
 def hide_paths(text: str) -> str:
     """The text with every absolute path reduced to its last part."""
-    return PATH.sub(lambda found: "…/" + found[0].rstrip("/").rsplit("/", 1)[-1], text)
+    return PATH.sub(lambda match: "…/" + match[0].rstrip("/").rsplit("/", 1)[-1], text)

@@ -53,18 +53,18 @@ def mean_intervals(
     labels = np.zeros(len(data), int) if groups is None else np.unique([str(g) for g in groups], return_inverse=True)[1]
     known = ~np.isnan(data)
     whole = known.all(axis=0)
-    found: list[Interval | None] = [None] * data.shape[1]
+    result: list[Interval | None] = [None] * data.shape[1]
     for columns in (np.flatnonzero(whole), *np.flatnonzero(~whole)[:, None]):
         rows = known[:, columns].all(axis=1)
         if rows.any() and len(columns):
             intervals = _intervals(data[rows][:, columns], labels[rows], seed, resamples, level)
             for column, interval in zip(columns, intervals, strict=True):
-                found[column] = interval
+                result[column] = interval
     for column, kind in enumerate(kinds or ()):
         values = data[known[:, column], column]
         if len(values) and np.isin(values, WHOLE[kind]).all():
-            found[column] = _of_counts(values, labels[known[:, column]], kind, level)
-    return found
+            result[column] = _of_counts(values, labels[known[:, column]], kind, level)
+    return result
 
 
 def wilson(hits: float, count: int, level: float = LEVEL) -> Bounds:
@@ -178,10 +178,10 @@ def mean_over_groups(
 ) -> Interval:
     """The mean of the groups' means with its interval, as `mean_intervals`; raises ValueError without values."""
     column = np.asarray(values, dtype=np.float64)[:, None]
-    (found,) = mean_intervals(column, groups, seed, resamples, level, [kind])
-    if found is None:
+    (interval,) = mean_intervals(column, groups, seed, resamples, level, [kind])
+    if interval is None:
         raise ValueError("a mean needs at least one value")
-    return found
+    return interval
 
 
 def paired_difference(values: Sequence[float], base: Sequence[float], seed: int = 0, kind: Kind = "any") -> Interval:

@@ -25,7 +25,7 @@ class PlainConsole(Console):
 
 def without_controls(text: str) -> str:
     """The text with each control character as its Unicode picture, or as a question mark."""
-    return CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "?", text)
+    return CONTROLS.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else "?", text)
 
 
 def standard_output(piped_width: int) -> Console:

@@ -28,8 +28,8 @@ MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # a share of the characters, or so many: 
 
 def shown(value: object) -> str:
     """The value as quoted in a message, shortened if long."""
-    words = repr(value) if not isinstance(value, int) or abs(value) < 10**LONGEST_SHOWN else "a number that long"
-    return words if len(words) <= LONGEST_SHOWN else f"{words[: LONGEST_SHOWN - 4]} ..."
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**LONGEST_SHOWN else "a number that long"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 4]} ..."
 
 
 def check_text(text: str, what: str = "The prompt") -> str:
@@ -92,15 +92,15 @@ def read_json(text: str | bytes) -> Any:
     return from_json(text, allow_inf_nan=False)
 
 
-def path_of(given: object, what: str) -> Path:
+def path_of(value: object, what: str) -> Path:
     """The path; raises UserError for what names none."""
     try:
-        if isinstance(given, str | os.PathLike) and "\0" not in str(given):
-            os.fsencode(given)
-            return Path(given)
+        if isinstance(value, str | os.PathLike) and "\0" not in str(value):
+            os.fsencode(value)
+            return Path(value)
     except (UnicodeEncodeError, TypeError):  # half a sign, or a PathLike that gives no path
         pass
-    raise UserError(f"{what} cannot be {shown(given)}: give a path.")
+    raise UserError(f"{what} cannot be {shown(value)}: give a path.")
 
 
 def read_file(path: Path, what: str, most: int) -> bytes:
@@ -123,18 +123,18 @@ def read_file(path: Path, what: str, most: int) -> bytes:
     return data
 
 
-def name_of(given: object, what: str) -> str:
+def name_of(value: object, what: str) -> str:
     """The name; raises UserError if it is not a string."""
-    if not isinstance(given, str):
-        raise UserError(f"{what} cannot be {shown(given)}: give its name.")
-    return given
+    if not isinstance(value, str):
+        raise UserError(f"{what} cannot be {shown(value)}: give its name.")
+    return value
 
 
-def whole_number(given: object, what: str, least: int, most: int) -> int:
+def whole_number(value: object, what: str, least: int, most: int) -> int:
     """The number; raises UserError if it is not an integer in range."""
-    if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-        raise UserError(f"{what} cannot be {shown(given)}: give a whole number from {least} to {most}.")
-    return given
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UserError(f"{what} cannot be {shown(value)}: give a whole number from {least} to {most}.")
+    return value
 
 
 def in_one_sentence(error: ValidationError, named: Callable[[str], str] = str) -> str:
@@ -144,7 +144,7 @@ def in_one_sentence(error: ValidationError, named: Callable[[str], str] = str) -
     if isinstance(cause, UserError):
         return str(cause)
     field = ".".join(str(part) for part in first["loc"])
-    said = str(cause if cause is not None else first["msg"]).rstrip(".")
+    reason = str(cause if cause is not None else first["msg"]).rstrip(".")
     if not field:
-        return f"This request cannot be run: {said}."
-    return f"{named(field)} cannot be {shown(first['input'])}: {said[:1].lower()}{said[1:]}."
+        return f"This request cannot be run: {reason}."
+    return f"{named(field)} cannot be {shown(first['input'])}: {reason[:1].lower()}{reason[1:]}."

@@ -49,12 +49,12 @@ def make_job(
     lists = {"contexts": numbers(contexts, "Tokens in the cache", int), "batches": numbers(batches, "Batches", int)}
     if not all(lists.values()):
         raise UserError("Give at least one number of tokens in the cache, and one batch.")
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": model.strip() if model.strip().startswith("shape:") else check_model(model),
         "choices": compare_form.choices_of_form(chosen, typed, budgets),
         **lists,
     }
-    requests = tuple(make_request(mode=mode, **asked, **options) for mode in modes)
+    requests = tuple(make_request(mode=mode, **fields, **options) for mode in modes)
     figures = ", ".join(KINDS.get(mode, mode).lower() for mode in modes)
     try:
         title = f"Speed {name.strip()}: {figures}"
@@ -70,11 +70,11 @@ def seconds(job: BenchJob, rows: pd.DataFrame) -> float | None:
 
     A step is assumed proportional to the tokens in the cache; a part runs every method and three full caches.
     """
-    seen = rows[(rows["figure"] == "decode step") & rows["median"].notna()] if len(rows) else rows
-    seen = seen[seen["model"] == job.requests[0].model] if len(seen) else seen
-    if seen.empty:
+    decode_steps = rows[(rows["figure"] == "decode step") & rows["median"].notna()] if len(rows) else rows
+    decode_steps = decode_steps[decode_steps["model"] == job.requests[0].model] if len(decode_steps) else decode_steps
+    if decode_steps.empty:
         return None
-    step = float((seen["median"] / seen["context"].clip(lower=1)).median()) / 1000
+    step = float((decode_steps["median"] / decode_steps["context"].clip(lower=1)).median()) / 1000
     total = 0.0
     for part in parts_of(job.requests):
         steps = part.repeats * part.timed_steps + part.warm_steps

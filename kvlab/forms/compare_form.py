@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,6 +13,7 @@ from pydantic import ValidationError
 from kvlab.catalogue import parameters
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.catalogue.parameters import PRESET
+from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence
 from kvlab.jobs.batch import repeat_request
@@ -33,6 +37,7 @@ PLACEMENTS: dict[str, tuple[str, dict[str, str]]] = {
 CHATS = {"auto": "the model's own, if it has one", "no": "none: plain text"}
 FORM_WORDS: dict[Any, Any] = {"none": None, "template": None, "yes": True, "no": False}
 THINKING = {"template": "as the template has it", "yes": "on", "no": "off"}
+LAST_FORM = "last_form.json"  # in the queue's folder
 SAMPLE_METHODS = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv")
 
 
@@ -106,10 +111,11 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
     invalid.
     """
     try:
-        known = request_fields(options)
-        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **known)
-        for one in _prompts(request):
-            check_fits(one.prompt, ChatFormat.of(one), request.max_new_tokens, one.repeat.words if one.repeat else "")
+        fields = request_fields(options)
+        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **fields)
+        for comparison in _prompts(request):
+            named = comparison.repeat.words if comparison.repeat else ""
+            check_fits(comparison.prompt, ChatFormat.of(comparison), request.max_new_tokens, named)
         return request
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
@@ -128,11 +134,11 @@ def _prompts(request: CompareRequest) -> list[CompareRequest]:
 
 def request_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """Request fields from the form's values. Raises UserError if `record` cannot be parsed."""
-    words = {name: options[name] for name in ("load_in", "thinking") if name in options}
-    known = {name: FORM_WORDS.get(value, value) for name, value in words.items()}
+    chosen = {name: options[name] for name in ("load_in", "thinking") if name in options}
+    fields = {name: FORM_WORDS.get(value, value) for name, value in chosen.items()}
     if isinstance(options.get("record"), str):
-        known["record"] = Recording.parse(options["record"])
-    return dict(options) | known
+        fields["record"] = Recording.parse(options["record"])
+    return dict(options) | fields
 
 
 def record_text(layers: str, heads: str, every: int) -> str:
@@ -147,18 +153,20 @@ def check_fits(prompt: str, how: ChatFormat, max_new_tokens: int, named: str = "
     Raises UserError if prompt and new tokens exceed the context window, or the chat template refuses the prompt.
     """
     count, exact = count_tokens(prompt, how)
-    if exact and (why := beyond(how.model, count, max_new_tokens, f"The prompt {named}" if named else "The prompt")):
+    if exact and (
+        why := too_long_message(how.model, count, max_new_tokens, f"The prompt {named}" if named else "The prompt")
+    ):
         raise UserError(why)
 
 
-def beyond(model: str, count: int, max_new_tokens: int, which: str = "The prompt") -> str:
+def too_long_message(model: str, count: int, max_new_tokens: int, which: str = "The prompt") -> str:
     """Why a prompt of `count` tokens exceeds the context window; empty if it fits or the window is unknown."""
-    room = context_length(model)
-    if room is None or count + max_new_tokens <= room:
+    window = context_length(model)
+    if window is None or count + max_new_tokens <= window:
         return ""
     return (
         f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
-        f"{room:,}: shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
+        f"{window:,}: shorten the prompt to at most {max(window - max_new_tokens, 0):,} tokens."
     )
 
 
@@ -174,8 +182,8 @@ def sample_request() -> CompareRequest:
     """
     sample = next((sample for sample in shipped_samples() if _fits(sample)), shipped_samples()[0])
     registered = {entry.name: entry for entry in methods()}
-    known = [registered[name] for name in SAMPLE_METHODS if name in registered]
-    chosen = choices(known, [sample.suggested_budget])
+    entries = [registered[name] for name in SAMPLE_METHODS if name in registered]
+    chosen = choices(entries, [sample.suggested_budget])
     return make_request(
         sample.text,
         EMBEDDED,
@@ -193,3 +201,23 @@ def _fits(sample: ShippedSample) -> bool:
     except UserError:
         return False
     return True
+
+
+def store_last_form(root: Path, model: str, options: Mapping[str, object]) -> None:
+    """Store the form's model and placement; if the disk is full or read-only, the previous ones stay."""
+    fields = {"model": model.strip()} | {name: str(options[name]) for name in PLACEMENTS if name in options}
+    with contextlib.suppress(UserError, OSError):
+        replace_text(root / ".jobs" / LAST_FORM, json.dumps(fields))
+
+
+def last_form(root: Path) -> dict[str, str]:
+    """The last form's fields by name, without those that are no longer valid."""
+    try:
+        stored = json.loads((root / ".jobs" / LAST_FORM).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    fields = {name: str(value) for name, value in stored.items()} if isinstance(stored, dict) else {}
+    valid = {name: fields[name] for name, (_, kinds) in PLACEMENTS.items() if fields.get(name) in kinds}
+    with contextlib.suppress(UserError):
+        valid["model"] = check_model(fields.get("model", ""))
+    return valid

@@ -69,25 +69,25 @@ def make_job(
 
     Raises UserError for the first invalid value.
     """
-    found = [*read_files(files), *([uploaded] if uploaded else [])]
-    if not tasks and not found:
+    all_files = [*read_files(files), *([uploaded] if uploaded else [])]
+    if not tasks and not all_files:
         raise UserError("There is nothing to evaluate: choose a task, upload prompts, or name a file.")
     choices = compare_form.choices_of_form(chosen, typed, budgets)
     try:
         request = EvalRequest(
             model=check_model(model),
             tasks=tuple(TaskChoice(task=task, difficulty=dict(values)) for task, values in tasks.items()),
-            files=tuple(found),
+            files=tuple(all_files),
             choices=choices,
             lengths=numbers(lengths, "Lengths", int) or None,
             depths=numbers(depths, "Depths", float) or None,
             **compare_form.request_fields(options),
         )
-        of = ", ".join([*tasks, *(file.path.name for file in found)])
+        of = ", ".join([*tasks, *(file.path.name for file in all_files)])
         title = f"Evaluation {name.strip()}: {of}"
         return EvalJob(name=name.strip(), request=request, title=title, private=private)
     except ValidationError as error:
-        if any("name" in one["loc"] for one in error.errors()):
+        if any("name" in detail["loc"] for detail in error.errors()):
             raise UserError(
                 f"Results cannot be called {name[:60]!r}: give letters, digits, dots, dashes and underscores only."
             ) from None
@@ -102,13 +102,13 @@ def problem_of(request: EvalRequest) -> str:
     """
     if not request.lengths and not any(choice.difficulty for choice in request.tasks):
         return ""
-    asked = request.model_copy(update={"files": (), "choices": (), "samples": min(request.samples, FEW)})
-    return _problem(asked.model_dump_json()) if asked.tasks else ""
+    probe = request.model_copy(update={"files": (), "choices": (), "samples": min(request.samples, FEW)})
+    return _problem(probe.model_dump_json()) if probe.tasks else ""
 
 
 @lru_cache(maxsize=64)
 def _problem(request: str) -> str:
-    return str(ask("tasks", "--fits", given=request)["problem"])
+    return str(ask("tasks", "--fits", stdin=request)["problem"])
 
 
 def window_notes_of(request: EvalRequest, listed: TaskList) -> list[str]:
@@ -122,14 +122,14 @@ def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:
     """The numbers of a list without duplicates; raises UserError if one is invalid or out of range."""
     words = text.replace(",", " ").replace(";", " ").split()
     try:
-        found = tuple(dict.fromkeys(kind(word) for word in words))
+        parsed = tuple(dict.fromkeys(kind(word) for word in words))
     except (ValueError, OverflowError):
         raise UserError(f"{what} are numbers with commas between them, not {text[:60]!r}.") from None
-    if kind is int and any(not 1 <= number < 2**31 for number in found):
+    if kind is int and any(not 1 <= number < 2**31 for number in parsed):
         raise UserError(f"{what} are numbers of tokens of at least 1, not {text[:60]!r}.")
-    if kind is float and any(not 0 <= number <= 1 for number in found):
+    if kind is float and any(not 0 <= number <= 1 for number in parsed):
         raise UserError(f"{what} are shares of the prompt from 0 to 1, not {text[:60]!r}.")
-    return found
+    return parsed
 
 
 def read_files(text: str) -> list[FileChoice]:
@@ -161,11 +161,11 @@ def cost(job: EvalJob, listed: TaskList, rows: pd.DataFrame, root: Path) -> Cost
     lengths = prompt_lengths(request, listed)
     prompts = len(lengths)
     count = prompts * len(request.all_choices)
-    seen = rows[rows["model"] == request.model] if len(rows) else rows
-    if len(seen):
-        seconds = _measured_seconds(seen, request.all_choices, lengths)
+    measured = rows[rows["model"] == request.model] if len(rows) else rows
+    if len(measured):
+        seconds = _measured_seconds(measured, request.all_choices, lengths)
         return Cost(
-            count, prompts, seconds / SPREAD, seconds * SPREAD, f"from {len(seen):,} measurements of this model"
+            count, prompts, seconds / SPREAD, seconds * SPREAD, f"from {len(measured):,} measurements of this model"
         )
     mean = round(sum(lengths) / prompts) if prompts else 0
     options = {"level": "off", "max_new_tokens": ANSWER_TOKENS}
@@ -177,21 +177,21 @@ def cost(job: EvalJob, listed: TaskList, rows: pd.DataFrame, root: Path) -> Cost
     )
 
 
-def _measured_seconds(seen: pd.DataFrame, choices: Sequence[MethodChoice], lengths: Sequence[int]) -> float:
+def _measured_seconds(measured: pd.DataFrame, choices: Sequence[MethodChoice], lengths: Sequence[int]) -> float:
     """Seconds of all measurements, from the seconds per token of each method, or of all if it is new."""
-    per_token = seen["seconds"] / seen["prompt_tokens"].clip(lower=1)
-    by_method, usual = per_token.groupby(seen["method"]).median().to_dict(), float(per_token.median())
+    per_token = measured["seconds"] / measured["prompt_tokens"].clip(lower=1)
+    by_method, usual = per_token.groupby(measured["method"]).median().to_dict(), float(per_token.median())
     return sum(lengths) * sum(by_method.get(choice.method, usual) for choice in choices)
 
 
 def known_files(root: Path) -> dict[str, FileChoice]:
     """Prompt files by name, uploaded or named by evaluations in the queue; the newest of each name."""
-    found = prompt_files.known_files(root)
+    files = prompt_files.known_files(root)
     for status in reversed(list_jobs(root)):
         request = request_of(root, status.job_id)
         if isinstance(request, EvalJob):
-            found |= {file.path.name: file for file in request.request.files}
-    return found
+            files |= {file.path.name: file for file in request.request.files}
+    return files
 
 
 def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private: bool = False) -> SampleJob:
@@ -221,10 +221,10 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
         cut = {key: difficulty[key] for key in ("max_prompt", "cut") if key in difficulty}
         file = _as_evaluated(files[name], difficulty)
         placed = {} if pd.isna(row["depth"]) else {"lengths": (int(row["length"]),), "depths": (_depth(row["depth"]),)}
-        asked = EvalRequest(files=(file,), samples=100_000, seed=int(row["seed"]), **cut, **placed, **common)
-        return SampleJob(request=asked, content=row["content"], title=title, private=private)
+        evaluation = EvalRequest(files=(file,), samples=100_000, seed=int(row["seed"]), **cut, **placed, **common)
+        return SampleJob(request=evaluation, content=row["content"], title=title, private=private)
     depth = row["depth"]
-    asked = EvalRequest(
+    evaluation = EvalRequest(
         tasks=(TaskChoice(task=row["task"], difficulty=difficulty),),
         lengths=(int(row["length"]),),
         depths=None if pd.isna(depth) else (_depth(depth),),
@@ -232,7 +232,7 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
         seed=int(row["seed"]),
         **common,
     )
-    return SampleJob(request=asked, title=title, private=private)
+    return SampleJob(request=evaluation, title=title, private=private)
 
 
 def _depth(depth: Any) -> float:
@@ -242,8 +242,8 @@ def _depth(depth: Any) -> float:
 def _as_evaluated(file: FileChoice, difficulty: Mapping[str, Any]) -> FileChoice:
     """The file with a row's options; a second file that an option names is looked for in the same folder."""
     options = {name: value for name, value in difficulty.items() if name not in ("file", "max_prompt", "cut")}
-    found = {
+    paths = {
         name: file.options.get(name, str(file.path.with_name(str(value)))) if name.endswith("_from") else value
         for name, value in options.items()
     }
-    return file.model_copy(update={"options": found})
+    return file.model_copy(update={"options": paths})

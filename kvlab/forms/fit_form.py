@@ -39,17 +39,17 @@ class Fitted:
 
 def fitted(root: Path, model: str, method: Fittable) -> list[Fitted]:
     """Files fitted to the model for the method that the acting user may see, newest first."""
-    found = []
-    for asked in (root / "fit").glob("*/request.json"):
-        file = fitted_file(root, asked.parent.name)
+    files = []
+    for request_file in (root / "fit").glob("*/request.json"):
+        file = fitted_file(root, request_file.parent.name)
         try:
-            request = FitRequest.model_validate_json(asked.read_text(encoding="utf-8"))
+            request = FitRequest.model_validate_json(request_file.read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             continue
         matches = (request.model, request.method) == (model.strip(), method)
-        if matches and file.exists() and may_look_at(root, asked.parent.name, "fit"):
-            found.append(Fitted(asked.parent.name, file.absolute()))
-    return sorted(found, key=lambda one: one.file.stat().st_mtime, reverse=True)
+        if matches and file.exists() and may_look_at(root, request_file.parent.name, "fit"):
+            files.append(Fitted(request_file.parent.name, file.absolute()))
+    return sorted(files, key=lambda fit: fit.file.stat().st_mtime, reverse=True)
 
 
 def named(one: Fitted) -> str:
@@ -83,26 +83,26 @@ def seconds(job: FitJob, root: Path, registered: Sequence[MethodEntry]) -> tuple
 
     None if unknown. LESS is given its time.
     """
-    asked = job.request
-    if asked.method == "less":
-        return 60 * asked.minutes, True
-    if (seen := _earlier(asked, root)) is not None:
-        return seen, True
+    request = job.request
+    if request.method == "less":
+        return 60 * request.minutes, True
+    if (earlier := _earlier(request, root)) is not None:
+        return earlier, True
     reader = [entry for entry in registered if entry.name == READS]
     plan = plan_preview.plan_of(
-        asked.length, asked.model, reader, "50%", {}, {"level": "off", "max_new_tokens": 1}, root
+        request.length, request.model, reader, "50%", {}, {"level": "off", "max_new_tokens": 1}, root
     )
     if plan is None or plan.seconds is None:
         return None
-    return asked.windows * plan.seconds.high * (PROFILE_READINGS if asked.method == "duoattention" else 1), False
+    return request.windows * plan.seconds.high * (PROFILE_READINGS if request.method == "duoattention" else 1), False
 
 
-def _earlier(asked: FitRequest, root: Path) -> float | None:
+def _earlier(request: FitRequest, root: Path) -> float | None:
     """Duration of the last fit of the method to the model, scaled by the tokens read."""
     for status in list_jobs(root)[:MOST_JOBS]:
         job = request_of(root, status.job_id) if status.state == "complete" else None
-        if isinstance(job, FitJob) and (job.request.model, job.request.method) == (asked.model, asked.method):
-            return status.elapsed * asked.windows * asked.length / (job.request.windows * job.request.length)
+        if isinstance(job, FitJob) and (job.request.model, job.request.method) == (request.model, request.method):
+            return status.elapsed * request.windows * request.length / (job.request.windows * job.request.length)
     return None
 
 

@@ -52,36 +52,36 @@ def estimate(work: Work, rows: pd.DataFrame, root: Path) -> tuple[float, float] 
     return None if plan is None or plan.seconds is None else (plan.seconds.low, plan.seconds.high)
 
 
-def _compare(asked: RecordedComparison) -> CompareRequest:
-    sample = shipped_sample(asked.sample)
+def _compare(measurement: RecordedComparison) -> CompareRequest:
+    sample = shipped_sample(measurement.sample)
     return compare_form.make_request(
-        sample.text, EMBEDDED, _choices(asked), max_new_tokens=sample.max_new_tokens, title=sample.title,
-        answer=sample.answer, facts=sample.facts, level=asked.level,
+        sample.text, EMBEDDED, _choices(measurement), max_new_tokens=sample.max_new_tokens, title=sample.title,
+        answer=sample.answer, facts=sample.facts, level=measurement.level,
     )  # fmt: skip
 
 
-def _evaluate(asked: Evaluation) -> EvalJob:
-    if asked.data or asked.model not in ("", EMBEDDED):
+def _evaluate(measurement: Evaluation) -> EvalJob:
+    if measurement.data or measurement.model not in ("", EMBEDDED):
         raise UserError("This needs a model and files of your own: run the command in a terminal.")
-    tasks = [task.name for task in task_list().tasks] if asked.tasks == (ALL_TASKS,) else asked.tasks
+    tasks = [task.name for task in task_list().tasks] if measurement.tasks == (ALL_TASKS,) else measurement.tasks
     request = EvalRequest(
         model=EMBEDDED,
         tasks=tuple(TaskChoice(task=task) for task in tasks),
-        choices=_choices(asked),
-        samples=asked.samples,
-        question_aware=asked.question_aware is not False,
-        lengths=asked.lengths or None,
-        depths=asked.depths or None,
+        choices=_choices(measurement),
+        samples=measurement.samples,
+        question_aware=measurement.question_aware is not False,
+        lengths=measurement.lengths or None,
+        depths=measurement.depths or None,
     )
-    name = asked.out.name
+    name = measurement.out.name
     return EvalJob(name=name, request=request, title=f"Evaluation {name}")
 
 
-def _choices(asked: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]:
+def _choices(measurement: RecordedComparison | Evaluation) -> tuple[MethodChoice, ...]:
     registered = {entry.name: entry for entry in methods()}
     choices: list[MethodChoice] = []
-    for name, values in map(parse_spec, asked.methods):
+    for name, values in map(parse_spec, measurement.methods):
         if name not in registered:
             raise UserError(f"There is no method {name!r} here: run the command in a terminal to see why.")
-        choices += compare_form.choices([registered[name]], asked.budgets, {name: values})
+        choices += compare_form.choices([registered[name]], measurement.budgets, {name: values})
     return tuple(choices)

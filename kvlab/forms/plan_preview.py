@@ -37,34 +37,32 @@ def plan_of(
     root: Path,
 ) -> Plan | None:
     """The plan of a form for a prompt of this many tokens; None while the form is incomplete or invalid."""
-    if not prompt_tokens:
-        return None
     try:
         choices = compare_form.choices_of_form(chosen, typed, budgets)
-        return _plan_of_choices(prompt_tokens, model, choices, options, root)
     except (UserError, ValidationError):
-        return None  # what is wrong is reported where it is typed, or when the runs are requested
+        return None  # the error is reported where it is typed, or when the runs are requested
+    return _plan_of_choices(prompt_tokens, model, choices, options, root)
 
 
 def plan_at_defaults(
     prompt_tokens: int, model: str, choices: Sequence[MethodChoice], options: Mapping[str, Any], root: Path
 ) -> Plan | None:
     """The plan of these methods and budgets at default settings, which needs no second process; None if unknown."""
-    if not prompt_tokens:
-        return None
-    plain = {(choice.method, str(choice.budget)): MethodChoice(method=choice.method, budget=choice.budget)
-             for choice in choices}  # fmt: skip
-    try:
-        return _plan_of_choices(prompt_tokens, model, tuple(plain.values()), options, root)
-    except (UserError, ValidationError):
-        return None
+    plain = {(one.method, str(one.budget)): MethodChoice(method=one.method, budget=one.budget) for one in choices}
+    return _plan_of_choices(prompt_tokens, model, tuple(plain.values()), options, root)
 
 
 def _plan_of_choices(
     prompt_tokens: int, model: str, choices: tuple[MethodChoice, ...], options: Mapping[str, Any], root: Path
-) -> Plan:
-    request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **compare_form.request_fields(options))
-    return _plan(request, prompt_tokens, root, timed=True)
+) -> Plan | None:
+    if not prompt_tokens:
+        return None
+    try:
+        fields = compare_form.request_fields(options)
+        request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **fields)
+        return _plan(request, prompt_tokens, root, timed=True)
+    except (UserError, ValidationError):
+        return None
 
 
 def notes_of(
@@ -111,8 +109,8 @@ def check_work(work: Work, root: Path) -> None:
 def _too_big(work: BulkJob, machine: Machine, root: Path) -> str:
     try:
         longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
-        asked = [choice for one in worst_cases(work, longest, machine.device) for choice in one.request.choices]
-        return too_big(work, longest, footprints_of(asked), machine, root)
+        choices = [choice for case in worst_cases(work, longest, machine.device) for choice in case.request.choices]
+        return too_big(work, longest, footprints_of(choices), machine, root)
     except UserError:
         return ""  # loading the model reports the error, or downloads what is missing
 

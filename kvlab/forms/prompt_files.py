@@ -103,11 +103,11 @@ def check(file: Path, name: str, form: str = "") -> Checked:
 def known_files(root: Path) -> dict[str, FileChoice]:
     """Every uploaded file by name, the newest of each name."""
     files = [file for file in (root / FOLDER / PROMPTS).glob("*/*") if file.name != CHECKED]
-    found = {}
+    files_by_name = {}
     for file in sorted(files, key=lambda path: path.stat().st_mtime):
         checked = _checked(file.parent)
-        found[file.name] = FileChoice(form=checked.form if checked else "table", path=file)
-    return found
+        files_by_name[file.name] = FileChoice(form=checked.form if checked else "table", path=file)
+    return files_by_name
 
 
 def as_text(name: str, content: bytes) -> str:
@@ -134,11 +134,11 @@ def _checked(folder: Path) -> Checked | None:
         return None
 
 
-def _as_uploaded(said: str, file: Path, name: str) -> str:
+def _as_uploaded(output: str, file: Path, name: str) -> str:
     """The command's message for the form's user: with the file's own name, and without options."""
-    sentence = (said.strip().splitlines() or ["It could not be read: no message."])[-1]
-    found = re.sub(rf"{re.escape(str(file))}:(\d+)", rf"Line \1 of {name}", sentence).replace(str(file), name)
-    return found.replace("name its --loader", "choose its format").removeprefix("Error: ").removeprefix("kvlab: ")
+    sentence = (output.strip().splitlines() or ["It could not be read: no message."])[-1]
+    message = re.sub(rf"{re.escape(str(file))}:(\d+)", rf"Line \1 of {name}", sentence).replace(str(file), name)
+    return message.replace("name its --loader", "choose its format").removeprefix("Error: ").removeprefix("kvlab: ")
 
 
 def _too_large(name: str, size: int, most: int) -> str:

@@ -42,8 +42,8 @@ def token_spans(text: str, model: str) -> list[tuple[int, int]] | None:
 def shortened(read: RenderedPrompt, most: int) -> RenderedPrompt:
     """The same with at most `most` characters of the prompt; a chat template around it is kept."""
     start, stop = read.own
-    kept = min(stop, start + most)
-    return replace(read, text=read.text[:kept] + read.text[stop:], own=(start, kept))
+    end = min(stop, start + most)
+    return replace(read, text=read.text[:end] + read.text[stop:], own=(start, end))
 
 
 def excess_tokens(prompt: str, how: ChatFormat, new_tokens: int) -> int:
@@ -78,13 +78,13 @@ def truncate_prompts(
 
     Facts are located again in the remaining text; removed facts are dropped. Conversations stay whole.
     """
-    found, lost = [], {}
+    truncated, lost = [], {}
     for place, one in enumerate(prompts):
         cut = TruncatedPrompt(one.prompt) if one.turns else truncate_prompt(one.prompt, how, new_tokens, keep)
         if cut.removed:
             lost[place] = len(cut.removed)
-            words = [one.prompt[start:stop] for start, stop in one.facts]
-            facts = find_facts(cut.text, [fact for fact in words if fact in cut.text])
+            texts = [one.prompt[start:stop] for start, stop in one.facts]
+            facts = find_facts(cut.text, [fact for fact in texts if fact in cut.text])
             one = one.model_copy(update={"prompt": cut.text, "facts": facts})
-        found.append(one)
-    return tuple(found), lost
+        truncated.append(one)
+    return tuple(truncated), lost

@@ -46,8 +46,8 @@ class Upload:
     @property
     def usual(self) -> str:
         """The columns a row's prompt is made of by default: `context, question`."""
-        made = Counter((row.chat,) if row.chat else row.parts for row in self.rows)
-        return ", ".join(made.most_common(1)[0][0]) if made else ""
+        columns = Counter((row.chat,) if row.chat else row.parts for row in self.rows)
+        return ", ".join(columns.most_common(1)[0][0]) if columns else ""
 
     def one(self, row: int, name: str = "") -> OnePrompt:
         """A row's prompt with its answers and facts; `name` is the only column to read.
@@ -58,26 +58,28 @@ class Upload:
             return OnePrompt(name=self.name[:200], prompt=self.text, notes=self.left_out)
         read, what = self.rows[row], f"Row {row + 1} of {self.name}"
         called = read.name or (f"row {row + 1} of {self.name}" if len(self.rows) > 1 else self.name)
-        asked: dict[str, Any] = {"name": called[:200], "facts": read.facts}
+        fields: dict[str, Any] = {"name": called[:200], "facts": read.facts}
         if read.answers:
-            asked |= {"answer": read.answers[0], "other_answers": read.answers[1:]}
+            fields |= {"answer": read.answers[0], "other_answers": read.answers[1:]}
         if read.chat and name in ("", read.chat):
-            asked |= {"turns": read.turns(), "notes": read.not_read()}
-            check_prompt(as_text(asked["turns"]))
+            fields |= {"turns": read.turns(), "notes": read.not_read()}
+            check_prompt(as_text(fields["turns"]))
         elif name:
-            asked |= {"prompt": check_prompt(read.texts.get(name, "")), "notes": read.not_read(name)}
+            fields |= {"prompt": check_prompt(read.texts.get(name, "")), "notes": read.not_read(name)}
         else:
-            asked |= {"prompt": check_prompt("".join(read.prompt())), "notes": read.not_read()}
+            fields |= {"prompt": check_prompt("".join(read.prompt())), "notes": read.not_read()}
         try:
-            return OnePrompt(**asked)
+            return OnePrompt(**fields)
         except ValidationError as error:
             raise UserError(f"{what}: {in_one_sentence(error)}") from error
 
 
-def notes_of(found: Sequence[OnePrompt]) -> list[str]:
+def notes_of(chosen: Sequence[OnePrompt]) -> list[str]:
     """Each note of some prompts once, with the number of prompts if not all have it."""
-    counts = Counter(note for one in found for note in one.notes)
-    return [note if count == len(found) else f"{prompts(count).capitalize()}: {note}" for note, count in counts.items()]
+    counts = Counter(note for prompt in chosen for note in prompt.notes)
+    return [
+        note if count == len(chosen) else f"{prompts(count).capitalize()}: {note}" for note, count in counts.items()
+    ]
 
 
 def prompts_of(uploads: Sequence[Upload], name: str = "", rows: slice = slice(None)) -> list[OnePrompt]:
@@ -85,22 +87,22 @@ def prompts_of(uploads: Sequence[Upload], name: str = "", rows: slice = slice(No
 
     Raises UserError if one of them cannot be read, a table has no such column, or there are too many.
     """
-    found: list[OnePrompt] = []
+    chosen: list[OnePrompt] = []
     for upload in uploads:
         numbers = range(len(upload.rows))[rows] if upload.rows else range(1)
         if name and upload.rows and name not in upload.fields:
             raise UserError(f"{upload.name} has no field {name!r}: choose one of {', '.join(upload.fields)}.")
-        check_count([*found, *numbers])
-        found += [upload.one(number, name) for number in numbers]
-    if not found:
+        check_count([*chosen, *numbers])
+        chosen += [upload.one(number, name) for number in numbers]
+    if not chosen:
         raise UserError("There is no prompt in these rows: the first is number 1.")
-    return found
+    return chosen
 
 
-def check_count(found: Sequence[object]) -> None:
+def check_count(chosen: Sequence[object]) -> None:
     """Raises UserError for more prompts than one request may have."""
-    if len(found) > MOST_REPEATS:
-        raise UserError(f"There are {len(found):,} prompts and the most is {MOST_REPEATS}: choose some of the rows.")
+    if len(chosen) > MOST_REPEATS:
+        raise UserError(f"There are {len(chosen):,} prompts and the most is {MOST_REPEATS}: choose some of the rows.")
 
 
 def read_upload(name: str, content: bytes) -> Upload:
@@ -125,8 +127,8 @@ def check_upload(name: str, size: int) -> None:
 
 def read_messages(name: str, content: bytes) -> Upload:
     """One conversation in OpenAI's format, or one per line. Raises UserError if the file holds none."""
-    known = name if files_of_rows.is_table(name) else f"{name}.json"
-    upload = Upload(name, rows=_rows(known, content))
+    known_as = name if files_of_rows.is_table(name) else f"{name}.json"
+    upload = Upload(name, rows=_rows(known_as, content))
     if not any(row.chat for row in upload.rows):
         parse_messages(None, name)
     return upload
@@ -135,16 +137,16 @@ def read_messages(name: str, content: bytes) -> Upload:
 def _rows(name: str, content: bytes) -> list[PromptRow]:
     if content.startswith(files_of_rows.PARQUET) or name.lower().endswith(".parquet"):
         check_upload_size(name, len(content))
-        found = files_of_rows.read_rows(name, content, LARGEST_PROMPTS_BYTES)
+        raw_rows = files_of_rows.read_rows(name, content, LARGEST_PROMPTS_BYTES)
     else:
-        found = files_of_rows.rows_of_text(name, decode_upload(name, content))
-    made = []
-    for row in found:
+        raw_rows = files_of_rows.rows_of_text(name, decode_upload(name, content))
+    rows = []
+    for row in raw_rows:
         what = f"{_unit(name)} {row.number} of {name}"
         if row.problem:
             raise UserError(f"{what} is not JSON ({row.problem}): give one object per line.")
-        made.append(as_row(row.value, what))
-    return made
+        rows.append(as_row(row.value, what))
+    return rows
 
 
 def _unit(name: str) -> str:

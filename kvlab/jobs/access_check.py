@@ -41,8 +41,8 @@ def check_access(root: Path, request: Work) -> None:
         return
     _check_by_name(root, request)
     if isinstance(request, Named):
-        made = has_results(root, request, request.name)
-        take_name(root, request.name, KINDS[type(request)], request.private, made)
+        exists = has_results(root, request, request.name)
+        take_name(root, request.name, KINDS[type(request)], request.private, exists)
 
 
 def under_own_name(root: Path, work: Work) -> Work:
@@ -54,8 +54,8 @@ def under_own_name(root: Path, work: Work) -> Work:
     if lab() is None or not isinstance(work, Named):
         return work
     numbered = chain([work.name], (f"{work.name}-{number}" for number in count(2)))
-    own = next(name for name in numbered if _is_free(root, work, name))
-    return work.model_copy(update={"name": own})
+    free = next(name for name in numbered if _is_free(root, work, name))
+    return work.model_copy(update={"name": free})
 
 
 def has_results(root: Path, work: Named, name: str) -> bool:
@@ -75,9 +75,9 @@ def _check_by_name(root: Path, request: Work) -> None:
     for choice in _choices(request):
         check_settings(root, choice)
     if isinstance(request, EvalJob | SampleJob):
-        kept = Path(root) / ".jobs" / "prompts"
+        uploads = Path(root) / ".jobs" / "prompts"
         for file in request.request.files:
-            inside = file.path.resolve().is_relative_to(kept.resolve())
+            inside = file.path.resolve().is_relative_to(uploads.resolve())
             if not inside or any(name.endswith("_from") for name in file.options):
                 raise UserError("On this server prompts come by upload: upload the file instead of naming it.")
         if not all(NAMED.fullmatch(task.task) for task in request.request.tasks):
@@ -101,11 +101,11 @@ def check_settings(root: Path, choice: MethodChoice) -> None:
 
 def _models(request: Work) -> Iterator[tuple[str, str | None, str | None]]:
     if isinstance(request, BenchJob):
-        asked = [one for one in request.requests if not one.model.startswith("shape:")]
-        yield from ((one.model, one.revision, one.cache_dir) for one in asked)
+        requests = [part for part in request.requests if not part.model.startswith("shape:")]
+        yield from ((part.model, part.revision, part.cache_dir) for part in requests)
     elif not isinstance(request, RescueRequest):
-        one = request if isinstance(request, CompareRequest) else request.request
-        yield one.model, one.revision, one.cache_dir
+        part = request if isinstance(request, CompareRequest) else request.request
+        yield part.model, part.revision, part.cache_dir
 
 
 def _choices(request: Work) -> Iterator[MethodChoice]:
@@ -114,4 +114,4 @@ def _choices(request: Work) -> Iterator[MethodChoice]:
     elif isinstance(request, EvalJob | SampleJob):
         yield from request.request.choices
     elif isinstance(request, BenchJob):
-        yield from (choice for one in request.requests for choice in one.choices)
+        yield from (choice for part in request.requests for choice in part.choices)

@@ -75,19 +75,19 @@ def overview(root: Path) -> Overview:
     Raises UserError if the acting user is no administrator, or the queue cannot be used.
     """
     require(Role.ADMINISTER, WHAT)
-    found = sorted(list_jobs(root, open_only=True, limit=MOST_OPEN), key=lambda job: (job.position or 0, job.created))
+    jobs = sorted(list_jobs(root, open_only=True, limit=MOST_OPEN), key=lambda job: (job.position or 0, job.created))
     with queue_db.database(root) as connection:
-        workers = [_worker(row, found) for row in worker_slots.live_workers(connection)]
+        workers = [_worker(row, jobs) for row in worker_slots.live_workers(connection)]
         sizes = bytes_by_owner(connection, root)
-        known = {row["owner"] for row in connection.execute("SELECT DISTINCT owner FROM jobs")}
+        owners = {row["owner"] for row in connection.execute("SELECT DISTINCT owner FROM jobs")}
         people = [
             UserUsage(
-                name, _count(found, name, "running"), _count(found, name, "queued"), minutes_used(connection, name),
+                name, _count(jobs, name, "running"), _count(jobs, name, "queued"), minutes_used(connection, name),
                 sizes.get(name, 0), limits_of(name),
             )
-            for name in sorted(known | sizes.keys())
+            for name in sorted(owners | sizes.keys())
         ]  # fmt: skip
-    return Overview(tuple(workers), tuple(found), tuple(people), tuple(_memory()), folder_usage(root, measured=True))
+    return Overview(tuple(workers), tuple(jobs), tuple(people), tuple(_memory()), folder_usage(root, measured=True))
 
 
 def stop_worker(root: Path, place: int) -> None:
@@ -103,16 +103,16 @@ def stop_worker(root: Path, place: int) -> None:
     os.kill(row["pid"], signal.SIGTERM)
 
 
-def _worker(row: sqlite3.Row, found: list[JobStatus]) -> WorkerState:
-    here = row["host"] == host_id()
+def _worker(row: sqlite3.Row, jobs: list[JobStatus]) -> WorkerState:
+    is_local = row["host"] == host_id()
     size = None
-    if here:
+    if is_local:
         try:
             size = psutil.Process(row["pid"]).memory_info().rss
         except psutil.Error:
-            here = False
-    job = next((job for job in found if job.worker == row["place"]), None)
-    return WorkerState(row["place"], row["pid"], row["devices"] or "all", here, size, job)
+            is_local = False
+    job = next((job for job in jobs if job.worker == row["place"]), None)
+    return WorkerState(row["place"], row["pid"], row["devices"] or "all", is_local, size, job)
 
 
 def _memory() -> list[MemoryUsage]:
@@ -123,5 +123,5 @@ def _memory() -> list[MemoryUsage]:
     return [MemoryUsage("host", host.total - host.available, host.total), *gpus]
 
 
-def _count(found: list[JobStatus], owner: str, state: str) -> int:
-    return sum(job.owner == owner and job.state == state for job in found)
+def _count(jobs: list[JobStatus], owner: str, state: str) -> int:
+    return sum(job.owner == owner and job.state == state for job in jobs)

@@ -48,20 +48,18 @@ def run_batch(
     prompts = [repeat_request(request, batch, number) for number in range(1, request.comparisons + 1)]
     save_batch(root, batch, request)
     unfinished = missing_repeats(root, batch, request)
-    missing = [one for one in prompts if one.repeat and one.repeat.number in unfinished]
+    missing = [(one, one.repeat) for one in prompts if one.repeat and one.repeat.number in unfinished]
     clock, paths = _Clock(len(missing), progress), []
-    for one in missing:
+    for comparison, repeat in missing:
         if cancelled is not None and cancelled():
             break
-        assert one.repeat is not None
         try:
-            made = compare(
-                one, root, comparison_id=_free_id(root, one.repeat), progress=clock.of(one.repeat), cancelled=cancelled
+            paths += compare(
+                comparison, root, comparison_id=_free_id(root, repeat), progress=clock.of(repeat), cancelled=cancelled
             )
         except UserError as error:
-            what = "Repeat" if one.repeat.planting else "Prompt"
-            raise UserError(f"{what} {one.repeat.number} of {one.repeat.of}: {error}") from error
-        paths += made
+            what = "Repeat" if repeat.planting else "Prompt"
+            raise UserError(f"{what} {repeat.number} of {repeat.of}: {error}") from error
     return paths
 
 
@@ -70,11 +68,11 @@ def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareR
 
     Raises UserError as `kvlab.tasks.plant.plant`.
     """
-    own = _prompt_of(request, number) if request.prompts else _planted(request, number)
+    prompt = _prompt_of(request, number) if request.prompts else _planted(request, number)
     of, planting = request.comparisons, None if request.prompts else request.repeats[number - 1]
-    repeat = Repeat(batch=batch, number=number, of=of, planting=planting, name=own.name)
-    named = request.title or own.name or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
-    changed = {name: getattr(own, name) for name in OF_PROMPT}
+    repeat = Repeat(batch=batch, number=number, of=of, planting=planting, name=prompt.name)
+    named = request.title or prompt.name or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
+    changed = {name: getattr(prompt, name) for name in OF_PROMPT}
     changed |= {"title": f"{number} of {of}: {named}", "repeats": (), "prompts": (), "batch": None, "repeat": repeat}
     return request.model_copy(update=changed)
 
@@ -87,8 +85,8 @@ def _planted(request: CompareRequest, number: int) -> OnePrompt:
 
 
 def _prompt_of(request: CompareRequest, number: int) -> OnePrompt:
-    one = request.prompts[number - 1]
-    return one if one.name else one.model_copy(update={"name": f"prompt {number}"})
+    prompt = request.prompts[number - 1]
+    return prompt if prompt.name else prompt.model_copy(update={"name": f"prompt {number}"})
 
 
 def save_batch(root: Path, batch: str, request: CompareRequest) -> Path:

@@ -64,15 +64,15 @@ def submit(root: Path, request: Work, session: str = "") -> str:
 
     Raises UserError if the user may not run anything, or has reached a limit.
     """
-    person = require(Role.RUN, "start runs")
+    user = require(Role.RUN, "start runs")
     check_access(root, request)
     job_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     title = request.title or textwrap.shorten(getattr(request, "prompt", "")[:400], 80, placeholder=" …")
     with queue_db.database(root) as connection:
-        admit(connection, root, request, person.name)
+        admit(connection, root, request, user.name)
         connection.execute(
             "INSERT INTO jobs (job_id, session, owner, device, title, request, created) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (job_id, session, person.name, device_of(request), title, request.model_dump_json(), time.time()),
+            (job_id, session, user.name, device_of(request), title, request.model_dump_json(), time.time()),
         )
     return job_id
 
@@ -107,8 +107,8 @@ def cancel(root: Path, job_id: str) -> None:
 
     Raises UserError if there is no such job, or it is another user's and the acting user is no administrator.
     """
-    owner, person = status(root, job_id).owner, acting()
-    if person.role < Role.ADMINISTER and owner != person.name:
+    owner, user = status(root, job_id).owner, acting()
+    if user.role < Role.ADMINISTER and owner != user.name:
         raise UserError(f"This job is {owner or 'somebody'}'s: only they and an administrator may cancel it.")
     with queue_db.database(root) as connection, transaction(connection):
         row = connection.execute("SELECT state FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
@@ -123,8 +123,8 @@ def resume(root: Path, job_id: str) -> None:
 
     Raises UserError if there is no such job, it is another user's, or its owner has reached a limit.
     """
-    job, person = status(root, job_id), require(Role.RUN, "start runs")
-    if person.role < Role.ADMINISTER and job.owner != person.name:
+    job, user = status(root, job_id), require(Role.RUN, "start runs")
+    if user.role < Role.ADMINISTER and job.owner != user.name:
         raise UserError(f"This job is {job.owner or 'somebody'}'s: only they and an administrator may resume it.")
     with queue_db.database(root) as connection:
         admit_requeued(connection, root, job.owner)
@@ -162,8 +162,9 @@ def release_workers(root: Path) -> list[int]:
     """Withdraw this process's need for workers; returns the process ids to stop if no other process needs them."""
     with queue_db.database(Path(root).absolute()) as connection, transaction(connection):
         worker_slots.remove_keeper(connection, os.getpid())
-        kept = worker_slots.has_keeper(connection)
-        return [] if kept else [row["pid"] for row in worker_slots.live_workers(connection) if row["host"] == host_id()]
+        if worker_slots.has_keeper(connection):
+            return []
+        return [row["pid"] for row in worker_slots.live_workers(connection) if row["host"] == host_id()]
 
 
 def tail(path: Path, count: int) -> tuple[str, ...]:

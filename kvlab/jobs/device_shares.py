@@ -82,19 +82,19 @@ def _named(numbers: Iterable[int]) -> str:
 
 def device_of(work: Work) -> str:
     """The GPU that the job names, such as `cuda:2`; empty if any worker may take it."""
-    asked = str(getattr(getattr(work, "request", work), "device", ""))
-    return asked if asked.startswith("cuda:") else ""
+    device = str(getattr(getattr(work, "request", work), "device", ""))
+    return device if device.startswith("cuda:") else ""
 
 
 def with_local_device(work: Work, devices: str) -> Work:
     """The job with its GPU numbered as the worker sees it: CUDA counts visible devices from 0."""
-    asked = device_of(work)
-    if not asked or not devices:
+    device = device_of(work)
+    if not device or not devices:
         return work
-    own = devices.split(",")
-    if asked not in own:
-        raise UserError(f"There is no {asked} on this server: choose auto, or another device.")
-    renamed = {"device": f"cuda:{own.index(asked)}"}
+    own_devices = devices.split(",")
+    if device not in own_devices:
+        raise UserError(f"There is no {device} on this server: choose auto, or another device.")
+    renamed = {"device": f"cuda:{own_devices.index(device)}"}
     inner = getattr(work, "request", None)
     changed = renamed if inner is None else {"request": inner.model_copy(update=renamed)}
     return work.model_copy(update=changed)

@@ -37,8 +37,8 @@ def folder_usage(root: Path, measured: bool = False) -> DiskUsage:
         return disk_usage_of(root, 0)
     key, now = str(root), time.monotonic()
     with _lock:
-        asked, used = _known.get(key, (-SECONDS_KNOWN, 0))
-        if now - asked >= SECONDS_KNOWN:
+        measured_at, used = _known.get(key, (-SECONDS_KNOWN, 0))
+        if now - measured_at >= SECONDS_KNOWN:
             used = folder_bytes(root)
             _known[key] = (now, used)
     return disk_usage_of(root, used)
@@ -63,14 +63,14 @@ def path_bytes(path: Path) -> int:
 def bytes_by_owner(connection: sqlite3.Connection, root: Path) -> dict[str, int]:
     """Bytes per user whose jobs made them; "" for what was made without a name, as in a terminal."""
     owners = _owners(connection)
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for run in list_runs(root):
         owner = run.owner or owners.get(run.batch or run.comparison_id, "")
-        found[owner] = found.get(owner, 0) + path_bytes(Path(root) / run.run_id)
+        sizes[owner] = sizes.get(owner, 0) + path_bytes(Path(root) / run.run_id)
     for row in connection.execute("SELECT owner, request FROM jobs WHERE owner != '' AND request LIKE '%\"kind\"%'"):
         if name := _result(row["request"]):
-            found[row["owner"]] = found.get(row["owner"], 0) + path_bytes(Path(root) / name)
-    return found
+            sizes[row["owner"]] = sizes.get(row["owner"], 0) + path_bytes(Path(root) / name)
+    return sizes
 
 
 def _owners(connection: sqlite3.Connection) -> dict[str, str]:

@@ -42,8 +42,8 @@ def tokens_of(request: CompareRequest) -> tuple[int, bool]:
     from kvlab.model_info.chat_template import ChatFormat
     from kvlab.model_info.token_count import count_tokens
 
-    one = longest(request)
-    return count_tokens(one.prompt, ChatFormat.of(one))
+    comparison = longest(request)
+    return count_tokens(comparison.prompt, ChatFormat.of(comparison))
 
 
 def longest(request: CompareRequest) -> CompareRequest:
@@ -52,7 +52,7 @@ def longest(request: CompareRequest) -> CompareRequest:
 
     if not request.is_batch:
         return request
-    lengths = [len(one.prompt) for one in request.prompts] or [0]
+    lengths = [len(prompt.prompt) for prompt in request.prompts] or [0]
     return repeat_request(request, "-", 1 + lengths.index(max(lengths)))
 
 
@@ -63,11 +63,11 @@ def measure_once(machine: Machine, root: Path) -> None:
     from kvlab.engine.environment import measure
     from kvlab.planning.seconds import keep_speed, known_speed
 
-    here = torch.accelerator.current_accelerator(check_available=True)
-    if here is None or here.type != machine.device or not root.is_dir():
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type != machine.device or not root.is_dir():
         return
-    known = known_speed(machine, root)
-    if known is None or not known.holds:
+    speed = known_speed(machine, root)
+    if speed is None or not speed.holds:
         keep_speed(machine, root, measure(torch.device(machine.device)))
 
 
@@ -106,6 +106,6 @@ def _too_big(work: BulkJob, root: Path) -> str:
     if isinstance(work, BenchJob) and work.preset:
         work = BenchJob(name=work.name, requests=preset_requests(work.preset, **work.changes))
     if isinstance(work, EvalJob | SampleJob):
-        tasks = (TaskEntry(name=name, lengths=one.lengths, uses_depth=one.uses_depth) for name, one in TASKS.items())
+        tasks = (TaskEntry(name=name, lengths=task.lengths, uses_depth=task.uses_depth) for name, task in TASKS.items())
         longest = longest_prompt(work.request, TaskList(tasks=tuple(tasks), formats=()))
     return too_big(work, longest, footprint_of, machine_of(pick_device(requested_device(work)), root), root)

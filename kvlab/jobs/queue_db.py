@@ -114,9 +114,9 @@ def _make_current(connection: sqlite3.Connection) -> None:
         return
     for statement in TABLES:
         connection.execute(statement)
-    there = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
+    columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}
     for name, kind in ADDED.items():
-        if name not in there:
+        if name not in columns:
             connection.execute(f"ALTER TABLE jobs ADD COLUMN {name} {kind}")
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'worker'").fetchone():
         connection.execute("INSERT OR IGNORE INTO workers SELECT place, pid, host, since, heartbeat, '' FROM worker")
@@ -163,15 +163,15 @@ def queue_order(connection: sqlite3.Connection) -> list[str]:
 
 def _in_turn(connection: sqlite3.Connection) -> list[sqlite3.Row]:
     # Prefixes keep sessions and owners of the same name apart.
-    whose = "CASE owner WHEN '' THEN 's' || session ELSE 'o' || owner END"
+    turn_column = "CASE owner WHEN '' THEN 's' || session ELSE 'o' || owner END"
     served = {
         row["turn"]: row["moment"]
         for row in connection.execute(
-            f"SELECT {whose} AS turn, MAX(started) AS moment FROM jobs WHERE started IS NOT NULL GROUP BY 1"
+            f"SELECT {turn_column} AS turn, MAX(started) AS moment FROM jobs WHERE started IS NOT NULL GROUP BY 1"
         )
     }
     waiting: dict[str, deque[sqlite3.Row]] = {}
-    question = f"SELECT number, job_id, device, {whose} AS turn FROM jobs WHERE state = 'queued' ORDER BY number"
+    question = f"SELECT number, job_id, device, {turn_column} AS turn FROM jobs WHERE state = 'queued' ORDER BY number"
     for row in connection.execute(question):
         waiting.setdefault(row["turn"], deque()).append(row)
     order = []

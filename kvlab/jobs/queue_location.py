@@ -20,35 +20,35 @@ SHARED = {
 ELSEWHERE = "KVLAB_QUEUE"
 
 
-def queue_folder(root: Path, beside: str) -> Path:
+def queue_folder(root: Path, folder_name: str) -> Path:
     """The folder of the queue's file: `<root>/<beside>`, or a local one. It may not exist yet.
 
     Raises UserError if the local folder is on a shared disk too, or belongs to another user.
     """
-    folder = Path(root) / beside
+    folder = Path(root) / folder_name
     if shared_disk(folder) is None:
         return folder
-    own = _own(root)
-    if (kind := shared_disk(own)) is not None:
+    local = _own(root)
+    if (kind := shared_disk(local)) is not None:
         raise UserError(
-            f"The queue cannot be on a shared disk, and {own} is on one too ({kind}): name a folder on this machine's "
-            f"own disk in {ELSEWHERE}."
+            f"The queue cannot be on a shared disk, and {local} is on one too ({kind}): name a folder on this "
+            f"machine's own disk in {ELSEWHERE}."
         )
-    for made in (own.parent, own):
-        made.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if made.stat().st_uid != os.getuid():
-            raise UserError(f"{made} belongs to another user: name a folder of yours in {ELSEWHERE}.")
-    return own
+    for created in (local.parent, local):
+        created.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if created.stat().st_uid != os.getuid():
+            raise UserError(f"{created} belongs to another user: name a folder of yours in {ELSEWHERE}.")
+    return local
 
 
-def queue_note(root: Path, beside: str) -> str:
+def queue_note(root: Path, folder_name: str) -> str:
     """A sentence if the queue is not with the runs; else empty."""
-    kind = shared_disk(Path(root) / beside)
+    kind = shared_disk(Path(root) / folder_name)
     if kind is None:
         return ""
     return (
         f"{root} is on a shared disk ({kind}), where the queue's SQLite file cannot be: it is in "
-        f"{queue_folder(root, beside)}, for this machine alone. For many machines there is `kvlab sweep`."
+        f"{queue_folder(root, folder_name)}, for this machine alone. For many machines there is `kvlab sweep`."
     )
 
 
@@ -58,13 +58,13 @@ def shared_disk(path: Path, mounts: Path = MOUNTS) -> str | None:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    real, found = Path(os.path.realpath(path)), (-1, "")
+    real, best = Path(os.path.realpath(path)), (-1, "")
     for line in lines:
         _, point, kind, *_ = [*line.split(), "", "", ""]
         where = Path(point.replace("\\040", " "))
         if real.is_relative_to(where):
-            found = max(found, (len(where.parts), kind), key=lambda one: one[0])
-    return found[1] if found[1] in SHARED else None
+            best = max(best, (len(where.parts), kind), key=lambda mount: mount[0])
+    return best[1] if best[1] in SHARED else None
 
 
 def _own(root: Path) -> Path:

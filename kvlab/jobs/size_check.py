@@ -74,8 +74,8 @@ def worst_cases(work: BulkJob, longest: int, device: str) -> Iterator[WorstCase]
         rows = work.request.batch_rows or 1 if device == "cpu" and isinstance(work, EvalJob) else 1
         level: RecordLevel = "full" if isinstance(work, SampleJob) else "off"
         chosen = work.request.all_choices
-        asked = _comparison(work.request, chosen, ANSWER_TOKENS, level, prefill_chunk=work.request.prefill_chunk)
-        yield WorstCase(asked, max(longest, 1), rows)
+        comparison = _comparison(work.request, chosen, ANSWER_TOKENS, level, prefill_chunk=work.request.prefill_chunk)
+        yield WorstCase(comparison, max(longest, 1), rows)
     elif isinstance(work, FitJob):
         chosen = (FULL,) if work.request.method == "less" else (READER,)
         yield WorstCase(_comparison(work.request, chosen), work.request.length)
@@ -87,7 +87,7 @@ def worst_cases(work: BulkJob, longest: int, device: str) -> Iterator[WorstCase]
 
 def _measured(part: BenchRequest, device: str) -> WorstCase:
     new_tokens = part.shortened(part.new_tokens) or part.repeats * part.timed_steps + part.warm_steps
-    asked = _comparison(
+    comparison = _comparison(
         part,
         full_first(part.choices_run()),
         new_tokens,
@@ -95,7 +95,7 @@ def _measured(part: BenchRequest, device: str) -> WorstCase:
         compress_every=part.compress_every,
     )
     return WorstCase(
-        asked,
+        comparison,
         part.shortened(part.contexts[0]),
         part.batches[0],
         part.scale,
@@ -105,9 +105,9 @@ def _measured(part: BenchRequest, device: str) -> WorstCase:
 
 
 def _comparison(
-    asked: object, chosen: tuple[MethodChoice, ...], new_tokens: int = 1, level: RecordLevel = "off", **more: object
+    request: object, chosen: tuple[MethodChoice, ...], new_tokens: int = 1, level: RecordLevel = "off", **more: object
 ) -> CompareRequest:
-    placed = {name: getattr(asked, name) for name in ("model", *LOADING)}
+    placed = {name: getattr(request, name) for name in ("model", *LOADING)}
     return CompareRequest(prompt="-", choices=chosen, max_new_tokens=new_tokens, level=level, **placed, **more)
 
 
@@ -147,19 +147,19 @@ def longest_prompt(request: EvalRequest, listed: TaskList) -> int:
 
 def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
     """Tokens of every prompt; for files estimated from their bytes."""
-    known = {task.name: task for task in listed.tasks}
+    tasks = {task.name: task for task in listed.tasks}
     window = context_length(request.model)
-    found: list[int] = []
+    lengths: list[int] = []
     for choice in request.tasks:
-        task = known.get(choice.task)
-        own = task.lengths if task is not None else ()
-        fitting = tuple(min(length, window - window // 8) for length in own) if window else own
+        task = tasks.get(choice.task)
+        default_lengths = task.lengths if task is not None else ()
+        fitting = tuple(min(length, window - window // 8) for length in default_lengths) if window else default_lengths
         places = len(request.depths or (None,)) if task is not None and task.uses_depth else 1
-        found += [length for length in request.lengths or fitting for _ in range(places * request.samples)]
+        lengths += [length for length in request.lengths or fitting for _ in range(places * request.samples)]
     most = min((length for length in (window, request.max_prompt) if length), default=None)
     for file in request.files:
-        found += _file_lengths(file.path, request.samples, most)
-    return found
+        lengths += _file_lengths(file.path, request.samples, most)
+    return lengths
 
 
 def _file_lengths(path: Path, samples: int, most: int | None) -> list[int]:

@@ -231,11 +231,11 @@ def _make_room(root: Path) -> None:
         rules = disk_rules()
         if rules.thin_older_than is None:
             return
-        found = thinnable(root, rules.thin_older_than)
+        recordings = thinnable(root, rules.thin_older_than)
         if rules.limit is not None:
-            found = enough(found, folder_usage(root).used - rules.warn * rules.limit)
-        if freed := thin(root, found):
-            _log(f"{len(found)} old recordings were thinned, which freed {format_bytes(freed)}")
+            recordings = enough(recordings, folder_usage(root).used - rules.warn * rules.limit)
+        if freed := thin(root, recordings):
+            _log(f"{len(recordings)} old recordings were thinned, which freed {format_bytes(freed)}")
     except UserError as error:
         _log(str(error))
 

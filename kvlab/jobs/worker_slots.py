@@ -48,8 +48,8 @@ def live_workers(connection: sqlite3.Connection) -> list[sqlite3.Row]:
 
 def live_worker(connection: sqlite3.Connection, place: int | None = None) -> int | None:
     """Process id of the worker of a slot, or of the first; None if it is missing or dead."""
-    found = [row["pid"] for row in live_workers(connection) if place in (None, row["place"])]
-    return found[0] if found else None
+    pids = [row["pid"] for row in live_workers(connection) if place in (None, row["place"])]
+    return pids[0] if pids else None
 
 
 def _is_alive(row: sqlite3.Row) -> bool:

@@ -80,8 +80,8 @@ def has_template(model: str) -> bool:
 
 def tokenizer_info(model: str, special: Collection[str]) -> TokenizerInfo:
     """What prompt notes need to know of a model's tokenizer, given its special tokens."""
-    known = _settings(model)
-    bos, eos = (_token(known.get(name)) for name in ("bos_token", "eos_token"))
+    settings = _settings(model)
+    bos, eos = (_token(settings.get(name)) for name in ("bos_token", "eos_token"))
     return TokenizerInfo(bos, eos, special, _template(model))
 
 
@@ -97,15 +97,15 @@ def _settings(model: str) -> dict[str, Any]:
     """The model's `tokenizer_config.json`, if it is on this machine."""
     file = model_file(model, TEMPLATE_FILES[1])
     try:
-        known: Any = json.loads(file.read_text(encoding="utf-8")) if file else {}
+        settings: Any = json.loads(file.read_text(encoding="utf-8")) if file else {}
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
-def _token(given: object) -> str | None:
+def _token(value: object) -> str | None:
     """A token in the settings: its text, or an object that holds it."""
-    text = given.get("content") if isinstance(given, dict) else given
+    text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else None
 
 
@@ -120,9 +120,11 @@ def _rendered(prompt: str, how: ChatFormat, _changed: tuple[float, ...]) -> tupl
 
     Raises UserError, which is not cached, if the second process gives no answer.
     """
-    asked = json.dumps(asdict(how) | {"prompt": prompt, "turns": [turn.model_dump() for turn in how.turns]})
+    request = json.dumps(asdict(how) | {"prompt": prompt, "turns": [turn.model_dump() for turn in how.turns]})
     try:
-        done = subprocess.run(COMMAND, input=asked, capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=True)
+        done = subprocess.run(
+            COMMAND, input=request, capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=True
+        )
         answer = json.loads(done.stdout)
         return answer.get("text"), answer.get("error", "")
     except (subprocess.SubprocessError, OSError, ValueError, AttributeError) as error:

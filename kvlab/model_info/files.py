@@ -22,17 +22,17 @@ def model_file(name: str, file: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     try:
-        found = try_to_load_from_cache(name, file)
+        path = try_to_load_from_cache(name, file)
     except ValueError:  # the hub's own rules for names are stricter
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(path) if isinstance(path, str) else None
 
 
 def model_folder(name: str) -> Path | None:
     """The folder that `name` is the path of, if it exists."""
-    known = offered()
-    if known is not None:
-        place = known.get(name, "")
+    models = offered()
+    if models is not None:
+        place = models.get(name, "")
         return Path(place) if Path(place).is_absolute() else None
     try:
         folder = Path(name).expanduser()

@@ -53,16 +53,16 @@ def _of_file(file: Path, called: str) -> str:
 
 
 def _gguf(called: str, folder: str, file: str) -> str:
-    given = f"{folder!r}, gguf_file={file!r}"
-    return f"{called!r} is a GGUF file, which kvlab does not read: pip install gguf, {CONVERT.format(given=given)}."
+    arguments = f"{folder!r}, gguf_file={file!r}"
+    return f"{called!r} is a GGUF file, which kvlab does not read: pip install gguf, {CONVERT.format(given=arguments)}."
 
 
 def _without_config(folder: Path, called: str) -> str:
     if other := _adapter_or_gguf(folder, called):
         return other
     if inside := sorted(folder.glob("*/config.json")) or sorted(folder.glob("snapshots/*/config.json")):
-        there = f"{called}/{inside[0].parent.relative_to(folder)}"
-        return f"The folder {called!r} holds no config.json itself: give {there!r}, which does."
+        subfolder = f"{called}/{inside[0].parent.relative_to(folder)}"
+        return f"The folder {called!r} holds no config.json itself: give {subfolder!r}, which does."
     if any(folder.glob("*.safetensors")):
         return (
             f"The folder {called!r} holds weights and no config.json: copy config.json and the tokenizer's files from "
@@ -98,16 +98,16 @@ def _of_weights(folder: Path, called: str) -> str:
         return f"{lacks}: copy it from where the model came." if missing else ""
     if (folder / WEIGHTS).is_file():
         return ""
-    there = sorted(file.name for file in folder.glob("*.safetensors") if file.name != "adapter_model.safetensors")
-    parts = [file for file in there if PART.fullmatch(file)]
+    names = sorted(file.name for file in folder.glob("*.safetensors") if file.name != "adapter_model.safetensors")
+    parts = [file for file in names if PART.fullmatch(file)]
     if parts:
         return (
             f"The folder {called!r} holds parts of a model ({_some(parts)}) without {PARTS}, which maps "
             "weights to files: copy that file from where the model came."
         )
-    if there:
+    if names:
         return (
-            f"The folder {called!r} holds {_some(there)} and no {WEIGHTS}: kvlab reads what transformers' "
+            f"The folder {called!r} holds {_some(names)} and no {WEIGHTS}: kvlab reads what transformers' "
             "save_pretrained writes, under its names."
         )
     if other := _adapter_or_gguf(folder, called):

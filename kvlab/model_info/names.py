@@ -30,8 +30,8 @@ def check_model(name: str) -> str:
         return name
     if (folder := model_folder(name)) is not None:
         return _check_folder(folder)
-    if said := fault(_path(name), name):
-        raise UserError(said)
+    if why := fault(_path(name), name):
+        raise UserError(why)
     if not HUB_NAME.fullmatch(name):
         raise UserError(
             f"There is no model {name!r}: write mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B."
@@ -73,6 +73,6 @@ def _path(name: str) -> Path:
 
 
 def _check_folder(folder: Path) -> str:
-    if said := fault(folder):
-        raise UserError(said)
+    if why := fault(folder):
+        raise UserError(why)
     return str(folder.absolute())

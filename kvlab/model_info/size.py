@@ -75,8 +75,8 @@ def find_model(name: str, scale: int = 1) -> Model:
         return _of_shape(name, scale)
     file = model_file(name, "config.json")
     if file is None:
-        if said := fault(Path(name)):
-            raise UserError(said)
+        if why := fault(Path(name)):
+            raise UserError(why)
         raise UserError(
             f"The configuration of {name!r} is not on this machine, so nothing can be planned: give mini, a folder "
             "with config.json, a hub model that was loaded here before, or a shape such as shape:llama3-8b."
@@ -189,8 +189,8 @@ def kinds_of_layers(config: Mapping[str, Any], layers: int) -> tuple[int, int, i
 def count_layers(config: Mapping[str, Any]) -> int:
     """The number of layers. Raises KeyError if the configuration does not say."""
     names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    given = next((config[name] for name in names if config.get(name) is not None), None)
-    return given or len(_named(config, 0)) or config[names[0]]
+    count = next((config[name] for name in names if config.get(name) is not None), None)
+    return count or len(_named(config, 0)) or config[names[0]]
 
 
 def _named(config: Mapping[str, Any], layers: int) -> list[str]:

@@ -41,15 +41,15 @@ def this_machine(
 ) -> Machine:
     """The machine as it is now; `memory` bytes and `devices` replace what is found, so the device need not exist."""
     kind = device.partition(":")[0]
-    found = cards() if kind in ("auto", "cuda") else []
-    kind = ("cuda" if found else "cpu") if kind == "auto" else kind
+    gpus = cards() if kind in ("auto", "cuda") else []
+    kind = ("cuda" if gpus else "cpu") if kind == "auto" else kind
     host, disk = int(SHARE * _host_bytes()), _free_disk(root)
     if kind != "cuda":
         return Machine(kind, kind, memory or host, memory or host, disk, packs=kind == "cpu" and has_tiles())
     number = int(device.partition(":")[2] or 0)
-    name, total, free = found[number] if number < len(found) else ("a GPU that is not here", 0, 0)
+    name, total, free = gpus[number] if number < len(gpus) else ("a GPU that is not here", 0, 0)
     room = total if _workers() else free
-    return Machine("cuda", name, memory or int(SHARE * room), host, disk, devices or max(1, len(found)))
+    return Machine("cuda", name, memory or int(SHARE * room), host, disk, devices or max(1, len(gpus)))
 
 
 def has_tiles() -> bool:
@@ -73,11 +73,11 @@ def _host_bytes() -> int:
 
 
 def _workers() -> list[psutil.Process]:
-    found = []
+    workers = []
     for process in psutil.process_iter(["cmdline"]):
         if WORKER in (process.info["cmdline"] or []):
-            found.append(process)
-    return found
+            workers.append(process)
+    return workers
 
 
 def cards() -> list[tuple[str, int, int]]:
@@ -85,10 +85,10 @@ def cards() -> list[tuple[str, int, int]]:
     try:
         output = subprocess.run(SMI, capture_output=True, text=True, timeout=10, check=True).stdout
         rows = [line.rsplit(",", 2) for line in output.splitlines() if line.strip()]
-        found = [(name.strip(), int(total) * MEGABYTE, int(free) * MEGABYTE) for name, total, free in rows]
+        gpus = [(name.strip(), int(total) * MEGABYTE, int(free) * MEGABYTE) for name, total, free in rows]
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # nvidia-smi ignores it
         numbers = [int(word) for word in chosen.split(",") if word.strip().isdigit()]
-        return [found[number] for number in numbers if number < len(found)] if numbers else found
+        return [gpus[number] for number in numbers if number < len(gpus)] if numbers else gpus
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
 
@@ -102,5 +102,5 @@ def visible_gpus() -> list[str]:
 
 
 def _free_disk(root: Path) -> int:
-    there = next((folder for folder in (root, *root.absolute().parents) if folder.is_dir()), Path("."))
-    return shutil.disk_usage(there).free
+    existing = next((folder for folder in (root, *root.absolute().parents) if folder.is_dir()), Path("."))
+    return shutil.disk_usage(existing).free

@@ -33,13 +33,13 @@ def phases(work: Workload, choices: list[tuple[str, Footprint, Amount]], device:
     """Every phase, in order; each of `choices` is a label, the method's footprint and its budget."""
     deciding = any(holds.compresses and holds.decode for _, holds, _ in choices)
     common = standing(work, device, compiles=deciding and find_spec("numba") is not None)
-    made = [Phase("loading the weights", (*common, *_loading(work, device))), *_reference(work, common)]
+    all_phases = [Phase("loading the weights", (*common, *_loading(work, device))), *_reference(work, common)]
     common = (*common, _reference_rows(work))
     if work.level == "full":
-        made.append(Phase("probing the full cache", (*common, *_probe(work))))
+        all_phases.append(Phase("probing the full cache", (*common, *_probe(work))))
     for label, holds, budget in choices:
-        made += _of_method(work, label, holds, budget, common)
-    return [_with_blocks(work, phase) for phase in made] if device == "cuda" else _with_slack(made)
+        all_phases += _of_method(work, label, holds, budget, common)
+    return [_with_blocks(work, phase) for phase in all_phases] if device == "cuda" else _with_slack(all_phases)
 
 
 def _with_blocks(work: Workload, phase: Phase) -> Phase:
@@ -52,17 +52,17 @@ def _with_blocks(work: Workload, phase: Phase) -> Phase:
     return Phase(phase.name, (*phase.parts, part))
 
 
-def _with_slack(made: list[Phase]) -> list[Phase]:
+def _with_slack(in_order: list[Phase]) -> list[Phase]:
     """Add freed blocks that the host's allocator keeps: the most, without the largest parts, that was alive so far.
 
     Peak RSS of separate processes grew by twice what was alive (`tests/planning/test_resident.py`).
     """
-    why, most, found = "what the host's allocator does not return, about as much as was alive", 0, []
-    for phase in made:
+    why, most, with_slack = "what the host's allocator does not return, about as much as was alive", 0, []
+    for phase in in_order:
         tensors = (part for part in phase.parts if part.place == "device" or part.name == SHADOW)
         most = max(most, sum(part.bytes for part in tensors if part.name not in (*STANDING, LOGITS_PART)))
-        found.append(Phase(phase.name, (*phase.parts, Part("freed blocks", "host", most, why))))
-    return found
+        with_slack.append(Phase(phase.name, (*phase.parts, Part("freed blocks", "host", most, why))))
+    return with_slack
 
 
 def standing(work: Workload, device: str, compiles: bool = False) -> tuple[Part, ...]:
@@ -123,19 +123,21 @@ def _again(work: Workload, common: tuple[Part, ...], label: str, holds: Footprin
     """Read the prompt, still whole in every layer, a second time; then decide with queries of that pass."""
     if holds.again is None:
         return []
-    longer, kept = work.read_again(holds.again), work.reference_bytes(holds.again)
+    longer, references = work.read_again(holds.again), work.reference_bytes(holds.again)
     copies = 2 if holds.again.on_policy else 1  # layers that decide in turn are read in a copy
     working = max(longer.reading_bytes(holds), longer.feed_forward_bytes())
     moments = [(READ_AGAIN, longer, "reading again", working, "attention and scores of a piece over all of the prompt")]
     if holds.again.references:
         why = f"attention of {holds.again.references} queries of each query head, and what is fitted to it"
         moments.append((REFERRED, work, "deciding", work.referred_bytes(holds.again), why))
-    made, beside = [], (*common, *(_shadow(work) if watched else ()))
-    for at, seen, name, size, why in moments:
-        tables = copies * (seen.model.full_layers * seen.slot_bytes(holds) * seen.tokens + seen.sliding_bytes())
-        cache = Part(_cache_name(holds), "device", tables + kept, "the whole prompt, and the queries that are kept")
-        made.append(Phase(f"{label}: {at}", (*beside, cache, Part(name, "device", size, why))))
-    return made
+    added, shared = [], (*common, *(_shadow(work) if watched else ()))
+    for at, load, name, size, why in moments:
+        tables = copies * (load.model.full_layers * load.slot_bytes(holds) * load.tokens + load.sliding_bytes())
+        cache = Part(
+            _cache_name(holds), "device", tables + references, "the whole prompt, and the queries that are kept"
+        )
+        added.append(Phase(f"{label}: {at}", (*shared, cache, Part(name, "device", size, why))))
+    return added
 
 
 def _working(work: Workload, holds: Footprint, budget: Amount, at: str, open_table: int) -> Part:
@@ -231,9 +233,9 @@ def _probe(work: Workload) -> list[Part]:
 def history_rows(work: Workload) -> tuple[int, int]:
     """(layers, queries) whose attention the probe keeps."""
     future, model = min(MOST_FUTURE, work.new_tokens), work.model
-    asked = min(PROMPT_ROWS, work.tokens), future
+    rows_wanted = min(PROMPT_ROWS, work.tokens), future
     wanted, heads = work.record.of_layers(range(model.full_layers)), len(work.record.of_heads(model.key_value_heads))
-    layers, rows, _ = history_that_fits(wanted, heads, work.tokens + future, *asked)
+    layers, rows, _ = history_that_fits(wanted, heads, work.tokens + future, *rows_wanted)
     return len(layers), rows + future if layers else 0
 
 

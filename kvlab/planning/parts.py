@@ -31,8 +31,8 @@ class Phase:
 
 def largest_of_each(phases: list[Phase]) -> list[Part]:
     """Every kind of part once, at its largest, in order of appearance."""
-    found: dict[str, Part] = {}
+    largest: dict[str, Part] = {}
     for part in (part for phase in phases for part in phase.parts):
-        if part.name not in found or part.bytes > found[part.name].bytes:
-            found[part.name] = part
-    return [part for part in found.values() if part.bytes]
+        if part.name not in largest or part.bytes > largest[part.name].bytes:
+            largest[part.name] = part
+    return [part for part in largest.values() if part.bytes]

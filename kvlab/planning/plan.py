@@ -53,12 +53,12 @@ class Plan:
     @property
     def stages(self) -> dict[str, Phase]:
         """The most demanding phase of each run, and of what comes before the runs."""
-        found: dict[str, Phase] = {}
+        worst: dict[str, Phase] = {}
         for phase in self.phases:
             stage = phase.name.partition(":")[0]
-            if stage not in found or self._strain(phase) > self._strain(found[stage]):
-                found[stage] = phase
-        return found
+            if stage not in worst or self._strain(phase) > self._strain(worst[stage]):
+                worst[stage] = phase
+        return worst
 
     @property
     def device_bytes(self) -> int:
@@ -83,12 +83,12 @@ class Plan:
     @property
     def lacking(self) -> str | None:
         """The memory or disk that is too small, as a clause; None if everything fits."""
-        for needed, there, what in (
+        for needed, available, what in (
             (self.total, self.limit, f"{self.machine.name} has {format_bytes(self.limit)} free"),
             (self.host_bytes, self.machine.host_bytes, f"the host has {format_bytes(self.machine.host_bytes)} free"),
             (self.trace.bytes, self.machine.disk_bytes, f"the disk has {format_bytes(self.machine.disk_bytes)} free"),
         ):
-            if needed > there:
+            if needed > available:
                 return f"{format_bytes(needed)}, and {what}"
         return None
 
@@ -115,8 +115,8 @@ class Plan:
 
     def as_data(self) -> dict[str, Any]:
         """Everything, for `--json`."""
-        kept = {name: getattr(self, name) for name in ("tokens", "fits", "verdict", "total", "limit", "ways")}
-        return kept | {
+        fields = {name: getattr(self, name) for name in ("tokens", "fits", "verdict", "total", "limit", "ways")}
+        return fields | {
             "model": vars(self.model),
             "machine": vars(self.machine),
             "parts": [vars(part) for part in self.parts],
@@ -155,12 +155,12 @@ def make_plan(
     """
     if model.layers < 1:
         raise UserError(f"The configuration of {model.name!r} names no layers.")
-    made = _planned(request, tokens, model, holds, machine)
+    plan = _planned(request, tokens, model, holds, machine)
     work = _work(request, tokens, model, machine)
     runs = [FULL if choice.method == "full" else holds(choice) for choice in with_reference(request)]
     seconds = duration(work, runs, machine, root, request.comparisons) if timed else None
-    ways = () if made.fits else tuple(_ways(request, tokens, model, holds, machine))
-    return Plan(model, machine, tokens, made.phases, made.trace, seconds, ways)
+    ways = () if plan.fits else tuple(_ways(request, tokens, model, holds, machine))
+    return Plan(model, machine, tokens, plan.phases, plan.trace, seconds, ways)
 
 
 def with_reference(request: CompareRequest) -> tuple[MethodChoice, ...]:
@@ -187,8 +187,8 @@ def _planned(request: CompareRequest, tokens: int, model: Model, holds: Footprin
     ]
     kind = "cpu" if machine.shared else machine.device
     devices = machine.devices if request.placement == "auto" and not machine.shared else 1
-    made = spread_over(phases(work, choices, kind), devices, model.layers)
-    return Plan(model, machine, tokens, tuple(made), disk.trace(work, choices, request.comparisons), None)
+    split_phases = spread_over(phases(work, choices, kind), devices, model.layers)
+    return Plan(model, machine, tokens, tuple(split_phases), disk.trace(work, choices, request.comparisons), None)
 
 
 def spread_over(phases: Sequence[Phase], devices: int, layers: int) -> list[Phase]:

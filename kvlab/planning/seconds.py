@@ -106,14 +106,14 @@ def known_speed(machine: Machine, root: Path) -> Speed | None:
     The folder's note takes precedence over this process's. One thread measures while others wait: several at once would
     slow each other down.
     """
-    known = _noted(machine, root)
-    if machine.device != "cpu" or (known is not None and known.holds):
-        return known
+    speed = _noted(machine, root)
+    if machine.device != "cpu" or (speed is not None and speed.holds):
+        return speed
     with _measuring:
-        known = _noted(machine, root)
-        if known is None or not known.holds:
-            known = keep_speed(machine, root, _host_speed())
-    return known
+        speed = _noted(machine, root)
+        if speed is None or not speed.holds:
+            speed = keep_speed(machine, root, _host_speed())
+    return speed
 
 
 def _noted(machine: Machine, root: Path) -> Speed | None:
@@ -150,10 +150,10 @@ def keep_speed(machine: Machine, root: Path, speed: Speed) -> Speed:
     if not root.is_dir():
         return speed
     try:
-        known = json.loads((root / FILE).read_text(encoding="utf-8"))
+        speeds = json.loads((root / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        known = {}
-    text = json.dumps((known if isinstance(known, dict) else {}) | {name: speed.model_dump(mode="json")})
+        speeds = {}
+    text = json.dumps((speeds if isinstance(speeds, dict) else {}) | {name: speed.model_dump(mode="json")})
     try:
         replace_file(root / FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     except (OSError, UserError):
@@ -179,16 +179,16 @@ def _best(work: Callable[[], object]) -> float:
 
 
 def _earlier(model: str, machine: Machine, root: Path) -> list[RunRecord]:
-    found: list[RunRecord] = []
+    records: list[RunRecord] = []
     try:
         entries = [entry for entry in list_runs(root, status="complete") if entry.model == model]
         for entry in entries[:MOST_RUNS]:
             record = read_record(root / entry.run_id)
             if record.device.startswith(f"{machine.device}:") and record.seconds_prefill:
-                found.append(record)
+                records.append(record)
     except UserError:
-        return found
-    return found
+        return records
+    return records
 
 
 def _from_runs(work: Workload, runs: Sequence[Footprint], earlier: Sequence[RunRecord]) -> float:
@@ -223,8 +223,8 @@ def _again(work: Workload, again: SecondPass | None, prefill: float, step: float
         return 0.0
     model, tokens = work.model, work.tokens
     weights = model.read_per_token - model.vocabulary * model.hidden
-    seen = tokens + min(again.piece, tokens) / 2
-    operations = 2.0 * weights * tokens + 4.0 * model.layers * model.heads * model.head_dim * tokens * seen
+    columns = tokens + min(again.piece, tokens) / 2
+    operations = 2.0 * weights * tokens + 4.0 * model.layers * model.heads * model.head_dim * tokens * columns
     readings = model.full_layers if again.on_policy else 1
     return readings * prefill * operations / _operations(work) + again.written * step
 

@@ -126,14 +126,14 @@ class Workload:
         model, rows, number = self.model, self.queries, self.number
         query, hidden = model.heads * model.head_dim * number, model.hidden * number
         state = 2 * model.key_value_heads * model.head_dim * number
-        beside = 2 * hidden + 2 * model.head_dim * number
+        constant = 2 * hidden + 2 * model.head_dim * number
         # Queries, keys and values repeated and packed, and the output; or queries and keys while they are rotated.
         whole = 2 * query * self.tokens // rows
         # With decisions in blocks only a block's slots are packed, which are small.
         packs = self.packs and rows >= PACKED_FROM and not (holds and holds.block)
         copies = (model.group > 1) + packs
         repeated = 2 * query + copies * whole if copies else 0
-        plain = rows * (beside + max(repeated, 3 * query + state)) + WORKSPACE
+        plain = rows * (constant + max(repeated, 3 * query + state)) + WORKSPACE
         if model.written_out and model.full_layers:
             block = min(ROW_BLOCK, rows)
             written = WRITTEN_COPIES * model.heads * block * self.tokens * FLOAT
@@ -185,8 +185,8 @@ class Workload:
         if not holds.all_rows and holds.rows == 1:
             summed = 0  # it needs no query
         # Unit sources and keys, and the similarity of a block of sources to what stays, taken for half the prompt.
-        beside = 2 * model.head_dim + ROW_BLOCK // 2
-        sought = model.key_value_heads * self.tokens * beside * FLOAT if holds.seeks else 0
+        extra = 2 * model.head_dim + ROW_BLOCK // 2
+        sought = model.key_value_heads * self.tokens * extra * FLOAT if holds.seeks else 0
         numbers = model.head_dim * holds.settle_copies + holds.settle_numbers
         settled = int(model.key_value_heads * self.tokens * numbers * FLOAT)
         settled += logits // AVERAGED_COPIES if holds.averages else 0
@@ -205,8 +205,8 @@ class Workload:
         logits = WRITTEN_IN_WINDOW * model.heads * FLOAT if model.written_out else 1  # else the mask
         block = repeated + int(rows * columns * logits)
         # Packing ends before the output is joined; everything else next to a block counts as one more output.
-        beside = 0 if packed else output
-        return self.states_bytes() + states + max(2 * output, beside + block) + WORKSPACE
+        extra = 0 if packed else output
+        return self.states_bytes() + states + max(2 * output, extra + block) + WORKSPACE
 
     def feed_forward_bytes(self) -> int:
         """Working memory of one layer's feed-forward over the prompt: gate, up, their product, and the states."""

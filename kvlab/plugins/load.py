@@ -45,8 +45,8 @@ def load_plugins(word: str = "") -> list[Plugin]:
 
     With `word` only plug-ins whose code contains it are loaded. A failure is reported once on standard error.
     """
-    asked = (*named(), word)
-    if asked in _answered:  # registries are read often, and looking for installed packages takes a while
+    key = (*named(), word)
+    if key in _answered:  # registries are read often, and looking for installed packages takes a while
         return list(_loaded.values())
     with _lock:
         if not _loading:  # a plug-in that reads a registry sees what is there so far
@@ -54,7 +54,7 @@ def load_plugins(word: str = "") -> list[Plugin]:
                 _once(str(path), _code(path), word, partial(_load_file, path))
             for point in packages_named():
                 _once(f"{point.name}={point.value}", _code(_source(point.module)), word, partial(_load_package, point))
-            _answered.add(asked)
+            _answered.add(key)
         return list(_loaded.values())
 
 
@@ -139,10 +139,10 @@ def _with_version(origin: Origin, version: str) -> Origin:
     """The origin with the version that the module states, in the registries too."""
     if origin.version or not version:
         return origin
-    known = Origin(origin.name, version, origin.sha256, origin.place)
+    stated = Origin(origin.name, version, origin.sha256, origin.place)
     for registrations in Registrations.every:
-        registrations.renamed(origin, known)
-    return known
+        registrations.renamed(origin, stated)
+    return stated
 
 
 def _first_line(error: Exception) -> str:

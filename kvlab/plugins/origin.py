@@ -27,18 +27,18 @@ class Registrations(Generic[T]):
 
     def add(self, name: str, thing: T) -> None:
         """Register `thing`; raises UserError, naming both origins, if the name is taken by another."""
-        taken, here = self._origins.get(name), self.origin_of(thing)
+        taken, new = self._origins.get(name), self.origin_of(thing)
         if taken is not None and not self._is_again(name, thing):
             raise UserError(
-                f"There is a {self.kind} called {name!r} already, from {taken}; that of {here} needs another name."
+                f"There is a {self.kind} called {name!r} already, from {taken}; that of {new} needs another name."
             )
-        self._things[name], self._origins[name] = thing, here
+        self._things[name], self._origins[name] = thing, new
 
     def _is_again(self, name: str, thing: T) -> bool:
         """Whether this is the same definition again, as when a module is reloaded."""
-        there = self._things[name]
-        ours, theirs = (f"{getattr(it, '__module__', '')}.{getattr(it, '__qualname__', '')}" for it in (there, thing))
-        return there is thing or (ours == theirs != "." and self._origins[name] == self.origin_of(thing))
+        old = self._things[name]
+        ours, theirs = (f"{getattr(it, '__module__', '')}.{getattr(it, '__qualname__', '')}" for it in (old, thing))
+        return old is thing or (ours == theirs != "." and self._origins[name] == self.origin_of(thing))
 
     def origin(self, name: str) -> Origin:
         return self._origins[name]

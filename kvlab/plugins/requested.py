@@ -44,5 +44,5 @@ def packages_named() -> Sequence[EntryPoint]:
     """Entry points of installed packages by name, restricted by `KVLAB_PLUGIN_ALLOW`."""
     allowed = os.environ.get(ALLOWED)
     wanted = None if allowed is None else {name.strip() for name in allowed.split(",")}
-    found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    return [point for point in found if wanted is None or point.name in wanted]
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return [point for point in points if wanted is None or point.name in wanted]

@@ -19,12 +19,12 @@ def write_plugin(name: str, folder: Path) -> list[Path]:
     stem = name.replace("-", "_")
     texts = {f"{stem}.py": "method.py.txt", f"test_{stem}.py": "test.py.txt"}
     words = [word.capitalize() for word in stem.split("_")]
-    known = {"name": name, "cls": "".join(words), "title": " ".join(words), "file": f"{stem}.py"}
-    there = [file for file in texts if (folder / file).exists()]
-    if there:
-        raise UserError(f"There is a file {there[0]} in {folder} already: take another name, or another folder.")
+    values = {"name": name, "cls": "".join(words), "title": " ".join(words), "file": f"{stem}.py"}
+    existing = [file for file in texts if (folder / file).exists()]
+    if existing:
+        raise UserError(f"There is a file {existing[0]} in {folder} already: take another name, or another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     for file, template in texts.items():
         text = (files("kvlab.plugins") / "templates" / template).read_text(encoding="utf-8")
-        (folder / file).write_text(text.format(**known, test=f"test_{stem}.py"), encoding="utf-8")
+        (folder / file).write_text(text.format(**values, test=f"test_{stem}.py"), encoding="utf-8")
     return [folder / file for file in texts]

@@ -137,14 +137,14 @@ class Budget:
 
     @property
     def _share(self) -> float | None:
-        found = _SHARE.fullmatch(str(self.amount))
-        share = float(found[1]) / 100 if found else 0
+        match = _SHARE.fullmatch(str(self.amount))
+        share = float(match[1]) / 100 if match else 0
         return share if 0 < share <= 1 else None
 
     @property
     def _size(self) -> float | None:
-        found = _SIZE.fullmatch(str(self.amount))
-        size = float(found[1]) * _SIZES[found[2]] if found else 0
+        match = _SIZE.fullmatch(str(self.amount))
+        size = float(match[1]) * _SIZES[match[2]] if match else 0
         return size if 1 <= size < 2**63 else None
 
 
@@ -156,11 +156,11 @@ _WHAT_A_BUDGET_IS = (
 
 def unbounded_note(titles: Sequence[str], budgets: Sequence[Budget]) -> str:
     """A sentence on methods that take no budget if one in bytes was given; else empty."""
-    asked = [budget.words for budget in budgets if isinstance(budget.amount, str)]
-    if not titles or not asked:
+    byte_budgets = [budget.words for budget in budgets if isinstance(budget.amount, str)]
+    if not titles or not byte_budgets:
         return ""
     they = "takes no budget: it" if len(titles) == 1 else "take no budget: each"
-    return f"{' and '.join(titles)} {they} holds as many bytes as it needs, whatever {' and '.join(asked)} is."
+    return f"{' and '.join(titles)} {they} holds as many bytes as it needs, whatever {' and '.join(byte_budgets)} is."
 
 
 def window_note(title: str, window: int, slots: int, tokens: int) -> str:

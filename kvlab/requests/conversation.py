@@ -84,7 +84,7 @@ def turn_spans(text: str) -> list[tuple[int, int]]:
 
     A turn whose own text contains a role's name is split in two.
     """
-    edges = [0, *(edge for found in NAMED.finditer(text) for edge in found.span()), len(text)]
+    edges = [0, *(edge for match in NAMED.finditer(text) for edge in match.span()), len(text)]
     spans = [
         (start, start + len(text[start:stop].rstrip())) for start, stop in zip(edges[::2], edges[1::2], strict=True)
     ]
@@ -106,11 +106,11 @@ def parse_messages(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
         role = SAME.get(message["role"] if isinstance(message["role"], str) else "", message["role"])
         if role not in ROLES:
             raise UserError(f"Message {number} of {what} has the role {shown(role)}: give system, user or assistant.")
-        content, others = _content(message.get("content"))
+        content, non_text = _content(message.get("content"))
         if not content.strip():
             raise UserError(f"Message {number} of {what} holds no text: {SHAPE}.")
         turns.append(Turn(role=role, content=content))
-        dropped += others
+        dropped += non_text
     return check_turns(turns), dropped
 
 

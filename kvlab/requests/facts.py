@@ -46,11 +46,11 @@ def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple
 
 def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
     if isinstance(fact, str):
-        words = fact.strip()
-        start = prompt.find(words) if words else -1
-        place = (start, start + len(words)) if start >= 0 else find_answer(prompt, words)
+        text = fact.strip()
+        start = prompt.find(text) if text else -1
+        place = (start, start + len(text)) if start >= 0 else find_answer(prompt, text)
         if place is None:
-            raise UserError(f"The prompt has no “{words[:80]}”: copy the fact from the prompt, letter by letter.")
+            raise UserError(f"The prompt has no “{text[:80]}”: copy the fact from the prompt, letter by letter.")
         return place
     if len(fact) != 2 or not 0 <= fact[0] < fact[1] <= len(prompt):
         shown = " to ".join(map(str, fact))

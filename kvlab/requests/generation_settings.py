@@ -30,8 +30,8 @@ LONGEST_VALUE = 40
 
 def processors_set(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that change which token is the most likely one."""
-    found = {name: settings.get(name) for name in PROCESSORS}
-    return {name: value for name, value in found.items() if value is not None and value != PROCESSORS[name]}
+    values = {name: settings.get(name) for name in PROCESSORS}
+    return {name: value for name, value in values.items() if value is not None and value != PROCESSORS[name]}
 
 
 def sampling_set(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,13 +54,13 @@ def generation_notes(
     """
     notes = []
     if changing := processors_set(settings):
-        said = f"The checkpoint's generation_config sets {_listed(changing)}"
+        sets = f"The checkpoint's generation_config sets {_listed(changing)}"
         if treated == "honour":
-            notes.append(f"{said}: its own text is chosen under them, while KL and log-probabilities are the model's.")
+            notes.append(f"{sets}: its own text is chosen under them, while KL and log-probabilities are the model's.")
         else:
             remedy = "; to apply it, set generation config to honour (--generation-config honour)"
             notes.append(
-                f"{said}, which transformers' generate applies and kvlab ignores{remedy if can_honour else ''}."
+                f"{sets}, which transformers' generate applies and kvlab ignores{remedy if can_honour else ''}."
             )
     if drawing := sampling_set(settings):
         notes.append(
@@ -75,5 +75,5 @@ def _listed(settings: Mapping[str, Any]) -> str:
 
 
 def _short(value: object) -> str:
-    words = str(value)
-    return words if len(words) <= LONGEST_VALUE else f"{words[: LONGEST_VALUE - 4]} ..."
+    text = str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 4]} ..."

@@ -48,10 +48,10 @@ def _second_bos(prompt: str, tokens: Sequence[str], info: TokenizerInfo) -> str:
 
 
 def _rendered(prompt: str, templated: bool, info: TokenizerInfo) -> str:
-    own = [token for token in info.special if token in info.template and token not in (info.bos, info.eos)]
-    marker = next((marker for marker in (*MARKERS, *own) if marker in prompt), "")
-    if templated and not marker and (found := IN_WORDS.search(prompt)):
-        marker = found[0].split(":", 1)[0] + ":"
+    special = [token for token in info.special if token in info.template and token not in (info.bos, info.eos)]
+    marker = next((marker for marker in (*MARKERS, *special) if marker in prompt), "")
+    if templated and not marker and (match := IN_WORDS.search(prompt)):
+        marker = match[0].split(":", 1)[0] + ":"
     if marker and templated:
         return (
             f"The prompt holds {marker} and looks like a chat that is rendered already, and the model's chat template "

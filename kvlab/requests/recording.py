@@ -50,19 +50,19 @@ class Recording(BaseModel):
 
         Raises UserError if a part cannot be parsed.
         """
-        found: dict[str, list[int]] = {}
+        parsed: dict[str, list[int]] = {}
         name = ""
         for word in filter(None, (part.strip() for part in text.split(","))):
             match = re.fullmatch(r"(?:(layers|heads|every)=)?(\d{1,6})(?:-(\d{1,6}))?", word)
             name = name if match is None else match[1] or name
-            if match is None or not name or (match[1] and match[1] in found):
+            if match is None or not name or (match[1] and match[1] in parsed):
                 raise UserError(f"What to record cannot be {shown(word)}: {FORM}.")
             first, last = int(match[2]), int(match[3] or match[2])
-            if last < first or (name == "every" and (match[3] or name in found or first < 1)):
+            if last < first or (name == "every" and (match[3] or name in parsed or first < 1)):
                 raise UserError(f"What to record cannot be {word!r}: {FORM}.")
-            found.setdefault(name, []).extend(range(first, last + 1))
-        lists = {name: tuple(sorted(set(numbers))) for name, numbers in found.items() if name != "every"}
-        return cls(**lists, every=found.get("every", [1])[0])
+            parsed.setdefault(name, []).extend(range(first, last + 1))
+        lists = {name: tuple(sorted(set(numbers))) for name, numbers in parsed.items() if name != "every"}
+        return cls(**lists, every=parsed.get("every", [1])[0])
 
     @property
     def text(self) -> str:
@@ -81,10 +81,10 @@ class Recording(BaseModel):
 
     def check(self, layers: int, heads: int) -> None:
         """Raises UserError for layers or KV heads that the model does not have."""
-        for name, asked, count in (("layer", self.layers, layers), ("KV head", self.heads, heads)):
-            if asked and asked[-1] >= count:
+        for name, recorded, count in (("layer", self.layers, layers), ("KV head", self.heads, heads)):
+            if recorded and recorded[-1] >= count:
                 raise UserError(
-                    f"{name[0].upper()}{name[1:]} {asked[-1]} cannot be recorded: "
+                    f"{name[0].upper()}{name[1:]} {recorded[-1]} cannot be recorded: "
                     f"the model's {name}s are numbered 0 to {count - 1}."
                 )
 
@@ -95,7 +95,7 @@ def state_bytes(layers: int, heads: int, head_dim: int, tokens: int) -> int:
 
 
 def states_that_fit(
-    asked: Recording,
+    recording: Recording,
     layers: Sequence[int],
     heads: int,
     head_dim: int,
@@ -107,47 +107,45 @@ def states_that_fit(
 
     `layers` are the compressed ones, `heads` the model's KV heads, `tokens` those of prompt and forced text.
     """
-    wanted = asked.of_layers(layers)
-    layer = runs * state_bytes(1, len(asked.of_heads(heads)), head_dim, tokens)
+    wanted = recording.of_layers(layers)
+    layer = runs * state_bytes(1, len(recording.of_heads(heads)), head_dim, tokens)
     if len(wanted) * layer <= most:
-        return asked, ""
-    kept = spread(wanted, most // layer)
-    would = (
-        f"all of them would take {format_bytes(len(wanted) * layer)} in {runs} runs, and a comparison keeps "
-        f"{format_bytes(most)}"
-    )
-    what = f"recorded of {_named(kept)} only" if kept else "left out"
-    return asked.model_copy(update={"layers": tuple(kept)}), f"Keys and values were {what}: {would}."
+        return recording, ""
+    layers_kept = spread(wanted, most // layer)
+    taken = f"{format_bytes(len(wanted) * layer)} in {runs} runs"
+    would = f"all of them would take {taken}, and a comparison keeps {format_bytes(most)}"
+    what = f"recorded of {_named(layers_kept)} only" if layers_kept else "left out"
+    return recording.model_copy(update={"layers": tuple(layers_kept)}), f"Keys and values were {what}: {would}."
 
 
 def attention_that_fits(
-    asked: Recording, layers: Sequence[int], heads: int, tokens: int, steps: int, most: int = MOST_ATTENTION_BYTES
+    recording: Recording, layers: Sequence[int], heads: int, tokens: int, steps: int, most: int = MOST_ATTENTION_BYTES
 ) -> tuple[Recording, str]:
     """(what attention rows are recorded of, a sentence on what was left out or "").
 
     `layers` are the compressed ones, `heads` the model's KV heads, `tokens` and `steps` those of prompt and forced
     text. Layers are dropped first, evenly, since most pages show one layer step by step; then steps.
     """
-    wanted, kept_heads = asked.of_layers(layers), asked.of_heads(heads)
+    wanted, kept_heads = recording.of_layers(layers), recording.of_heads(heads)
     row = max(len(kept_heads) * tokens * BYTES_A_TOKEN, 1)
-    rows = -(-steps // asked.every)
+    rows = -(-steps // recording.every)
     if len(wanted) * rows * row <= most:
-        return asked, ""
+        return recording, ""
     count = max(most // (rows * row), min(LEAST_LAYERS, len(wanted)))
     count = min(count, most // row)
-    every = asked.every if count == 0 or count * rows * row <= most else -(-steps // (most // (count * row)))
+    every = recording.every if count == 0 or count * rows * row <= most else -(-steps // (most // (count * row)))
     kept = tuple(spread(wanted, count))
     would = (
         f"all of them would take {format_bytes(len(wanted) * rows * row)}, and a run keeps at most {format_bytes(most)}"
     )
     if not count:
-        return asked.model_copy(update={"layers": ()}), f"Attention rows were left out: {would}."
+        return recording.model_copy(update={"layers": ()}), f"Attention rows were left out: {would}."
     which = _named(kept)
-    when = "" if every == asked.every else f", at every {_ordinal(every)} step"
+    when = "" if every == recording.every else f", at every {_ordinal(every)} step"
     sentence = f"Attention rows were recorded of {which} only{when}: {would}."
     if count == len(wanted):
         sentence = f"Attention rows were recorded at every {_ordinal(every)} step only: {would}."
-    return asked.model_copy(update={"layers": kept, "every": every}), sentence
+    return recording.model_copy(update={"layers": kept, "every": every}), sentence
 
 
 def history_that_fits(
@@ -177,11 +175,13 @@ def decision_that_fits(
     layers: Sequence[int], heads: int, tokens: int, most: int = MOST_DECISION_BYTES
 ) -> tuple[list[int], str]:
     """(layers whose decision about a prompt of `tokens` is kept, a sentence on what was left out or "")."""
-    one = max(heads * tokens * DECISION_BYTES_A_TOKEN, 1)
-    if len(layers) * one <= most:
+    layer_bytes = max(heads * tokens * DECISION_BYTES_A_TOKEN, 1)
+    if len(layers) * layer_bytes <= most:
         return list(layers), ""
-    kept = spread(layers, most // one) if most >= one else []
-    would = f"all of it would take {format_bytes(len(layers) * one)}, and a run keeps at most {format_bytes(most)}"
+    kept = spread(layers, most // layer_bytes) if most >= layer_bytes else []
+    would = (
+        f"all of it would take {format_bytes(len(layers) * layer_bytes)}, and a run keeps at most {format_bytes(most)}"
+    )
     which = f"was recorded of {_named(kept)} only" if kept else "was left out"
     return kept, f"The prompt's decision {which}: {would}."
 

@@ -32,8 +32,8 @@ class Basis:
     def words(self) -> str:
         """`12 prompts, 24 heads, 8,412 merges`."""
         counts = {"heads": self.heads, "merges": self.merges, "repeats": self.repeats}
-        told = [f"{count:,} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count]
-        return ", ".join([*([prompts(self.prompts)] if self.prompts else []), *told])
+        counts_text = [f"{count:,} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count]
+        return ", ".join([*([prompts(self.prompts)] if self.prompts else []), *counts_text])
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class Threshold:
 class Claim:
     """A paper's statement, the verdict on this data, and the deciding finding in one sentence.
 
-    `basis` says what it rests on, `interval` is that of the number that decides (over prompts, 95 %), `threshold` what
-    it is held to. `settle` is a measurement that may decide an open claim. `setting` says under
-    which settings it was judged; `Exhibit.draw` takes it from the origin where the claim does not say. `judged_at` is
-    the key of the exhibit made for the claim, on an exhibit that only repeats that verdict.
+    `basis` is what the verdict is based on, `interval` that of the deciding number (over prompts, 95 %), `threshold`
+    its limit. `settle` is a measurement that may decide an open claim. `setting` names the settings it was judged
+    under; `Exhibit.draw` takes it from the provenance if it is empty. `judged_at` is the key of the exhibit that judges
+    the claim, on an exhibit that only repeats the verdict.
     """
 
     paper: str
@@ -95,7 +95,7 @@ def judge(
     finding: str,
     settle: Measurement | None = None,
 ) -> Claim:
-    """The claim by one number over prompts: `finding` says it in words, `settle` is how to measure more."""
+    """The claim judged by one number over prompts; `finding` describes it, `settle` measures more."""
     verdict = threshold.side(found)
     return Claim(paper, verdict, finding, basis, found, threshold, settle if verdict == OPEN else None)
 

@@ -28,61 +28,63 @@ OPEN_TO_EVERYONE = (
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a server at this address."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in addresses)
 
 
-def check_serving(host: str, found: Lab | None, open_to_everyone: bool) -> str:
+def check_serving(host: str, settings: Lab | None, open_to_everyone: bool) -> str:
     """The warning for the terminal, or "".
 
     Raises UserError if other machines can reach the address and nobody has to sign in, or the sign-in lacks something.
     """
     local = is_loopback(host)
-    if found is None:
+    if settings is None:
         if not local and not open_to_everyone:
             raise UserError(
                 f"At {host} everybody who reaches this machine could read all prompts and delete runs: give --lab "
                 "lab.toml (docs/shared-lab.md), or add --open-to-everyone to allow it."
             )
         return "" if local else f"Warning: {OPEN_TO_EVERYONE}"
-    if found.people.way == "token":
-        if not {**found.people.tokens, **hashes_from_environment()}:
+    if settings.people.way == "token":
+        if not {**settings.people.tokens, **hashes_from_environment()}:
             raise UserError(
                 "The lab's way is token, and there is none: write what `kvlab token` prints into [people.tokens], or "
                 "set KVLAB_TOKEN or KVLAB_TOKEN_FILE."
             )
         return "" if local else "The token and all prompts travel unencrypted: put a proxy with HTTPS in front."
-    if found.people.way == "oidc":
-        _check_oidc(found)
+    if settings.people.way == "oidc":
+        _check_oidc(settings)
     return ""
 
 
-def _check_oidc(found: Lab) -> None:
+def _check_oidc(settings: Lab) -> None:
     from importlib.util import find_spec
 
     if find_spec("authlib") is None:
         raise UserError("people.way = \"oidc\" needs Authlib: pip install 'kvlab[oidc]'.")
-    if found.people.secrets is None or not found.people.secrets.is_file():
-        raise UserError(f"people.secrets names {found.people.secrets}, which is no file: write the table [auth] there.")
+    if settings.people.secrets is None or not settings.people.secrets.is_file():
+        raise UserError(
+            f"people.secrets names {settings.people.secrets}, which is no file: write the table [auth] there."
+        )
 
 
-def server_command(root: Path, host: str, port: int, found: Lab | None = None) -> tuple[list[str], dict[str, str]]:
+def server_command(root: Path, host: str, port: int, settings: Lab | None = None) -> tuple[list[str], dict[str, str]]:
     """The command that starts the dashboard's server for a folder of runs, and its environment.
 
     The server ends when its standard input closes.
     """
     # -P keeps the user's own files from being imported in place of libraries.
     line = [sys.executable, "-P", str(project_root() / "app" / "server" / "serve.py")]
-    flags = [f"--{name}={value}" for name, value in server_options(host, port, found).items()]
+    flags = [f"--{name}={value}" for name, value in server_options(host, port, settings).items()]
     local = is_loopback(host)
-    variables = {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and found is None else ""}
+    variables = {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and settings is None else ""}
     variables |= {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # Arrow's own pool keeps memory that threads freed
-    return [*line, *flags], os.environ | variables | {OPEN: "" if local or found else "yes"}
+    return [*line, *flags], os.environ | variables | {OPEN: "" if local or settings else "yes"}
 
 
-def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]:
+def server_options(host: str, port: int, settings: Lab | None) -> dict[str, object]:
     """Streamlit's options, given in full so that no configuration file in a home folder loosens them."""
     options: dict[str, object] = {
         "server.port": port,
@@ -101,10 +103,10 @@ def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]
         "global.maxCachedMessageAge": KEPT_RUNS,
         "runner.postScriptGC": "false",  # after every run of a page; the server collects now and then instead
     }
-    if not is_loopback(host) or found is not None:
+    if not is_loopback(host) or settings is not None:
         options["client.showErrorDetails"] = "none"  # a traceback names folders of the server
-    if found is not None and found.people.way != "oidc":
+    if settings is not None and settings.people.way != "oidc":
         options["server.trustedUserHeaders"] = json.dumps({"X-Kvlab-Name": "kvlab_name", "X-Kvlab-Role": "kvlab_role"})
-    if found is not None and found.people.secrets is not None:
-        options["secrets.files"] = str(found.people.secrets)
+    if settings is not None and settings.people.secrets is not None:
+        options["secrets.files"] = str(settings.people.secrets)
     return options

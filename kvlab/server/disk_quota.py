@@ -17,8 +17,8 @@ from kvlab.server.settings import lab
 LEAST_FREE = 500 * 10**6
 
 
-def _span(given: object) -> object:
-    return seconds_of(given) if isinstance(given, str) else given
+def _span(value: object) -> object:
+    return seconds_of(value) if isinstance(value, str) else value
 
 
 class DiskRules(BaseModel):
@@ -72,9 +72,9 @@ class DiskUsage(BaseModel):
 
 def disk_rules() -> DiskRules:
     """The rules of this lab. Raises UserError if the lab's file is invalid."""
-    found = lab()
+    settings = lab()
     try:
-        return DiskRules() if found is None else DiskRules.model_validate(found.disk)
+        return DiskRules() if settings is None else DiskRules.model_validate(settings.disk)
     except ValidationError as error:
         raise UserError(f"In the lab's file, [disk]: {in_one_sentence(error)}") from error
 

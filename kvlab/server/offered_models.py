@@ -39,10 +39,10 @@ def server_models() -> list[str]:
 
 def offered() -> dict[str, str] | None:
     """Requestable names and their folder or hub name on a server with a lab file; None without one."""
-    found = lab()
-    if found is None:
+    settings = lab()
+    if settings is None:
         return None
-    by_name = {"mini": "mini"} | {name: name for name in found.models.hub}
+    by_name = {"mini": "mini"} | {name: name for name in settings.models.hub}
     for model in server_models():
         short = short_name(model)
         by_name.setdefault(Path(model).name if Path(short).is_absolute() else short, model)
@@ -54,14 +54,14 @@ def place_of(name: str, revision: str | None = None, cache_dir: str | None = Non
 
     Raises UserError if this server does not offer it. The message is the same whether or not such a folder exists.
     """
-    known = offered()
-    if known is None:
+    models = offered()
+    if models is None:
         return name
-    if name not in known:
-        raise UserError(f"This server has no model {name[:80]!r}: it has {', '.join(known)}.")
+    if name not in models:
+        raise UserError(f"This server has no model {name[:80]!r}: it has {', '.join(models)}.")
     if revision is not None or cache_dir is not None:
         raise UserError("On this server models are fixed by its administrator: leave the revision out.")
-    return known[name]
+    return models[name]
 
 
 def short_name(model: str) -> str:
@@ -73,10 +73,12 @@ def short_name(model: str) -> str:
 
 
 def _folders() -> list[Path]:
-    found = lab()
+    settings = lab()
     given_here = [Path(folder) for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
     return list(
-        dict.fromkeys([*given_here, *(folder.absolute() for folder in found.models.folders)] if found else given_here)
+        dict.fromkeys(
+            [*given_here, *(folder.absolute() for folder in settings.models.folders)] if settings else given_here
+        )
     )
 
 

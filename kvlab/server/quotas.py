@@ -37,11 +37,11 @@ def limits_of(name: str) -> Limits:
 
     Raises UserError if the lab's file is invalid.
     """
-    found = lab()
-    if found is None:
+    settings = lab()
+    if settings is None:
         return Limits()
     try:
-        table = _Table.model_validate(found.limits)
+        table = _Table.model_validate(settings.limits)
         everybody = table.model_dump(exclude={"people"})
         return Limits.model_validate(everybody | table.people.get(name, {}))
     except ValidationError as error:
@@ -69,8 +69,8 @@ def seconds_of(text: str) -> int:
     return int(match[1]) * SPANS[match[2]]
 
 
-def _written(given: object) -> object:
-    return bytes_of(given) if isinstance(given, str) else given
+def _written(value: object) -> object:
+    return bytes_of(value) if isinstance(value, str) else value
 
 
 Amount = Annotated[int, BeforeValidator(_written)]

@@ -115,10 +115,10 @@ def lab() -> Lab | None:
 def read_lab(path: Path) -> Lab:
     """The settings in this file; raises as `lab`."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise UserError(f"The lab file {path} cannot be read: {(error.strerror or str(error)).lower()}.") from None
-    return _read(path, (found.st_mtime_ns, found.st_ino))
+    return _read(path, (status.st_mtime_ns, status.st_ino))
 
 
 @lru_cache(maxsize=8)
@@ -133,9 +133,9 @@ def _read(path: Path, stamp: tuple[int, int]) -> Lab:
         raise UserError(f"In the lab file {path}: {in_one_sentence(error)}") from error
 
 
-def _whole(found: Lab, beside: Path) -> Lab:
+def _whole(settings: Lab, parent: Path) -> Lab:
     """The same with absolute paths: paths in the file are relative to it."""
-    secrets = None if found.people.secrets is None else beside / found.people.secrets
-    folders = tuple(beside / folder for folder in found.models.folders)
-    people = found.people.model_copy(update={"secrets": secrets})
-    return found.model_copy(update={"people": people, "models": found.models.model_copy(update={"folders": folders})})
+    secrets = None if settings.people.secrets is None else parent / settings.people.secrets
+    people = settings.people.model_copy(update={"secrets": secrets})
+    models = settings.models.model_copy(update={"folders": tuple(parent / path for path in settings.models.folders)})
+    return settings.model_copy(update={"people": people, "models": models})

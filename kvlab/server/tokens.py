@@ -42,8 +42,8 @@ def hash_token(token: str, salt: bytes | None = None) -> str:
 def role_of(token: str, hashes: Mapping[str, str]) -> Role | None:
     """The highest role that the token opens; None for a wrong one. Takes equally long for either."""
     opened = []
-    for role, known in hashes.items():
-        _, salt, digest = known.split(":")
+    for role, stored in hashes.items():
+        _, salt, digest = stored.split(":")
         if hmac.compare_digest(_scrypt(token[:LONGEST_TOKEN], bytes.fromhex(salt)), bytes.fromhex(digest)):
             opened.append(Role(role))
     return max(opened, default=None)
@@ -54,7 +54,7 @@ def hashes_from_environment() -> dict[str, str]:
 
     Raises UserError if a file cannot be read, or a token is too short.
     """
-    found = {}
+    hashes = {}
     for variable, role in VARIABLES.items():
         token, file = os.environ.get(variable, ""), os.environ.get(f"{variable}_FILE")
         if not token and file:
@@ -68,8 +68,8 @@ def hashes_from_environment() -> dict[str, str]:
                     f"{variable} is shorter than {SHORTEST_TOKEN} characters: `kvlab token` makes a good one."
                 )
             # Kept in memory only; a fixed salt keeps the cookies' key the same over restarts.
-            found[role.value] = hash_token(token, hashlib.sha256(variable.encode()).digest()[:16])
-    return found
+            hashes[role.value] = hash_token(token, hashlib.sha256(variable.encode()).digest()[:16])
+    return hashes
 
 
 def forget_environment() -> None:
@@ -97,10 +97,10 @@ def signing_key(file: Path, hashes: Mapping[str, str]) -> bytes:
     return hmac.digest(file.read_bytes(), json.dumps(sorted(hashes.items())).encode(), "sha256")
 
 
-def seal(person: User, key: bytes, now: float | None = None) -> str:
+def seal(user: User, key: bytes, now: float | None = None) -> str:
     """The cookie of a user who signed in with a token."""
-    said = {"name": person.name, "role": person.role.value, "at": int(time.time() if now is None else now)}
-    body = base64.urlsafe_b64encode(json.dumps(said).encode()).decode()
+    fields = {"name": user.name, "role": user.role.value, "at": int(time.time() if now is None else now)}
+    body = base64.urlsafe_b64encode(json.dumps(fields).encode()).decode()
     return f"{body}.{hmac.digest(key, body.encode(), 'sha256').hex()}"
 
 
@@ -110,9 +110,9 @@ def unseal(cookie: str, key: bytes, now: float | None = None) -> User | None:
     right = hmac.digest(key, body.encode("utf-8", "replace"), "sha256").hex()
     if not hmac.compare_digest(right.encode(), seal_found.encode("utf-8", "replace")):
         return None
-    said = json.loads(base64.urlsafe_b64decode(body))
-    age = (time.time() if now is None else now) - said["at"]
-    return User(said["name"], Role(said["role"])) if age < SECONDS_SIGNED_IN else None
+    fields = json.loads(base64.urlsafe_b64decode(body))
+    age = (time.time() if now is None else now) - fields["at"]
+    return User(fields["name"], Role(fields["role"])) if age < SECONDS_SIGNED_IN else None
 
 
 def _scrypt(token: str, salt: bytes) -> bytes:

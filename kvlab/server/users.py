@@ -91,8 +91,8 @@ def require_owner(owner: str, what: str) -> None:
     Raises UserError if it belongs to another user.
     """
     if not is_owner(owner):
-        whose = f"It belongs to {owner}" if owner else "It belongs to nobody here"
-        raise UserError(f"{whose}: only its owner and an administrator may {what}.")
+        reason = f"It belongs to {owner}" if owner else "It belongs to nobody here"
+        raise UserError(f"{reason}: only its owner and an administrator may {what}.")
 
 
 def require(role: Role, what: str) -> User:

@@ -32,5 +32,5 @@ def test_every_task_and_format_is_listed(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_list_that_is_none_is_one_sentence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(listed_tasks, "ask", lambda what: {"tasks": 3})
-    with pytest.raises(UserError, match="gave no list of tasks"):
+    with pytest.raises(UserError, match="printed no list of tasks"):
         listed_tasks._read()

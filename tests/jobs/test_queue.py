@@ -155,7 +155,7 @@ def test_a_search_for_what_killed_an_answer_is_a_job_of_its_own_kind(tmp_path: P
         asked.append(request)
         return root
 
-    monkeypatch.setattr(worker, "_load", lambda name: {worker.RESCUE: rescue}[name])
+    monkeypatch.setattr(worker, "load_function", lambda name: {worker.RESCUE: rescue}[name])
     request = RescueRequest(run_id="some-run", title="Who killed it? h2o 20 %")
     job = jobs.submit(tmp_path, request)
     work_off(tmp_path, STAND_IN)

@@ -47,13 +47,13 @@ def test_one_that_is_put_there_later_is_offered_too(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(offered_models.FOLDERS, offered_models.given([folder / "alone", folder]))
-    assert offered_models.shelf() == [str(folder / "alone"), str(folder / "owner" / "name")]
+    assert offered_models.server_models() == [str(folder / "alone"), str(folder / "owner" / "name")]
     shutil.copytree(folder / "alone", folder / "new")
     assert str(folder / "new") in local_models(tmp_path)
     assert offered_models.short_name(str(folder / "owner" / "name")) == "owner/name"
     assert offered_models.short_name("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
     shutil.rmtree(folder)
-    assert offered_models.shelf() == []
+    assert offered_models.server_models() == []
 
 
 @pytest.mark.parametrize(("name", "sentence"), [("nowhere", "There is no folder"), ("none", "holds no model")])

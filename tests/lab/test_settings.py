@@ -103,7 +103,7 @@ def test_a_lab_of_tokens_does_not_start_without_one(
         check_serving("0.0.0.0", found, False)
     (tmp_path / "secret").write_text("from a mounted file\n")
     monkeypatch.setenv("KVLAB_TOKEN_FILE", str(tmp_path / "secret"))
-    assert "in the clear" in check_serving("0.0.0.0", found, False)
+    assert "unencrypted" in check_serving("0.0.0.0", found, False)
     assert tokens.role_of("from a mounted file", tokens.hashes_from_environment()) is Role.RUN
     monkeypatch.setenv("KVLAB_ADMIN_TOKEN", "short")
     with pytest.raises(UserError, match="shorter than"):

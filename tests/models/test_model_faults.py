@@ -79,7 +79,7 @@ def test_a_folder_that_holds_no_model_is_one_sentence_wherever_it_is_named(
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("m.Q4_1.gguf", "gguf_file='m.Q4_1.gguf'"), ("m.safetensors", "give the folder"), ("m.bin", "give")],
+    [("m.Q4_1.gguf", "gguf_file='m.Q4_1.gguf'"), ("m.safetensors", "give its folder"), ("m.bin", "give")],
 )
 def test_a_file_in_place_of_a_folder_is_told_apart(tmp_path: Path, name: str, words: str):
     (tmp_path / name).write_text("x")

@@ -116,10 +116,12 @@ def shared_runs(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[methods.MethodEntry]:
     """The methods that forms offer; nobody is asked what they hold as they are set."""
-    monkeypatch.setattr("kvlab.catalogue.footprint._ask", lambda unknown: dict.fromkeys(unknown, methods.Held()))
+    monkeypatch.setattr(
+        "kvlab.catalogue.footprint._ask", lambda unknown: dict.fromkeys(unknown, methods.MethodFootprint())
+    )
     answered: Future[list[methods.MethodEntry]] = Future()
     answered.set_result(METHODS)
-    monkeypatch.setattr(methods, "_reading", lambda _version: answered)
+    monkeypatch.setattr(methods, "_reading", lambda: answered)
     return METHODS
 
 
@@ -131,7 +133,7 @@ def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> tasks.TaskList:
     listed = tasks.TaskList(tasks=(needle, pairs), formats=("ruler", "table"))
     answered: Future[tasks.TaskList] = Future()
     answered.set_result(listed)
-    monkeypatch.setattr(tasks, "_reading", lambda _version: answered)
+    monkeypatch.setattr(tasks, "_reading", lambda: answered)
     return listed
 
 

@@ -36,7 +36,7 @@ def learning(registered_methods: list[MethodEntry], monkeypatch: pytest.MonkeyPa
     ]
     answered: Future[list[MethodEntry]] = Future()
     answered.set_result([*registered_methods, *added])
-    monkeypatch.setattr(methods, "_reading", lambda _version: answered)
+    monkeypatch.setattr(methods, "_reading", lambda: answered)
 
 
 def made(root: Path, request: FitRequest, name: str) -> Path:

@@ -227,7 +227,7 @@ def test_methods_that_cannot_be_read_are_one_sentence(
     failed: Future = Future()
     failed.set_exception(UserError("The list of methods could not be read, as it failed: run it in a terminal."))
 
-    def reading(_version: str) -> Future:
+    def reading() -> Future:
         return failed
 
     reading.cache_clear = lambda: None  # type: ignore[attr-defined]
