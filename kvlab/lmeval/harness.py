@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 from collections.abc import Callable, Sequence
@@ -67,24 +68,31 @@ def _call(names: Sequence[str], action: Callable[[], Any]) -> Any:
 
 
 def plan_prompts(request: LmEvalRequest, tasks: Sequence[Any], chat: Chat | None, loaded: Loaded) -> list[Prompt]:
-    """Every prompt of the tasks with its requests, from an evaluation with placeholder answers.
+    """Every prompt of the tasks with its requests.
 
     Raises UserError for a task that fails or that mixes kinds of requests.
     """
-    collector = _RequestCollector(loaded, chat)
+    model = KvlabLM(loaded, chat)
 
-    def collect() -> None:
-        try:
-            evaluate_tasks(request, tasks, collector)
-        except Exception:  # metrics may fail on placeholder answers
-            if not collector.requests:
-                raise
+    def stop(requests: list[Any]) -> None:
+        raise _RequestsBuiltError
 
-    _call([task.task_name for task in tasks], collect)
+    for kind in (CHOICES, ROLLING, GENERATION):
+        setattr(model, kind, stop)
+
+    def build() -> None:
+        with contextlib.suppress(_RequestsBuiltError):
+            evaluate_tasks(request, tasks, model)
+
+    _call([task.task_name for task in tasks], build)
     prompts: dict[tuple[str, int], list[Any]] = {}
-    for instance in collector.requests:
+    for instance in (instance for task in tasks for instance in task.instances):
         prompts.setdefault((instance.task_name, instance.doc_id), []).append(instance)
     return [_prompt(task, index, instances) for (task, index), instances in prompts.items()]
+
+
+class _RequestsBuiltError(Exception):
+    """lm-eval builds the requests of all tasks before it calls the model for the first time."""
 
 
 def _prompt(task: str, index: int, instances: list[Any]) -> Prompt:
@@ -210,24 +218,3 @@ class KvlabLM(TemplateLM):
             ids = tuple(self.tok_encode(context)[-context_tokens:])
             generations.append(GenerationRequest(ids, tuple(until), new_tokens, generate_options(options), index))
         return self.answering.texts(keys, generations)
-
-
-class _RequestCollector(KvlabLM):
-    """Collects requests and returns placeholder answers."""
-
-    def __init__(self, loaded: Loaded, chat: Chat | None) -> None:
-        super().__init__(loaded, chat)
-        self.requests: list[Any] = []
-
-    def _collect(self, requests: list[Any], answer: Any) -> list[Any]:
-        self.requests += requests
-        return [answer] * len(requests)
-
-    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        return self._collect(requests, (-1.0, False))
-
-    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
-        return self._collect(requests, -1.0)
-
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
-        return self._collect(requests, "none")

@@ -148,13 +148,11 @@ def _score_continuations(
     return [tuple(next(answers) for _ in group.continuations) for group in groups]
 
 
-def score_simulated(
-    loaded: Loaded, groups: Sequence[ContextGroup], cache: CompressedCache, whole: bool | None = None
-) -> list[Scored]:
+def score_simulated(loaded: Loaded, groups: Sequence[ContextGroup], cache: CompressedCache) -> list[Scored]:
     """Score texts of equal length, with a decision after each token.
 
-    The continuations of one context must differ in their last token only, which is predicted but not fed.
-    `whole`: run the text in one pass in which only the cache works token by token; None: if possible.
+    The continuations of one context must differ in their last token only, which is predicted but not fed. If possible,
+    the text is run in one pass in which only the cache works token by token.
     """
     device, count = input_device(loaded.model), len(groups)
     texts = [(*group.context, *group.continuations[0][:-1]) for group in groups]
@@ -162,7 +160,7 @@ def score_simulated(
     cache.settings.text_tokens = ids.shape[1]
     watch = Stopwatch(device)
     with watch.running(), torch.inference_mode():
-        if works_one_by_one(cache) if whole is None else whole:
+        if works_one_by_one(cache):
             with one_by_one(cache):
                 logits = _forward(loaded, cache, ids, keep)
         else:
