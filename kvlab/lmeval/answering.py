@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kvlab.cache import CompressedCache
 from kvlab.evaluate.backoff import Backoff
-from kvlab.evaluate.results.outcome import Loaded
+from kvlab.evaluate.results.outcome import Loaded, Memory
 from kvlab.lmeval.generation import GenerationRequest, generate_texts
 from kvlab.lmeval.journal import Journal, Measurement
 from kvlab.lmeval.likelihood import (
@@ -74,9 +74,8 @@ class Answering:
             for start in range(0, len(equal), self.rows):
                 batch = equal[start : start + self.rows]
                 outcomes = backoff.outcomes(batch, self.choice)
-                for request, ((text, measured), batch_rows) in zip(batch, outcomes, strict=True):
+                for request, ((text, measured), _) in zip(batch, outcomes, strict=True):
                     texts[request.index] = text
-                    measured = replace(measured, batch_rows=batch_rows)
                     self.journal.add(keys[request.index], text, measured, save=not request.is_sampled)
                     self.report(1)
         self._note(backoff.note)
@@ -101,27 +100,19 @@ class Answering:
     def _generate(self, requests: Sequence[GenerationRequest], choice: MethodChoice) -> list[tuple[str, Measurement]]:
         tokens = requests[0].prompt_tokens
         in_sight = max(1, tokens - self.request.hold_back)
-        cache = self.make_cache(choice)
-        texts, written = generate_texts(self.loaded, requests, cache, in_sight, self.request.prefill_chunk)
-        measured = Measurement(
-            prompt_tokens=tokens,
-            in_sight=in_sight,
-            **vars(written.memory),
-            seconds=written.seconds,
-            prompt_seconds=written.prompt_seconds,
-            batch_rows=len(requests),
-        )
+        cache, chunk = self.make_cache(choice), self.request.prefill_chunk
+        texts, written = generate_texts(self.loaded, requests, cache, in_sight, chunk)
+        seconds = written.seconds, written.prompt_seconds
+        measured = Measurement(tokens, in_sight, *_fields(written.memory), *seconds, len(requests))
         return [(text, measured) for text in texts]
 
 
 def _measurement(group: ContextGroup, scored: Scored, batch_rows: int) -> Measurement:
     """One request's measurement; continuations of a context share its seconds."""
     count = len(group.continuations)
-    return Measurement(
-        prompt_tokens=group.prompt_tokens,
-        in_sight=scored.in_sight,
-        **vars(scored.memory),
-        seconds=scored.seconds / count,
-        prompt_seconds=None if scored.prompt_seconds is None else scored.prompt_seconds / count,
-        batch_rows=batch_rows,
-    )
+    seconds = scored.seconds / count, None if scored.prompt_seconds is None else scored.prompt_seconds / count
+    return Measurement(group.prompt_tokens, scored.in_sight, *_fields(scored.memory), *seconds, batch_rows)
+
+
+def _fields(memory: Memory) -> tuple[float, int, int, int]:
+    return memory.slots, memory.logical_tokens, memory.live_bytes, memory.allocated_bytes

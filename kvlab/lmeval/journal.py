@@ -35,6 +35,9 @@ class Measurement:
     batch_rows: int
 
 
+Answers = Mapping[str, tuple[Answer, Measurement]]
+
+
 def mean_measurement(parts: Sequence[Measurement]) -> Measurement:
     """A prompt's measurement from its requests or windows: mean memory, total seconds, largest token counts."""
     count = len(parts)

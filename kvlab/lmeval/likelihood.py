@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.replay.steps import one_by_one, works_one_by_one
@@ -125,14 +126,13 @@ def _score_continuations(
 
     Shorter continuations are padded, and the padding is not counted.
     """
-    flat = [(row, continuation) for row, group in enumerate(groups) for continuation in group.continuations]
-    rows = torch.tensor([row for row, _ in flat], device=logits.device)
-    longest = max(len(continuation) for _, continuation in flat)
-    padded = [[*continuation, *[0] * (longest - len(continuation))] for _, continuation in flat]
-    tokens = torch.tensor(padded, device=logits.device)
-    lengths = torch.tensor([len(continuation) for _, continuation in flat], device=logits.device)
+    device = logits.device
+    rows = torch.tensor([row for row, group in enumerate(groups) for _ in group.continuations], device=device)
+    continuations = [torch.tensor(x, dtype=torch.long, device=device) for group in groups for x in group.continuations]
+    tokens = pad_sequence(continuations, batch_first=True)
+    lengths = torch.tensor([len(continuation) for continuation in continuations], device=device)
     logprobs, greedy = [], []
-    predicted = logits[rows]
+    predicted, longest = logits[rows], tokens.shape[1]
     if longest > 1:
         cache.reorder_cache(rows)  # type: ignore[arg-type]  # any integer tensor
     for step in range(longest):
@@ -141,7 +141,7 @@ def _score_continuations(
         logprob, is_greedy = _token_scores(predicted, tokens[:, step])
         logprobs.append(logprob)
         greedy.append(is_greedy)
-    counted = torch.arange(longest, device=logits.device) < lengths[:, None]
+    counted = torch.arange(longest, device=device) < lengths[:, None]
     sums = (torch.stack(logprobs, 1) * counted).sum(1).tolist()
     all_greedy = (torch.stack(greedy, 1) | ~counted).all(1).tolist()
     answers = iter(zip(sums, all_greedy, strict=True))

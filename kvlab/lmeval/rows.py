@@ -10,7 +10,7 @@ from typing import Any
 
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, budget_unit, canonical_json
-from kvlab.lmeval.journal import Answer, Measurement, mean_measurement, request_key
+from kvlab.lmeval.journal import Answers, mean_measurement, request_key
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import MethodChoice
@@ -123,14 +123,7 @@ class RowMaker:
     settings: Mapping[str, object]
     constants: Mapping[str, object]
 
-    def row(
-        self,
-        key: str,
-        prompt: Prompt,
-        sample: Sample,
-        metric: Metric,
-        answers: Mapping[str, tuple[Answer, Measurement]],
-    ) -> dict[str, object]:
+    def row(self, key: str, prompt: Prompt, sample: Sample, metric: Metric, answers: Answers) -> dict[str, object]:
         """One row; `answers` are those to the prompt's requests, by `request_key`."""
         choice, score = self.choice, score_of(sample, metric)
         answer, prediction = _answers(sample, prompt.kind)

@@ -49,7 +49,7 @@ def test_a_killed_actor_and_a_killed_node_cost_no_row(
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed: pip install 'kvlab[ray]'")
-    request = asked(tiny_folder, samples=16, lengths="400")
+    request = asked(tiny_folder, samples=48, lengths="400")
     plan = planned(folder, request, block=2)
     serial = evaluate(request, tmp_path / "serial").rows
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 << 20}
