@@ -10,7 +10,7 @@ from app.base.text import plain
 from app.navigation.selection import runs_root
 from kvlab.common.errors import UserError
 from kvlab.results.sources import EVAL_FOLDER
-from kvlab.sweep.state import SweepState, is_sweep, state
+from kvlab.sweep.status import SweepStatus, is_sweep, read_status
 from kvlab.trace.labels import may_look_at
 
 
@@ -23,7 +23,7 @@ def planned() -> list[str]:
 def any_at_work() -> bool:
     """Whether workers are at some sweep now, so that results change."""
     found = [_state(name) for name in planned()]
-    return any(now is not None and now.left and now.at_work for now in found)
+    return any(now is not None and now.left and now.running for now in found)
 
 
 def sweep_progress(name: str) -> None:
@@ -31,15 +31,15 @@ def sweep_progress(name: str) -> None:
     if not is_sweep(_root() / name):
         return
     try:
-        now = state(_root() / name)
+        now = read_status(_root() / name)
     except UserError as error:
         st.warning(plain(str(error)))
         return
     if now.left:
-        st.progress(now.there / max(1, now.planned), text=plain(f"Sweep: {now.words}"))
+        st.progress(now.measured / max(1, now.planned), text=plain(f"Sweep: {now.summary}"))
     else:
-        st.caption(f":material/lan: {plain(f'Sweep: {now.words}')}")
-    told = [*(f"Given up: {said}" for said in now.given_up.values()), *(now.refusals if now.left else [])]
+        st.caption(f":material/lan: {plain(f'Sweep: {now.summary}')}")
+    told = [*(f"Given up: {said}" for said in now.given_up.values()), *(now.errors if now.left else [])]
     if told:
         with st.expander(f"What went wrong ({len(told)})"):
             for line in told:
@@ -50,8 +50,8 @@ def _root() -> Path:
     return runs_root() / EVAL_FOLDER
 
 
-def _state(name: str) -> SweepState | None:
+def _state(name: str) -> SweepStatus | None:
     try:
-        return state(_root() / name)
+        return read_status(_root() / name)
     except UserError:
         return None

@@ -1,4 +1,4 @@
-"""`kvlab lm-eval`: evaluate methods and budgets on tasks of lm-evaluation-harness, with rows as `kvlab eval`."""
+"""`kvlab lm-eval`: tasks of lm-eval under methods and budgets, with results like those of `kvlab eval`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvlab.cli.options.plan_check import Force, check_fits
 
 @dataclass(frozen=True)
 class PlainTextOptions(ModelOptions):
-    """Options with plain text as the default, as the harness's prompts are texts to be continued."""
+    """Model options; lm-eval's prompts are plain text by default."""
 
     chat: ChatWay = "no"
 
@@ -26,28 +26,25 @@ class PlainTextOptions(ModelOptions):
 def lm_eval(
     out: Annotated[
         Path,
-        typer.Option(help="folder of results, from which a killed run resumes; the dashboard reads runs/eval/NAME"),
+        typer.Option(help="results folder, from which a killed run resumes; the dashboard reads runs/eval/NAME"),
     ],
-    tasks: Annotated[str, typer.Option(help="tasks of the harness, such as piqa,openbookqa, or of --include-path")],
-    include_path: Annotated[
-        Path | None, typer.Option(help="a folder with your own tasks in the harness's YAML")
-    ] = None,
+    tasks: Annotated[str, typer.Option(help="lm-eval's tasks, such as piqa,openbookqa, or tasks in --include-path")],
+    include_path: Annotated[Path | None, typer.Option(help="a folder with your own tasks in lm-eval's YAML")] = None,
     methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
     budgets: Annotated[str, typer.Option(help="fractions of the context, or slots per KV head")] = DEFAULT_BUDGETS,
     protocol: Annotated[
         str,
-        typer.Option(help="decode: compress the context, then decode; simulated: token by token from the start"),
+        typer.Option(help="decode: compress the context, then decode; simulated: feed all text token by token"),
     ] = "decode",
-    hold_back: Annotated[
-        int, typer.Option(help="decode: last tokens of the context that follow after compression")
-    ] = 1,
-    limit: Annotated[int | None, typer.Option(help="prompts of each task; default: all")] = None,
-    num_fewshot: Annotated[int | None, typer.Option(help="worked examples; default: each task's setting")] = None,
+    hold_back: Annotated[int, typer.Option(help="decode: last context tokens fed after compression")] = 1,
+    limit: Annotated[int | None, typer.Option(help="prompts per task; default: all")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(help="few-shot examples; default: each task's own number")] = None,
     metric: Annotated[str, typer.Option(help="METRIC or METRIC,FILTER; default: each task's first")] = "",
-    seed: Annotated[int, typer.Option(help="seed for choosing worked examples")] = 1234,
-    batch: Annotated[int | None, typer.Option(help="batch size, of contexts of equal length")] = None,
+    seed: Annotated[int, typer.Option(help="seed for the choice of few-shot examples")] = 1234,
+    batch: Annotated[int | None, typer.Option(help="contexts of equal length per batch")] = None,
     prefill_chunk: Annotated[
-        int | None, typer.Option(help="prefill contexts in chunks of N tokens; an error for methods this would change")
+        int | None,
+        typer.Option(help="feed contexts in chunks of N tokens; not for methods whose results would change"),
     ] = None,
     *,
     loading: PlainTextOptions,
@@ -55,7 +52,7 @@ def lm_eval(
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches on tasks of lm-eval (pip install 'kvlab\\[lm-eval]')."""
-    # Disables the harness's progress bars; read when tqdm is imported.
+    # Hides lm-eval's progress bars, one per task and method; tqdm reads it when imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
     from pydantic import ValidationError
 
@@ -74,7 +71,7 @@ def lm_eval(
             tasks=tuple(spec.split_list(tasks)),
             include_path=include_path,
             choices=spec.parse_choices(methods, budgets),
-            protocol=protocol,  # type: ignore[arg-type]  # pydantic validates it
+            protocol=protocol,  # type: ignore[arg-type]  # checked by pydantic
             hold_back=hold_back,
             limit=limit,
             num_fewshot=num_fewshot,
@@ -86,7 +83,7 @@ def lm_eval(
         )
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error
-    if not force:  # only the model and one token: the contexts' lengths are known after the harness has built them
+    if not force:  # the model and one token: the length of lm-eval's contexts is not known yet
         weights = {"model": request.model, **request.loading}
         smallest = CompareRequest(prompt="-", choices=request.all_choices, max_new_tokens=1, level="off", **weights)
         check_fits(smallest, Path())

@@ -1,4 +1,4 @@
-"""`kvlab sweep plan | run | work | status`: distribute an evaluation over GPUs and machines that share a folder."""
+"""`kvlab sweep plan | run | work | status`: an evaluation on many GPUs and machines that share a folder."""
 
 from __future__ import annotations
 
@@ -18,60 +18,63 @@ from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.plugins import with_plugins
 from kvlab.common.errors import UserError
 
-sweep_commands = typer.Typer(
-    help="Distribute an evaluation over GPUs and machines that share a folder.", no_args_is_help=True
-)
+sweep_commands = typer.Typer(help="An evaluation on many GPUs and machines that share a folder.", no_args_is_help=True)
 
 LEASE_SECONDS = 60.0
 BLOCK = 32
-# Options of `kvlab eval` about outputs, papers' tables and the local machine.
-ONLY_EVALS = ("out", "as_json", "preset", "table", "figure", "force")
+# Options of `kvlab eval` on output, papers' tables and the machine that the command runs on.
+EVAL_ONLY = ("out", "as_json", "preset", "table", "figure", "force")
 Folder = Annotated[Path, typer.Argument(help="the sweep's folder; the dashboard reads runs/eval/NAME")]
-LeaseSeconds = Annotated[float, typer.Option(min=1, help="a silent worker loses its shard after this time")]
+LeaseSeconds = Annotated[float, typer.Option(min=1, help="a worker that is silent for so many seconds loses its shard")]
 
 
-def like_eval(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `kvlab eval` that define the measurement to a command, passed to it as `options`."""
-    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "options"]
-    theirs = inspect.signature(evaluate, eval_str=True).parameters.values()
-    merged = [*own, *(one for one in theirs if one.name not in ONLY_EVALS)]
+def with_eval_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of `kvlab eval` that say what to measure; the command receives them as `eval_options`."""
+    own = [option for option in _parameters(command) if option.name != "eval_options"]
+    options = [*own, *(option for option in _parameters(evaluate) if option.name not in EVAL_ONLY)]
 
-    def filled(**values: Any) -> None:
-        command(**{one.name: values.pop(one.name) for one in own}, options=values)
+    def merged(**values: Any) -> None:
+        command(**{option.name: values.pop(option.name) for option in own}, eval_options=values)
 
-    filled.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in merged]
+    merged.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
     )
-    filled.__annotations__ = {one.name: one.annotation for one in merged}
-    filled.__name__, filled.__doc__ = command.__name__, command.__doc__
-    return filled
+    merged.__annotations__ = {option.name: option.annotation for option in options}
+    merged.__name__, merged.__doc__ = command.__name__, command.__doc__
+    return merged
+
+
+def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
+    return list(inspect.signature(command, eval_str=True).parameters.values())
 
 
 @sweep_commands.command("plan")
 @with_plugins
-@like_eval
+@with_eval_options
 def plan(
     folder: Folder,
-    options: dict[str, Any],
-    block: Annotated[int, typer.Option(help="most prompts per shard, the work lost with a worker")] = BLOCK,
+    eval_options: dict[str, Any],
+    block: Annotated[int, typer.Option(help="most prompts per shard; a lost worker loses one shard")] = BLOCK,
 ) -> None:
-    """Plan an evaluation as shards; --model takes several models, comma-separated.
+    """Cut an evaluation into shards and write the plan; --model takes several models, separated by commas.
 
     Reads tokenizers and configs, not weights.
     """
     from kvlab.sweep.planning import make_sweep
     from kvlab.sweep.shards import write_plan
-    from kvlab.sweep.state import state
+    from kvlab.sweep.status import read_status
 
-    models = [name.strip() for name in options.pop("model").split(",") if name.strip()]
-    requests = [request_from(model=model, **options).with_absolute_paths() for model in dict.fromkeys(models)]
-    made, notes = make_sweep(requests, block)
-    write_plan(folder, made)
+    models = [name.strip() for name in eval_options.pop("model").split(",") if name.strip()]
+    requests = [request_from(model=model, **eval_options).with_absolute_paths() for model in dict.fromkeys(models)]
+    sweep, notes = make_sweep(requests, block)
+    write_plan(folder, sweep)
     for note in notes:
         typer.echo(note, err=True)
-    rows = sum(shard.stop - shard.start for shard in made.shards)
-    typer.echo(f"{len(made.shards)} shards of at most {block} prompts, {rows} rows; {state(folder).there} are there.")
-    typer.echo(f"Now: kvlab sweep run {folder}")
+    rows = sum(shard.stop - shard.start for shard in sweep.shards)
+    typer.echo(
+        f"{len(sweep.shards)} shards of at most {block} prompts, {rows} rows; {read_status(folder).measured} measured."
+    )
+    typer.echo(f"Next: kvlab sweep run {folder}")
 
 
 @sweep_commands.command("run")
@@ -79,7 +82,7 @@ def plan(
 def run(
     folder: Folder,
     on: Annotated[str, typer.Option(help="local, slurm or ray")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="default: one per GPU; with Slurm 4")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="default: one per GPU; 4 under Slurm")] = None,
     slurm: Annotated[
         list[str] | None, typer.Option(help="an option of sbatch, such as partition=gpu, time=240 or mem=64G")
     ] = None,
@@ -88,23 +91,23 @@ def run(
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Start workers, follow them, and print the table. Shards given up before are tried again.
+    """Start workers, report their progress and print the table. Shards that were given up are tried again.
 
-    Work too big for a worker of this machine is refused.
+    Workers on this machine are not started if the plan does not fit its memory.
     """
     from kvlab.cli.options.tables import print_summary
     from kvlab.common.terminal import standard_error
     from kvlab.evaluate.request import EvalJob
     from kvlab.sweep.shards import read_plan, sweep_rows, try_again
-    from kvlab.sweep.state import state
+    from kvlab.sweep.status import read_status
 
     requests = read_plan(folder).requests
     if on not in ("local", "slurm", "ray"):
         raise UserError(f"--on takes local, slurm or ray, not {on!r}.")
     if on == "local" and not force:
         for request in requests:
-            check_fits(EvalJob(name="request", request=request), folder)
-    _exit_on_sigterm()  # so that local workers end with it
+            check_fits(EvalJob(name="asked", request=request), folder)
+    _exit_on_sigterm()  # so that local workers are stopped too
     errors = standard_error()
 
     def say(line: str) -> None:
@@ -124,16 +127,16 @@ def run(
         from kvlab.sweep.on_ray import run_ray
 
         run_ray(folder, workers, address, say, lease_seconds)
-    notes = list(state(folder).given_up.values())
+    notes = list(read_status(folder).given_up.values())
     for note in notes:
         say(f"Given up: {note}")
-    print_summary(sweep_rows(folder), notes, folder, as_json, any(one.depths for one in requests))
+    print_summary(sweep_rows(folder), notes, folder, as_json, any(request.depths for request in requests))
 
 
 @sweep_commands.command("work")
 @with_plugins
 def work(folder: Folder, lease_seconds: LeaseSeconds = LEASE_SECONDS) -> None:
-    """Work in this process until no shard is left; start any number of workers on machines that see the folder."""
+    """Run one worker in this process until no shard is left; start any number, on any machine that sees the folder."""
     from kvlab.sweep.worker import Worker
 
     _exit_on_sigterm()  # so that the shard is released
@@ -144,27 +147,27 @@ def work(folder: Folder, lease_seconds: LeaseSeconds = LEASE_SECONDS) -> None:
 
 @sweep_commands.command("status")
 def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False) -> None:
-    """Show a sweep's progress, read from its files."""
-    from kvlab.sweep.state import state
+    """Print the progress of a sweep, read from its files."""
+    from kvlab.sweep.status import read_status
 
-    now = state(folder)
+    now = read_status(folder)
     if as_json:
         workers = [vars(worker) for worker in now.workers]
-        counts = {"planned": now.planned, "there": now.there, "left": now.left, "lost": now.lost}
+        counts = {"planned": now.planned, "there": now.measured, "left": now.left, "lost": now.lost}
         typer.echo(json.dumps({**counts, "given_up": now.given_up, "workers": workers}, indent=2))
         return
-    typer.echo(now.words)
-    for line in [*(f"Given up: {note}" for note in now.given_up.values()), *now.refusals]:
+    typer.echo(now.summary)
+    for line in [*(f"Given up: {reason}" for reason in now.given_up.values()), *now.errors]:
         typer.echo(line)
 
 
 def _exit_on_sigterm() -> None:
-    """Turn SIGTERM into a normal exit."""
+    """Make SIGTERM raise SystemExit, so that `finally` blocks run."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _slurm_options(texts: list[str]) -> dict[str, Any]:
-    """Parse `name=value` texts, whole numbers as int. Raises UserError for anything else."""
+    """Parse `name=value` options, integers as int; raises UserError for anything else."""
     options: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

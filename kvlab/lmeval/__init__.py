@@ -1,1 +1,1 @@
-"""lm-eval, the field's harness, over compressed caches: its tasks and metrics, kvlab's caches and rows."""
+"""Tasks of lm-eval (EleutherAI's evaluation harness) under compressed caches, with results as kvlab's rows."""

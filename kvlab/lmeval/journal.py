@@ -1,7 +1,7 @@
-"""Answers of one method on disk as they come, so that a killed run goes on where it was. Torch-free.
+"""Answers of one method, saved as they come so that a killed run can be resumed. Torch-free.
 
-The harness's own answer cache knows neither model nor method, so one file of it for several methods would give all of
-them the first one's answers. Here each method has a file, named by everything that could change an answer.
+Each method has a file, named by a hash of everything that could change an answer. lm-eval's own cache is not used: its
+keys contain neither model nor method.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
 
 FOLDER = ".answers"
-Answer = Any  # of JSON: [log-probability, greedy] or a text
+Answer = Any  # JSON: [log-probability, greedy] or a text
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What answering one request took; of a context shared by several its share of seconds, and the whole of memory."""
+class Measurement:
+    """The cost of one request; requests with the same context share its seconds, and each has its whole memory."""
 
     prompt_tokens: int
     in_sight: int
@@ -35,11 +35,14 @@ class Measured:
     batch_rows: int
 
 
-def merged(parts: Sequence[Measured]) -> Measured:
-    """Of a prompt from its requests' or windows': means of what was held, sums of seconds."""
+Answers = Mapping[str, tuple[Answer, Measurement]]
+
+
+def mean_measurement(parts: Sequence[Measurement]) -> Measurement:
+    """A prompt's measurement from its requests or windows: mean memory, total seconds, largest token counts."""
     count = len(parts)
-    took = [part.prompt_seconds for part in parts if part.prompt_seconds is not None]
-    return Measured(
+    prompt_seconds = [part.prompt_seconds for part in parts if part.prompt_seconds is not None]
+    return Measurement(
         prompt_tokens=max(part.prompt_tokens for part in parts),
         in_sight=max(part.in_sight for part in parts),
         slots=sum(part.slots for part in parts) / count,
@@ -47,61 +50,59 @@ def merged(parts: Sequence[Measured]) -> Measured:
         live_bytes=sum(part.live_bytes for part in parts) // count,
         allocated_bytes=sum(part.allocated_bytes for part in parts) // count,
         seconds=sum(part.seconds for part in parts),
-        prompt_seconds=sum(took) if took else None,
+        prompt_seconds=sum(prompt_seconds) if prompt_seconds else None,
         batch_rows=max(part.batch_rows for part in parts),
     )
 
 
 def request_key(kind: str, arguments: Sequence[object]) -> str:
-    """The name of a request: its kind and all that the harness gives with it."""
-    text = json.dumps([kind, *arguments], sort_keys=True, default=str, ensure_ascii=False)
+    """Hash of a request's kind and arguments."""
+    return _hash(json.dumps([kind, *arguments], sort_keys=True, default=str, ensure_ascii=False))
+
+
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class Journal:
-    """Answers by the key of their request."""
+    """Answers by request key; `settings` holds everything that an answer depends on besides its request."""
 
-    def __init__(self, folder: Path, of: Mapping[str, object]) -> None:
-        """`of` is everything that an answer depends on beside its request."""
-        name = hashlib.sha256(canonical_json(of).encode()).hexdigest()[:32]
-        self.path = folder / FOLDER / f"{name}.jsonl"
-        self.found: dict[str, tuple[Answer, Measured]] = {}
+    def __init__(self, folder: Path, settings: Mapping[str, object]) -> None:
+        self.path = folder / FOLDER / f"{_hash(canonical_json(settings))}.jsonl"
+        self.answers: dict[str, tuple[Answer, Measurement]] = {}
         self._file: TextIO | None = None
         if self.path.exists():
-            self._read()
+            for line in self.path.read_text(encoding="utf-8").split("\n"):
+                try:
+                    entry = json.loads(line)
+                    self.answers[entry["key"]] = entry["answer"], Measurement(**entry["measured"])
+                except (ValueError, KeyError, TypeError):
+                    continue  # truncated by a kill: this request is answered again
 
-    def _read(self) -> None:
-        for line in self.path.read_text(encoding="utf-8").split("\n"):
-            try:
-                told = json.loads(line)
-                self.found[told["key"]] = told["answer"], Measured(**told["measured"])
-            except (ValueError, KeyError, TypeError):
-                continue  # of a line that a kill cut short the answer is made again
-
-    def add(self, key: str, answer: Answer, measured: Measured, keep: bool = True) -> None:
-        """Take an answer; on disk at once, unless it was drawn at random (`keep` is false)."""
-        self.found[key] = answer, measured
-        if not keep:
+    def add(self, key: str, answer: Answer, measured: Measurement, save: bool = True) -> None:
+        """Add an answer and write it to disk at once; sampled answers are not saved."""
+        self.answers[key] = answer, measured
+        if not save:
             return
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("a", encoding="utf-8")
-                self._file.write("\n")  # ends a line that a kill cut short
-            told = {"key": key, "answer": answer, "measured": asdict(measured)}
-            self._file.write(json.dumps(told, ensure_ascii=False) + "\n")
+                self._file.write("\n")  # ends a line that a kill truncated
+            entry = {"key": key, "answer": answer, "measured": asdict(measured)}
+            self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
             self._file.flush()
         except OSError as error:
             reason = error.strerror or error
-            raise UserError(f"{self.path} cannot be written to ({reason}): make room and run again.") from error
+            raise UserError(f"Cannot write {self.path} ({reason}): free some space and run again.") from error
 
     def close(self) -> None:
-        """Let go of the file; a later run goes on with it."""
+        """Close the file; a later run continues it."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def remove(self) -> None:
-        """The rows are written: the answers are not needed any more."""
+        """Delete the file once the rows are written."""
         self.close()
         self.path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""kvlab's own prompts as tasks of the harness: a folder of JSON lines and YAML that works without a network.
+"""Export kvlab's own prompts as lm-eval tasks: a folder of JSON lines and YAML that works without a network.
 
-`kvlab_few_shot` and `kvlab_needle` are multiple choice; `kvlab_few_shot_text` lets the model write the labels of the
-same prompts, which with `--hold-back 1` is what `kvlab eval --tasks few_shot` asks. Run as
+`kvlab_few_shot` and `kvlab_needle` are multiple choice. In `kvlab_few_shot_text` the model generates the labels of the
+same prompts, which with `--hold-back 1` equals `kvlab eval --tasks few_shot`. Run as
 `python -m kvlab.lmeval.own_tasks FOLDER --model mini --length 256 --samples 40`.
 """
 
@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.sample import Sample, sample_random
 
-CHOICES = 4  # numbers to choose from, of which one is in the story
+NEEDLE_CHOICES = 4  # numbers to choose from, one of which is in the story
 
 _HEAD = """\
 task: {name}
@@ -57,15 +57,16 @@ metric_list:
 
 
 def write_tasks(folder: Path, tokenizer: PreTrainedTokenizerBase, length: int, samples: int, seed: int = 0) -> None:
-    """Write the tasks, of prompts of `length` tokens, those of `kvlab eval` with that seed.
+    """Write the tasks with the prompts that `kvlab eval` uses for this length (in tokens) and seed.
 
-    Raises UserError for a length that a task cannot be made with.
+    Raises UserError for a length that is too short for a task.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, options in (("few_shot", _labels), ("needle", _numbers)):
-        made = [get_task(name).generate(tokenizer, length, seed, index) for index in range(samples)]
+        prompts = [get_task(name).generate(tokenizer, length, seed, index) for index in range(samples)]
         data = folder / f"kvlab_{name}.jsonl"
-        data.write_text("".join(json.dumps(_document(one, options(one))) + "\n" for one in made), encoding="utf-8")
+        lines = [json.dumps(_document(prompt, options(prompt))) + "\n" for prompt in prompts]
+        data.write_text("".join(lines), encoding="utf-8")
         _write_yaml(folder, f"kvlab_{name}", data, _CHOOSE)
         if name == "few_shot":
             _write_yaml(folder, f"kvlab_{name}_text", data, _WRITE)
@@ -73,21 +74,21 @@ def write_tasks(folder: Path, tokenizer: PreTrainedTokenizerBase, length: int, s
 
 def _document(sample: Sample, options: Sequence[str]) -> dict[str, object]:
     answer = sample.answers[0]
-    # The harness puts a space before each choice; another one here would be a token of its own.
+    # lm-eval puts a space before each choice; a second one would be a token of its own.
     text = sample.context + sample.question
     return {"text": text, "choices": list(options), "label": options.index(answer), "answer": answer}
 
 
 def _labels(sample: Sample) -> list[str]:
-    """All labels of the examples, in the order of the alphabet."""
+    """All labels of the examples, sorted."""
     return sorted(set(re.findall(r"-> (\S+)", str(sample.meta["block"]))))
 
 
 def _numbers(sample: Sample) -> list[str]:
-    """The right number among others with as many digits."""
+    """The correct number among others with as many digits."""
     answer, random = sample.answers[0], sample_random("needle", sample.length, sample.seed, sample.index)
     options = {answer}
-    while len(options) < CHOICES:
+    while len(options) < NEEDLE_CHOICES:
         options.add(str(random.randrange(10 ** (len(answer) - 1), 10 ** len(answer))))
     return sorted(options)
 
@@ -97,16 +98,16 @@ def _write_yaml(folder: Path, name: str, data: Path, body: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     from kvlab.models.load import load_model
 
-    parser = argparse.ArgumentParser(description="Write kvlab's own prompts as tasks of lm-eval.")
+    parser = argparse.ArgumentParser(description="Export kvlab's own prompts as lm-eval tasks.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--model", default="mini", help="whose tokenizer measures the length")
+    parser.add_argument("--model", default="mini", help="model whose tokenizer measures the length")
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--samples", type=int, default=40)
-    given = parser.parse_args()
-    write_tasks(given.folder, load_model(given.model, device="cpu").tokenizer, given.length, given.samples)
+    options = parser.parse_args()
+    write_tasks(options.folder, load_model(options.model, device="cpu").tokenizer, options.length, options.samples)
 
 
 if __name__ == "__main__":

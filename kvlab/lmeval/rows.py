@@ -1,4 +1,4 @@
-"""From what the harness says of a prompt to a row of kvlab's own results. Torch-free."""
+"""Convert lm-eval's samples to rows of kvlab's results. Torch-free."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, budget_unit, canonical_json
-from kvlab.lmeval.journal import Answer, Measured, merged, request_key
+from kvlab.lmeval.journal import Answers, mean_measurement, request_key
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import MethodChoice
 
 Sample = Mapping[str, Any]
-ROLLING, WRITING, CHOOSING = "loglikelihood_rolling", "generate_until", "loglikelihood"
+# Request types of lm-eval.
+ROLLING, GENERATION, CHOICES = "loglikelihood_rolling", "generate_until", "loglikelihood"
 PERPLEXITY = "bits_per_byte"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt of a task as it was planned: the kind of its requests and their arguments."""
+    """One prompt of a task: the kind and the arguments of its requests."""
 
     task: str
     index: int
@@ -30,43 +31,46 @@ class Prompt:
     requests: tuple[tuple[Any, ...], ...]
 
     def identity(self, request: LmEvalRequest) -> PromptIdentity:
-        """What names the prompt in kvlab's rows; its content is the hash of its first request's context."""
+        """The prompt's columns in kvlab's rows; the content is a hash of the first request's context."""
         content = hashlib.sha256(str(self.requests[0][0]).encode()).hexdigest()[:16]
-        way, name = canonical_json(request.way), request.task_name(self.task)
-        return PromptIdentity(name, way, ANY_LENGTH, None, self.index, request.seed, content)
+        difficulty, name = canonical_json(request.settings), request.task_name(self.task)
+        return PromptIdentity(name, difficulty, ANY_LENGTH, None, self.index, request.seed, content)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """Which of a task's metrics is a prompt's score, under which of its filters."""
+    """The metric that is a prompt's score, and its filter."""
 
     name: str
     filter: str
 
 
-def metric_of(task: str, asked: str, samples: Sequence[Sample], better: Mapping[str, Any]) -> Metric:
-    """The metric of a task that becomes the score: the one asked for, else its first that can be one.
+def select_metric(task: str, requested: str, samples: Sequence[Sample], higher_is_better: Mapping[str, Any]) -> Metric:
+    """The metric used as score: the requested one, or the task's first that can be a score.
 
-    A score is a number from 0 to 1 for each prompt, where more is better; of a rolling likelihood, bits per byte.
-    `better` says of each metric whether more is better. Raises UserError where there is none.
+    A score is a number from 0 to 1 for each prompt, higher is better; for rolling likelihoods it is bits per byte.
+    Raises UserError if there is none.
     """
-    first = samples[0]["filter"]
-    name, _, chosen = asked.partition(",")
-    there = {str(sample["filter"]) for sample in samples}
+    first_filter = samples[0]["filter"]
+    name, _, filter_name = requested.partition(",")
+    filters = {str(sample["filter"]) for sample in samples}
+    metrics = samples[0]["metrics"]
     usable = [
-        one
-        for one in samples[0]["metrics"]
-        if one == PERPLEXITY or (better.get(one) is not False and all(map(_is_score, (x[one] for x in samples))))
+        metric
+        for metric in metrics
+        if metric == PERPLEXITY
+        or (higher_is_better.get(metric) is not False and all(_is_score(sample[metric]) for sample in samples))
     ]
     if not usable:
-        has = ", ".join(samples[0]["metrics"])
-        raise UserError(f"Task {task!r} has no score from 0 to 1 for each prompt (it has {has}): choose another task.")
-    if name and (name not in usable or (chosen or first) not in there):
         raise UserError(
-            f"Task {task!r} has no score {asked!r}: --metric is one of {', '.join(usable)}"
-            + (f", with one of the filters {', '.join(sorted(there))} after a comma." if len(there) > 1 else ".")
+            f"Task {task!r} has no score from 0 to 1 per prompt (it has {', '.join(metrics)}): choose another task."
         )
-    return Metric(name or str(usable[0]), chosen or str(first))
+    if name and (name not in usable or (filter_name or first_filter) not in filters):
+        raise UserError(
+            f"Task {task!r} has no score {requested!r}: --metric is one of {', '.join(usable)}"
+            + (f", with one of the filters {', '.join(sorted(filters))} after a comma." if len(filters) > 1 else ".")
+        )
+    return Metric(name or str(usable[0]), filter_name or str(first_filter))
 
 
 def _is_score(value: Any) -> bool:
@@ -77,7 +81,7 @@ def _is_score(value: Any) -> bool:
 
 
 def score_of(sample: Sample, metric: Metric) -> float:
-    """The prompt's score; bits per byte from the harness's (log-probability in nats, bytes)."""
+    """The prompt's score; bits per byte from lm-eval's (log-probability in nats, bytes)."""
     value = sample[metric.name]
     if metric.name == PERPLEXITY:
         logprob, size = value
@@ -85,53 +89,50 @@ def score_of(sample: Sample, metric: Metric) -> float:
     return float(value)
 
 
-def told(sample: Sample, kind: str) -> tuple[str, str]:
-    """(right answer, what was chosen or written), as text."""
-    arguments, answers = sample["arguments"], sample["filtered_resps"]
-    right = sample["target"]
-    if kind == WRITING:
-        return _text(right), _text(answers[0] if answers else "")
+def _answers(sample: Sample, kind: str) -> tuple[str, str]:
+    """(correct answer, prediction) as text."""
+    responses, target = sample["filtered_resps"], sample["target"]
+    if kind == GENERATION:
+        return _text(target), _text(responses[0] if responses else "")
     if kind == ROLLING:
         return "", ""
-    options = _options(arguments)
-    best = max(range(len(answers)), key=lambda place: answers[place][0])
+    options = _options(sample["arguments"])
+    best = max(range(len(responses)), key=lambda index: responses[index][0])
     if len(options) == 1:
-        return _text(right), options[0] if answers[0][1] else ""
-    named = isinstance(right, int) and 0 <= right < len(options)
-    return options[right] if named else _text(right), options[best]
+        return _text(target), options[0] if responses[0][1] else ""
+    is_index = isinstance(target, int) and 0 <= target < len(options)
+    return options[target] if is_index else _text(target), options[best]
 
 
 def _options(arguments: Sequence[Sequence[Any]]) -> list[str]:
-    """The continuations; where they are all one, as with Winogrande, the ends of the contexts, which then differ."""
+    """The continuations; if they are not distinct, as in Winogrande, the ends of the contexts."""
     options = [str(pair[1]).strip() for pair in arguments]
     return options if len(set(options)) == len(options) else [f"...{str(pair[0])[-60:]}" for pair in arguments]
 
 
 def _text(value: object) -> str:
-    return canonical_json([str(one) for one in value]) if isinstance(value, list | tuple) else str(value).strip()
+    return canonical_json([str(item) for item in value]) if isinstance(value, list | tuple) else str(value).strip()
 
 
 @dataclass(frozen=True)
 class RowMaker:
-    """Makes the rows of one choice; `made_by` holds the columns that are the same in all rows of a run."""
+    """Creates the rows of one choice; `constants` holds the columns with one value per run."""
 
     request: LmEvalRequest
     choice: MethodChoice
     settings: Mapping[str, object]
-    made_by: Mapping[str, object]
+    constants: Mapping[str, object]
 
-    def row(
-        self, key: str, prompt: Prompt, sample: Sample, metric: Metric, found: Mapping[str, tuple[Answer, Measured]]
-    ) -> dict[str, object]:
-        """`found` are the answers to the prompt's requests, by `request_key`."""
+    def row(self, key: str, prompt: Prompt, sample: Sample, metric: Metric, answers: Answers) -> dict[str, object]:
+        """One row; `answers` are those to the prompt's requests, by `request_key`."""
         choice, score = self.choice, score_of(sample, metric)
-        right, said = told(sample, prompt.kind)
-        measured = merged([found[request_key(prompt.kind, one)][1] for one in prompt.requests])
+        answer, prediction = _answers(sample, prompt.kind)
+        measured = vars(mean_measurement([answers[request_key(prompt.kind, x)][1] for x in prompt.requests])).copy()
         return {
             "key": key,
             **vars(prompt.identity(self.request)),
-            "tokens_in_sight": measured.in_sight,
-            **{name: value for name, value in vars(measured).items() if name != "in_sight"},
+            "tokens_in_sight": measured.pop("in_sight"),
+            **measured,
             "method": choice.method,
             "variant": str(self.settings.get("variant", "")),
             "hyper_parameters": canonical_json(choice.hyper_parameters),
@@ -143,7 +144,7 @@ class RowMaker:
             "metric": metric.name,
             "score": score,
             "bits_per_byte": score if metric.name == PERPLEXITY else None,
-            "answer": canonical_json([right]),
-            "prediction": said,
-            **self.made_by,
+            "answer": canonical_json([answer]),
+            "prediction": prediction,
+            **self.constants,
         }

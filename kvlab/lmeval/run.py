@@ -1,9 +1,10 @@
-"""Run the harness: its tasks under every method and budget with one loaded model, rows beside those of `kvlab eval`."""
+"""Run lm-eval's tasks under every method and budget with one loaded model; results are kvlab rows."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -21,9 +22,9 @@ from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.lmeval.answering import Answering
 from kvlab.lmeval.journal import Journal
+from kvlab.lmeval.likelihood import check_simulated
 from kvlab.lmeval.request import LmEvalRequest
-from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, RowMaker, metric_of
-from kvlab.lmeval.score import check_simulated
+from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, select_metric
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.model_cache import held_model
@@ -37,79 +38,81 @@ def run_lm_eval(
     loaded: Loaded | None = None,
     on_progress: Listener = lambda progress: None,
 ) -> EvalResult:
-    """Return the rows of a request; a method whose rows the folder `out` holds already is not run again.
+    """Return the rows of a request; methods whose rows are already in the folder `out` are skipped.
 
-    Raises UserError where lm-eval is not installed, and for an unknown task, method or budget, or a kind of request
-    that the protocol does not have, before the first forward pass.
+    Raises UserError before the first forward pass if lm-eval is not installed, for an unknown task, method or budget,
+    and for a kind of request that the protocol does not support.
     """
-    harness = _harness()
+    harness = _import_harness()
     for choice in request.all_choices:
-        settings_of(choice)  # an unknown method or option is known before a model is loaded
+        settings_of(choice)  # raises for an unknown method or option before a model is loaded
         if request.protocol == "simulated":
             check_simulated(choice)
     tasks = harness.find_tasks(request)
     loaded = loaded or held_model(request, download_reporter(on_progress))
     chat = chat_of(request, loaded.tokenizer)
-    maker = _cache_maker(loaded)
+    make_cache = partial(_make_cache, loaded)
     for choice in request.all_choices:
-        maker(choice)
+        make_cache(choice)
     prompts = harness.plan_prompts(request, tasks, chat, loaded)
     check_kinds(request, prompts)
-    keys = _keys(request, prompts, loaded, chat)
-    told = _Told(on_progress, keys, prompts)
+    keys = _row_keys(request, prompts, loaded, chat)
     notes: dict[str, None] = {}
     with ResultStore.opened(out) as store:
-        done = store.keys()
-        told.start()
-        for choice, own in zip(request.all_choices, keys, strict=True):
-            if done.issuperset(own):
-                told.all_there()
+        stored = store.keys()
+        progress = _RequestProgress(on_progress, len(keys), prompts)
+        for choice, choice_keys in zip(request.all_choices, keys, strict=True):
+            if stored.issuperset(choice_keys):
+                progress.add("on disk", progress.per_choice)
                 continue
-            journal = Journal(out, _answered_by(request, choice, loaded, chat))
-            told.choice, rows_together = choice.label, request.batch_rows or default_batch_rows(loaded)
-            window = model_window(loaded)
-            answering = Answering(loaded, maker, choice, request, journal, window, rows_together, told, notes)
+            journal = Journal(out, _answer_settings(request, choice, loaded, chat))
+            window, rows = model_window(loaded), request.batch_rows or default_batch_rows(loaded)
+            report = partial(progress.add, choice.label)
+            answering = Answering(loaded, make_cache, choice, request, journal, window, rows, report, notes)
             try:
-                found = harness.run_tasks(request, tasks, chat, answering)
+                results = harness.evaluate_tasks(request, tasks, harness.KvlabLM(loaded, chat, answering))
             finally:
                 journal.close()
-            making = RowMaker(request, choice, settings_of(choice), _made_by(loaded, chat))
-            store.append([row for row in _rows(making, prompts, own, found, journal) if row["key"] not in done])
+            maker = RowMaker(request, choice, settings_of(choice), _constants(loaded, chat))
+            new = _rows(maker, prompts, choice_keys, results, journal)
+            store.append([row for row in new if row["key"] not in stored])
             store.flush()
             journal.remove()
-            notes |= dict.fromkeys(_shots_notes(request, found.shots))
-        there = store.frame().set_index("key", drop=False)
-        rows = there.loc[[key for own in keys for key in own]].reset_index(drop=True)
+            notes |= dict.fromkeys(_few_shot_notes(request, results["n-shot"]))
+        frame = store.frame().set_index("key", drop=False)
+        rows_in_order = frame.loc[[key for choice_keys in keys for key in choice_keys]].reset_index(drop=True)
         damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
-    return EvalResult(rows, [*notes, *damaged])
+    return EvalResult(rows_in_order, [*notes, *damaged])
 
 
-def _keys(request: LmEvalRequest, prompts: Sequence[Prompt], loaded: Loaded, chat: Chat | None) -> list[list[str]]:
+def _row_keys(request: LmEvalRequest, prompts: Sequence[Prompt], loaded: Loaded, chat: Chat | None) -> list[list[str]]:
     """The keys of each choice's rows, in the order of the prompts."""
-    said = None if chat is None else chat.settings
-    asked = True, loaded.name, model_digest(loaded.model), request.prefill_chunk, said
+    chat_settings = None if chat is None else chat.settings
+    common = True, loaded.name, model_digest(loaded.model), request.prefill_chunk, chat_settings
     identities = [prompt.identity(request) for prompt in prompts]
     return [
-        [row_key(identity, choice, settings_of(choice), *asked) for identity in identities]
+        [row_key(identity, choice, settings_of(choice), *common) for identity in identities]
         for choice in request.all_choices
     ]
 
 
-def _answered_by(request: LmEvalRequest, choice: MethodChoice, loaded: Loaded, chat: Chat | None) -> dict[str, object]:
-    """All that an answer depends on beside its request."""
+def _answer_settings(
+    request: LmEvalRequest, choice: MethodChoice, loaded: Loaded, chat: Chat | None
+) -> dict[str, object]:
+    """Everything that an answer depends on besides its request."""
     return {
         "choice": choice.model_dump(mode="json"),
         "unit": budget_unit(choice),
         "settings": settings_of(choice),
-        "way": request.way,
+        "way": request.settings,
         "chunk": request.prefill_chunk,
         "digest": model_digest(loaded.model),
         "chat": None if chat is None else chat.settings,
     }
 
 
-def _made_by(loaded: Loaded, chat: Chat | None) -> dict[str, object]:
-    """The columns that are the same in all rows of a run."""
+def _constants(loaded: Loaded, chat: Chat | None) -> dict[str, object]:
+    """The columns with one value per run."""
     return {
         "model": loaded.name,
         "model_digest": model_digest(loaded.model),
@@ -119,81 +122,71 @@ def _made_by(loaded: Loaded, chat: Chat | None) -> dict[str, object]:
     }
 
 
-def _harness() -> ModuleType:
-    """`kvlab.lmeval.adapter`; raises UserError where lm-eval is not installed."""
+def _import_harness() -> ModuleType:
+    """`kvlab.lmeval.harness`; raises UserError if lm-eval is not installed."""
     if importlib.util.find_spec("lm_eval") is None:
         raise UserError("lm-eval is not installed: pip install -c constraints.txt 'kvlab[lm-eval]'.")
-    from kvlab.lmeval import adapter
+    from kvlab.lmeval import harness
 
-    return adapter
+    return harness
 
 
 def check_kinds(request: LmEvalRequest, prompts: Sequence[Prompt]) -> None:
-    """Raise UserError for a task whose kind of request the protocol does not have, or no hold-back where one counts."""
-    kinds = {prompt.kind: prompt.task for prompt in reversed(prompts)}
-    if request.protocol == "simulated" and WRITING in kinds:
-        raise UserError(f"Task {kinds[WRITING]!r} lets the model write: --protocol simulated only scores given texts.")
-    if request.protocol == "decode" and ROLLING in kinds:
+    """Raise UserError for a task whose kind of request the protocol does not support, and for a useless hold-back."""
+    tasks = {prompt.kind: prompt.task for prompt in reversed(prompts)}
+    if request.protocol == "simulated" and GENERATION in tasks:
+        raise UserError(f"Task {tasks[GENERATION]!r} generates text: --protocol simulated only scores given texts.")
+    if request.protocol == "decode" and ROLLING in tasks:
         raise UserError(
-            f"Task {kinds[ROLLING]!r} scores whole texts, which have no context to compress: give --protocol simulated."
+            f"Task {tasks[ROLLING]!r} scores whole texts, which have no context to compress: use --protocol simulated."
         )
-    if request.protocol == "decode" and CHOOSING in kinds and request.hold_back == 0:
+    if request.protocol == "decode" and CHOICES in tasks and request.hold_back == 0:
         raise UserError(
-            "--hold-back 0 would score the first token of every choice by the uncompressed context, so that choices of "
-            "one token show no effect at all: give at least 1."
+            "--hold-back 0 would score the first token of every choice with the uncompressed context, so that choices "
+            "of one token would show no effect at all: use at least 1."
         )
 
 
 def _rows(
-    maker: RowMaker, prompts: Sequence[Prompt], keys: Sequence[str], found: Any, journal: Journal
+    maker: RowMaker, prompts: Sequence[Prompt], keys: Sequence[str], results: Mapping[str, Any], journal: Journal
 ) -> list[dict[str, object]]:
+    better = results["higher_is_better"]
     metrics = {
-        task: metric_of(task, maker.request.metric, samples, found.better.get(task, {}))
-        for task, samples in found.samples.items()
+        task: select_metric(task, maker.request.metric, samples, better.get(task, {}))
+        for task, samples in results["samples"].items()
     }
     samples = {
         (task, sample["doc_id"]): sample
-        for task, of_task in found.samples.items()
-        for sample in of_task
+        for task, task_samples in results["samples"].items()
+        for sample in task_samples
         if sample["filter"] == metrics[task].filter
     }
     return [
-        maker.row(key, prompt, samples[prompt.task, prompt.index], metrics[prompt.task], journal.found)
+        maker.row(key, prompt, samples[prompt.task, prompt.index], metrics[prompt.task], journal.answers)
         for key, prompt in zip(keys, prompts, strict=True)
     ]
 
 
-def _shots_notes(request: LmEvalRequest, shots: Mapping[str, int]) -> list[str]:
-    """A task may fix its number of worked examples at none, whatever is asked for."""
-    asked = request.num_fewshot
-    other = sorted(task for task, count in shots.items() if asked is not None and count != asked)
-    return [f"{task} has {shots[task]} worked examples by its own settings, not {asked}." for task in other]
+def _few_shot_notes(request: LmEvalRequest, shots: Mapping[str, int]) -> list[str]:
+    """A note for each task that fixes its number of few-shot examples."""
+    requested = request.num_fewshot
+    fixed = sorted(task for task, count in shots.items() if requested is not None and count != requested)
+    return [f"{task} has {shots[task]} few-shot examples by its own settings, not {requested}." for task in fixed]
 
 
-def _cache_maker(loaded: Loaded) -> Any:
-    def make(choice: MethodChoice) -> CompressedCache:
-        return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
-
-    return make
+def _make_cache(loaded: Loaded, choice: MethodChoice) -> CompressedCache:
+    return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 
 
-class _Told:
-    """Progress in requests."""
+class _RequestProgress:
+    """Reports progress in requests over all choices."""
 
-    def __init__(self, listener: Listener, keys: Sequence[object], prompts: Sequence[Prompt]) -> None:
-        self.listener, self.done, self.choice = listener, 0, "on disk"
-        self.of_choice = sum(len(prompt.requests) for prompt in prompts)
-        self.total = len(keys) * self.of_choice
+    def __init__(self, listener: Listener, choices: int, prompts: Sequence[Prompt]) -> None:
+        self.listener, self.done = listener, 0
+        self.per_choice = sum(len(prompt.requests) for prompt in prompts)
+        self.total = choices * self.per_choice
+        listener(Progress(stage="start", done=0, total=self.total))
 
-    def start(self) -> None:
-        """Nothing is done yet."""
-        self.listener(Progress(stage="start", done=0, total=self.total))
-
-    def __call__(self, count: int) -> None:
-        """So many more were answered."""
+    def add(self, stage: str, count: int) -> None:
         self.done = min(self.done + count, self.total)
-        self.listener(Progress(stage=self.choice, done=self.done, total=self.total))
-
-    def all_there(self) -> None:
-        """A choice's rows were there already."""
-        self(self.of_choice)
+        self.listener(Progress(stage=stage, done=self.done, total=self.total))

@@ -1,7 +1,7 @@
-"""Who has which shard: a file each, made by `os.link`, renewed by `os.utime`, replaced by `os.replace` once stale.
+"""Leases on shards, one file each: created by `os.link`, renewed by `os.utime`, replaced by `os.replace` once stale.
 
-All three happen in one step on a shared disk as well. Ages are read against a file touched on the same disk, as clocks
-of machines differ. Two workers on one shard would waste work and nothing else: they write the same file. Torch-free.
+All three are atomic on network file systems as well. Ages are read against a file touched on the same disk, as the
+clocks of machines differ. Two workers on one shard would only waste time: they write the same file. Torch-free.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ LEASE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that takes part in a sweep."""
+    """A worker's process."""
 
     worker: str
-    place: str  # where its process id means something
+    place: str  # the machine and container in which the process id is valid
     pid: int
     since: str
 
     @classmethod
     def this_process(cls) -> Holder:
-        """A new name for this process."""
+        """This process under a new worker name."""
         name = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
         return cls(name, host_id(), os.getpid(), datetime.now(UTC).isoformat())
 
     @property
     def is_dead(self) -> bool:
-        """Whether the process is known to be gone; of another machine that cannot be told."""
+        """Whether the process is known to have ended; always False for another machine's."""
         return self.place == host_id() and not is_alive(self.pid, self.since)
 
 
 def disk_time(folder: Path) -> float:
-    """The time by the disk that holds `folder`; this machine's own where nothing can be written there."""
+    """The time according to the disk that holds `folder`; this machine's time if nothing can be written there."""
     clock = folder / f".clock.{platform.node()}.{os.getpid()}"
     try:
         clock.touch()
@@ -59,82 +59,85 @@ def disk_time(folder: Path) -> float:
 
 @dataclass(frozen=True)
 class Lease:
-    """A shard that is this process's; `tries` counts it and those that were lost while they had it."""
+    """This process's lease on a shard. `tries` counts it and the leases that were lost before it."""
 
     path: Path
     content: str
     tries: int
 
     def renew(self) -> None:
-        """Say that the holder lives."""
-        with contextlib.suppress(OSError):  # taken over while this process was stopped: the shard is measured twice
+        """Restart the lease's age."""
+        with contextlib.suppress(OSError):  # taken over while this process was suspended: the shard is measured twice
             os.utime(self.path)
 
-    def give_back(self) -> None:
-        """Let others have the shard."""
+    def release(self) -> None:
+        """Let other workers take the shard."""
         with contextlib.suppress(OSError):
             if self.path.read_text(encoding="utf-8") == self.content:
                 self.path.unlink()
 
 
 class Leases:
-    """The leases of one folder as one holder sees them; one that was not renewed for `seconds` is stale."""
+    """Claims leases in one folder for one holder; a lease not renewed for `seconds` is stale."""
 
     def __init__(self, folder: Path, holder: Holder, seconds: float = LEASE_SECONDS) -> None:
         self.folder, self.holder, self.seconds = folder, holder, seconds
         folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, name: str) -> Lease | None:
-        """Take a shard; None while another worker that lives has it."""
+        """Take a shard; None while another live worker has it."""
         path = self.folder / name
-        lease, mine = self._written(path, tries=1)
+        lease, temporary = self._write(path, tries=1)
         try:
-            os.link(mine, path)
+            os.link(temporary, path)
             return lease
         except FileExistsError:
             return self._take_over(path)
         except OSError as error:
             raise UserError(
-                f"{self.folder} lies on a disk without hard links ({error.strerror}), which workers need to share "
+                f"{self.folder} is on a disk without hard links ({error.strerror}), which workers need to share "
                 "shards: choose a folder on another disk."
             ) from error
         finally:
-            mine.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
-    def _written(self, path: Path, tries: int) -> tuple[Lease, Path]:
-        """A lease of one's own, and the file it is written to until it is put in its place."""
+    def _write(self, path: Path, tries: int) -> tuple[Lease, Path]:
+        """A new lease, and the temporary file that holds it until it is moved into place."""
         content = json.dumps(asdict(self.holder) | {"tries": tries, "token": secrets.token_hex(8)})
-        mine = path.with_name(f".{path.name}.{self.holder.worker}")
-        mine.write_text(content, encoding="utf-8")
-        return Lease(path, content, tries), mine
+        temporary = path.with_name(f".{path.name}.{self.holder.worker}")
+        temporary.write_text(content, encoding="utf-8")
+        return Lease(path, content, tries), temporary
 
     def _take_over(self, path: Path) -> Lease | None:
-        """Put one's own lease in the place of a stale one; None where it is not stale, or another worker was faster."""
+        """Replace a stale lease; None if it is not stale, or if another worker was faster."""
         try:
             content = path.read_text(encoding="utf-8")
             now = disk_time(self.folder)
             holder, tries = _read(content)
             if now - path.stat().st_mtime <= self.seconds and not (holder is not None and holder.is_dead):
                 return None
-            with self._alone(path, content, now) as alone:
-                # Whoever was alone before may have put a lease there since it was read.
-                if not alone or path.read_text(encoding="utf-8") != content:
+            with self._exclusively(path, content, now) as exclusive:
+                # Another worker may have taken it over between the read and the mark.
+                if not exclusive or path.read_text(encoding="utf-8") != content:
                     return None
-                lease, mine = self._written(path, tries + 1)
-                os.replace(mine, path)
+                lease, temporary = self._write(path, tries + 1)
+                os.replace(temporary, path)
                 return lease
-        except FileNotFoundError:  # given back
+        except FileNotFoundError:  # released
             return None
 
     @contextlib.contextmanager
-    def _alone(self, path: Path, content: str, now: float) -> Iterator[bool]:
-        """Whether no other worker is about to take over the lease of this content; it is never out of its place."""
+    def _exclusively(self, path: Path, content: str, now: float) -> Iterator[bool]:
+        """Yield whether this is the only worker that is taking over the lease with this content.
+
+        Marked by a second file, so that the lease itself never leaves its place.
+        """
         mark = path.with_name(f".{path.name}.{hashlib.sha256(content.encode()).hexdigest()[:16]}.taken")
         try:
             mark.open("x").close()
         except FileExistsError:
             with contextlib.suppress(FileNotFoundError):
-                if now - mark.stat().st_mtime > self.seconds:  # of one that was killed on the way
+                if now - mark.stat().st_mtime > self.seconds:  # its worker was killed during the takeover
                     mark.unlink()
             yield False
             return
@@ -145,9 +148,9 @@ class Leases:
 
 
 def _read(content: str) -> tuple[Holder | None, int]:
-    """The holder and how many had the shard; nobody in particular where the file was cut short by a crash."""
+    """The holder and the number of tries; (None, 1) if a crash truncated the file."""
     try:
-        told = json.loads(content)
-        return Holder(*(told[name] for name in ("worker", "place", "pid", "since"))), int(told["tries"])
+        record = json.loads(content)
+        return Holder(*(record[name] for name in ("worker", "place", "pid", "since"))), int(record["tries"])
     except (ValueError, KeyError, TypeError):
         return None, 1

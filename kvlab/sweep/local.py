@@ -1,4 +1,4 @@
-"""Workers on this machine: a process each, one a GPU where there are any."""
+"""Worker processes on this machine, one per GPU if there are any."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalRequest
 from kvlab.sweep.leases import LEASE_SECONDS
-from kvlab.sweep.progress import Follower, Say
 from kvlab.sweep.shards import CONTROL, read_plan
+from kvlab.sweep.status import Follower, Say
 
-LOOK_SECONDS = 0.5
-MOST_STARTED_AGAIN = 8
+POLL_SECONDS = 0.5
+MAX_RESTARTS = 8
 STOP_SECONDS = 20.0
 
 
 def run_local(folder: Path, workers: int | None, say: Say, seconds: float = LEASE_SECONDS) -> None:
-    """Start workers and wait until they are done; one that is lost is started again while shards are left.
+    """Start workers and wait for them; a lost worker is restarted while shards are left.
 
-    Raises UserError where shards are left that none of them would measure.
+    Raises UserError if shards are left when all workers have ended.
     """
     devices = _devices(read_plan(folder).requests)
     count = max(1, len(devices)) if workers is None else workers
     running = [_start(folder, number, count, devices, seconds) for number in range(count)]
-    follower, again = Follower(folder, say), 0
+    follower, restarts = Follower(folder, say), 0
     try:
         while running:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
             left = follower.look().left
             for number, process in enumerate(list(running)):
                 if process.poll() is None:
@@ -39,15 +38,12 @@ def run_local(folder: Path, workers: int | None, say: Say, seconds: float = LEAS
                 running.remove(process)
                 if process.returncode < 0 and left:
                     say(f"Worker {process.pid} was lost (signal {-process.returncode}): others take its shard.")
-                    if again < MOST_STARTED_AGAIN:
-                        again += 1
+                    if restarts < MAX_RESTARTS:
+                        restarts += 1
                         running.append(_start(folder, number, count, devices, seconds))
     finally:
         _stop(running)
-    now = follower.look()
-    if now.left:
-        why = now.refusals[-1] if now.refusals else f"The workers ended; {folder / CONTROL / 'logs'} says why."
-        raise UserError(f"{now.left} of {now.planned} shards are left. {why}")
+    follower.check_finished(f"The workers ended; {folder / CONTROL / 'logs'} says why.")
 
 
 def _start(folder: Path, number: int, count: int, devices: Sequence[str], seconds: float) -> subprocess.Popen[bytes]:
@@ -64,7 +60,7 @@ def _start(folder: Path, number: int, count: int, devices: Sequence[str], second
 
 
 def _devices(requests: Sequence[EvalRequest]) -> list[str]:
-    """GPUs as CUDA_VISIBLE_DEVICES names them; none where a request says itself where its weights go."""
+    """GPUs as named by CUDA_VISIBLE_DEVICES; empty if a request sets its own device or placement."""
     import torch
 
     if any(request.device not in ("auto", "cuda") or request.placement != "single" for request in requests):

@@ -1,4 +1,4 @@
-"""From requests to the plan of a sweep. It takes a model's tokenizer and config, not its weights."""
+"""Plan a sweep from evaluation requests; reads a model's tokenizer and config, not its weights."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from kvlab.models.chat import chat_of
 from kvlab.models.load import load_tokenizer
 from kvlab.sweep.shards import Shard, SweepPlan
 
-LETTERS_A_TOKEN = 4  # of a user's own prompt, which is not cut into tokens to be planned
+CHARACTERS_PER_TOKEN = 4  # estimate for a user's own prompt, which is not tokenized for the plan
 
 
 def make_sweep(requests: Sequence[EvalRequest], block: int = BLOCK) -> tuple[SweepPlan, list[str]]:
-    """Return the plan, a request a model, and a sentence for whatever is left out of a file.
+    """Return the plan, with one request per model, and a note for each line or part of a file that is skipped.
 
-    Raises UserError as `kvlab.evaluate.harness.evaluate`, but for what only the weights can tell.
+    Raises UserError as `kvlab.evaluate.harness.evaluate` does, except for errors that only the weights reveal.
     """
     if block < 1:
         raise UserError(f"--block is a number of prompts of at least 1, not {block}.")
@@ -33,8 +33,8 @@ def make_sweep(requests: Sequence[EvalRequest], block: int = BLOCK) -> tuple[Swe
         turn = 0 if chat is None else sum(map(len, chat.around()))
         plan = make_plan(request, tokenizer, window_of(config) - turn)
         check_passes(request, plan)
-        made = request_shards(request, number, plan.prompts, None if chat is None else chat.settings, block)
-        shards += sorted(made, key=lambda shard: -shard.cost)
+        cut = request_shards(request, number, plan.prompts, None if chat is None else chat.settings, block)
+        shards += sorted(cut, key=lambda shard: -shard.cost)
         notes |= dict.fromkeys(plan.notes)
     return SweepPlan(versions=versions(), requests=tuple(requests), block=block, shards=tuple(shards)), list(notes)
 
@@ -46,35 +46,34 @@ def request_shards(
     chat: Mapping[str, object] | None,
     block: int,
 ) -> list[Shard]:
-    """Return the shards of one request, in the order of its prompts; a planner and a worker must agree on them."""
-    found = []
+    """Return the shards of one request, in the order of its prompts; planner and workers must agree on them."""
+    shards = []
     settings = [settings_of(choice) for choice in request.all_choices]
     for start, stop in blocks([prompt.identity for prompt in prompts], block):
         part = prompts[start:stop]
-        cost = sum(map(_tokens, part))
-        for place, choice in enumerate(request.all_choices):
-            asked = request.question_aware, request.model, "", request.prefill_chunk, chat
-            keys = [row_key(prompt.identity, choice, settings[place], *asked) for prompt in part]
-            name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
-            of = part[0].identity
-            found.append(
+        cost, first = sum(map(_tokens, part)), part[0].identity
+        same_task = all(prompt.identity.task == first.task for prompt in part)
+        for index, choice in enumerate(request.all_choices):
+            settings_key = request.question_aware, request.model, "", request.prefill_chunk, chat
+            keys = [row_key(prompt.identity, choice, settings[index], *settings_key) for prompt in part]
+            shards.append(
                 Shard(
-                    name=name,
+                    name=hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32],
                     request=number,
-                    choice=place,
+                    choice=index,
                     start=start,
                     stop=stop,
-                    task=of.task if len({prompt.identity.task for prompt in part}) == 1 else f"{of.task} and others",
-                    length=of.length,
+                    task=first.task if same_task else f"{first.task} and others",
+                    length=first.length,
                     label=choice.label,
                     cost=cost,
                 )
             )
-    return found
+    return shards
 
 
 def _tokens(prompt: PlannedPrompt) -> int:
     if prompt.identity.length != ANY_LENGTH:
         return prompt.identity.length
     sample = prompt.make()
-    return (len(sample.context) + len(sample.question)) // LETTERS_A_TOKEN
+    return (len(sample.context) + len(sample.question)) // CHARACTERS_PER_TOKEN

@@ -1,4 +1,4 @@
-"""A worker: takes shards of a folder one after another until none is left, and keeps its model from one to the next."""
+"""A worker: measures shards of a folder one after another until none is left, keeping its model between them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
@@ -24,51 +22,58 @@ from kvlab.evaluate.work import Unit
 from kvlab.models.model_cache import held_model
 from kvlab.sweep.leases import LEASE_SECONDS, Holder, Lease, Leases
 from kvlab.sweep.planning import request_shards
-from kvlab.sweep.roster import DONE, STOPPED, Entry
-from kvlab.sweep.shards import CONTROL, Shard, SweepPlan, give_up, given_up, read_plan, shard_path, there, write_shard
+from kvlab.sweep.shards import (
+    CONTROL,
+    Shard,
+    SweepPlan,
+    give_up,
+    given_up,
+    measured_names,
+    read_plan,
+    shard_path,
+    write_shard,
+)
+from kvlab.sweep.status import DONE, STOPPED, Say, WorkerFile
 
-Outcome = Literal["done", "there", "taken", "given up", "not here"]
-MOST_LOST = 3  # workers that may be lost with one shard before it is left alone
+MAX_LOST = 3  # workers that may be lost with one shard before it is given up
 WAIT_SECONDS = 1.0
 
 
 class Worker:
-    """One process that takes part in a sweep.
+    """One process of a sweep.
 
-    Raises UserError, and says so in the folder, for a plan that cannot be read and one of another version of kvlab.
+    Raises UserError, and records it in the folder, for an unreadable plan and for a plan of another version of kvlab.
     """
 
-    def __init__(
-        self, folder: Path, seconds: float = LEASE_SECONDS, say: Callable[[str], None] = lambda line: None
-    ) -> None:
+    def __init__(self, folder: Path, seconds: float = LEASE_SECONDS, say: Say = lambda line: None) -> None:
         self.folder, self.say = folder.absolute(), say
         self.plan = read_plan(self.folder)
         self.holder = Holder.this_process()
-        self.entry = Entry(self.folder, self.holder, seconds)
+        self.file = WorkerFile(self.folder, self.holder, seconds)
         self._leases = Leases(self.folder / CONTROL / "leases", self.holder, seconds)
         self._lease: Lease | None = None
-        self._held: tuple[int, Evaluation] | None = None
-        self._earlier: dict[str, dict[str, object]] = {}
-        self._unable: dict[int, str] = {}  # requests whose model this worker cannot load, and why
+        self._loaded: tuple[int, Evaluation] | None = None  # the number of a request, on its loaded model
+        self._earlier_rows: dict[str, dict[str, object]] = {}  # of the request, left here by `kvlab eval`
+        self._load_errors: dict[int, str] = {}  # by number of the request
         self._ended = threading.Event()
         try:
             check_versions(self.plan, self.folder)
         except UserError as error:
-            self.entry.end(str(error))
+            self.file.end(str(error))
             raise
         threading.Thread(target=self._beat, args=(min(15.0, seconds / 4),), daemon=True).start()
 
     def work(self) -> None:
-        """Take shards until none is left that this worker could measure and no other has.
+        """Measure shards until none is left that this worker could measure.
 
-        Raises UserError where models could not be loaded here and their shards are still missing.
+        Raises UserError if models could not be loaded here and their shards are still missing.
         """
         reason = STOPPED
         try:
-            while left := self.left():
-                if not any(self.run(shard) not in ("taken", "not here") for shard in left):
+            while left := self._left():
+                if not any(self.run(shard) for shard in left):
                     time.sleep(WAIT_SECONDS)
-            reason = " ".join(self._unable.values()) if self.left(able=False) else DONE
+            reason = " ".join(self._load_errors.values()) if self._left(loadable=False) else DONE
             if reason != DONE:
                 raise UserError(reason)
         except Exception as error:
@@ -77,157 +82,156 @@ class Worker:
         finally:
             self.end(reason)
 
-    def left(self, able: bool = True) -> list[Shard]:
-        """Shards that are neither there nor given up, those of the model at hand first; `able`: no others' models."""
-        names = {shard.name for shard in self.plan.shards}
-        gone = there(self.folder)
-        gone |= set(given_up(self.folder, names))
-        held = self._held[0] if self._held else None
-        left = [shard for shard in self.plan.shards if shard.name not in gone]
-        left = [shard for shard in left if not able or shard.request not in self._unable]
-        return sorted(left, key=lambda shard: shard.request != held)
+    def _left(self, loadable: bool = True) -> list[Shard]:
+        """Shards neither measured nor given up, those of the loaded model first; `loadable`: skip models that fail."""
+        settled = measured_names(self.folder)
+        settled |= set(given_up(self.folder, {shard.name for shard in self.plan.shards}))
+        left = [shard for shard in self.plan.shards if shard.name not in settled]
+        left = [shard for shard in left if not loadable or shard.request not in self._load_errors]
+        loaded = self._loaded[0] if self._loaded else None
+        return sorted(left, key=lambda shard: shard.request != loaded)
 
-    def run(self, shard: Shard) -> Outcome:
-        """Measure one shard, unless it is there, another worker has it, or this one cannot load its model.
+    def run(self, shard: Shard) -> bool:
+        """Measure a shard or give it up; False if another worker has it or its model cannot be loaded here.
 
-        What goes wrong with the shard alone is noted beside the shards, and the worker goes on.
-        Raises UserError where the weights are others than those the sweep began with, or the disk is full.
+        An error that concerns the shard alone is recorded next to the shards. Raises UserError if the weights differ
+        from those that the sweep began with, or if the disk is full.
         """
-        if shard.request in self._unable:
-            return "not here"
+        if shard.request in self._load_errors:
+            return False
         lease = self._leases.claim(shard.name)
         if lease is None:
-            return "taken"
+            return False
         self._lease = lease
         try:
             if shard_path(self.folder, shard.name).is_file():
-                return "there"
-            if lease.tries > MOST_LOST:
-                said = f"{MOST_LOST} workers were lost while they measured it (often: not enough memory)."
-                return self._give_up(shard, said)
+                return True
+            if lease.tries > MAX_LOST:
+                reason = f"{MAX_LOST} workers were lost while they measured it (often: not enough memory)."
+                return self._give_up(shard, reason)
             return self._measure(shard)
         finally:
-            self.give_back()
+            self.release()
 
-    def give_back(self) -> None:
-        """Let others have the shard this worker is at, as when it is about to be stopped."""
+    def release(self) -> None:
+        """Let other workers take the current shard, for example before this worker is stopped."""
         lease, self._lease = self._lease, None
         if lease is not None:
-            lease.give_back()
+            lease.release()
 
     def end(self, reason: str = DONE) -> None:
-        """Say in the folder that this worker ended."""
+        """Record in the folder that this worker ended."""
         self._ended.set()
-        self.give_back()
-        self.entry.end(reason)
+        self.release()
+        self.file.end(reason)
 
-    def _measure(self, shard: Shard) -> Outcome:
+    def _measure(self, shard: Shard) -> bool:
         evaluation = self._evaluation(shard.request)
         if evaluation is None:
-            return "not here"
+            return False
         began = time.monotonic()
         try:
             rows = self._rows(evaluation, shard)
-        except Exception as error:  # the rest of the sweep must not fall with one shard
+        except Exception as error:  # one shard's error must not end the sweep
             if not isinstance(error, UserError):
                 traceback.print_exc()
-            return self._give_up(shard, _sentence(error))
+            return self._give_up(shard, _message(error))
         write_shard(self.folder, shard.name, rows, self.holder.worker)
         self.say(f"{shard.label}, {shard.task}: {len(rows)} rows in {time.monotonic() - began:.1f} s")
-        return "done"
+        return True
 
     def _rows(self, evaluation: Evaluation, shard: Shard) -> list[dict[str, object]]:
-        """All rows of the shard in the order of its prompts; those that a single process left here are taken over."""
+        """All rows of the shard in the order of its prompts; rows that `kvlab eval` left here are reused."""
         units = evaluation.units[shard.start : shard.stop]
         keys = [unit.keys[shard.choice] for unit in units]
-        found = {key: self._earlier[key] for key in keys if key in self._earlier}
-        asked = [Unit(unit.prompt, {shard.choice: key}) for unit, key in zip(units, keys, strict=True)]
-        for _, _, rows in evaluation.measured([unit for unit in asked if unit.keys[shard.choice] not in found]):
-            found |= {str(row["key"]): row for row in rows}
-        return [found[key] for key in keys]
+        rows = {key: self._earlier_rows[key] for key in keys if key in self._earlier_rows}
+        missing = [
+            Unit(unit.prompt, {shard.choice: key}) for unit, key in zip(units, keys, strict=True) if key not in rows
+        ]
+        for _, _, batch in evaluation.measured(missing):
+            rows |= {str(row["key"]): row for row in batch}
+        return [rows[key] for key in keys]
 
     def _evaluation(self, number: int) -> Evaluation | None:
-        """The request on its loaded model; None where this worker cannot load it, which it says once."""
-        if self._held and self._held[0] == number:
-            return self._held[1]
-        self._held = None
+        """The request on its loaded model; None if this worker cannot load it."""
+        if self._loaded and self._loaded[0] == number:
+            return self._loaded[1]
+        self._loaded = None
         request = self.plan.requests[number]
         try:
             evaluation = prepare_evaluation(request, held_model(request))
         except Exception as error:
             if not isinstance(error, UserError) and not is_out_of_memory(error):
                 raise
-            self._unable[number] = f"{request.model} cannot be used here: {_sentence(error)}"
-            self.say(self._unable[number])
+            self._load_errors[number] = f"{request.model} cannot be used here: {_message(error)}"
+            self.say(self._load_errors[number])
             return None
-        self._agree(number, evaluation)
+        self._check_agreement(number, evaluation)
         keys = {key for unit in evaluation.units for key in unit.keys.values()}
-        self._earlier = ResultStore(self.folder).rows_of_parts(keys)
-        self._held = number, evaluation
+        self._earlier_rows = ResultStore(self.folder).rows_of_parts(keys)
+        self._loaded = number, evaluation
         return evaluation
 
-    def _agree(self, number: int, evaluation: Evaluation) -> None:
-        """Raises UserError where this worker would measure something else than was planned, or others measured."""
+    def _check_agreement(self, number: int, evaluation: Evaluation) -> None:
+        """Raise UserError if this worker would measure something else than planned, or than other workers measure."""
         request = self.plan.requests[number]
         prompts = [unit.prompt for unit in evaluation.units]
         chat = None if evaluation.chat is None else evaluation.chat.settings
-        mine = {shard.name for shard in request_shards(request, number, prompts, chat, self.plan.block)}
-        if mine != {shard.name for shard in self.plan.shards if shard.request == number}:
+        names = {shard.name for shard in request_shards(request, number, prompts, chat, self.plan.block)}
+        if names != {shard.name for shard in self.plan.shards if shard.request == number}:
             raise UserError(
                 f"The prompts or settings of {request.model} are not those that {self.folder} was planned with (a file "
                 "or a method has changed): plan the sweep again."
             )
-        named = hashlib.sha256(f"{request.model}@{request.revision}@{request.load_in}".encode()).hexdigest()[:16]
-        pinned = self.folder / CONTROL / "models" / f"{named}.json"
+        model = hashlib.sha256(f"{request.model}@{request.revision}@{request.load_in}".encode()).hexdigest()[:16]
         digest = evaluation.maker.model_digest
-        first = _first_to_say(pinned, digest, self.holder.worker)
+        first = _pin_digest(self.folder / CONTROL / "models" / f"{model}.json", digest, self.holder.worker)
         if first != digest:
             raise UserError(
                 f"The weights of {request.model} here ({digest}) are not those that the sweep began with ({first}): "
                 "another checkpoint or --dtype; give all workers the same, or choose another folder."
             )
 
-    def _give_up(self, shard: Shard, sentence: str) -> Outcome:
-        give_up(self.folder, shard, sentence, self.holder.worker)
-        self.say(f"{shard.label}, {shard.task}: given up. {sentence}")
-        return "given up"
+    def _give_up(self, shard: Shard, reason: str) -> bool:
+        give_up(self.folder, shard, reason, self.holder.worker)
+        self.say(f"{shard.label}, {shard.task}: given up. {reason}")
+        return True
 
     def _beat(self, every: float) -> None:
         while not self._ended.wait(every):
-            self.entry.beat()
+            self.file.beat()
             if (lease := self._lease) is not None:
                 lease.renew()
 
 
 def check_versions(plan: SweepPlan, folder: Path) -> None:
-    """Raises UserError where a package or plug-in that could change a number is not the one the sweep was planned with.
+    """Raise UserError if a package or plug-in that could change a number is not the version planned with.
 
-    Builds of one version for other devices are the same, and so are Pythons.
+    Builds of one version for other devices count as equal, and so do Python versions.
     """
-    here = versions()
-    for name in sorted((plan.versions.keys() | here.keys()) - {"python"}):
-        planned, mine = plan.versions.get(name), here.get(name)
-        if (planned or "").split("+")[0] != (mine or "").split("+")[0]:
+    installed = versions()
+    for name in sorted((plan.versions.keys() | installed.keys()) - {"python"}):
+        planned, here = plan.versions.get(name), installed.get(name)
+        if (planned or "").split("+")[0] != (here or "").split("+")[0]:
             raise UserError(
-                f"This worker has {name} {mine or 'not at all'}, and {folder} was planned with {planned or 'none'}: "
+                f"This worker has {name} {here or 'not at all'}, and {folder} was planned with {planned or 'none'}: "
                 "give all workers the same version, or plan the sweep again."
             )
 
 
-def _first_to_say(path: Path, said: str, worker: str) -> str:
-    """What the first worker said in this file, which it makes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    mine = path.with_name(f".{path.name}.{worker}")
-    replace_text(mine, json.dumps({"digest": said, "by": worker, "at": datetime.now(UTC).isoformat()}))
+def _pin_digest(path: Path, digest: str, worker: str) -> str:
+    """The digest that the first worker recorded in this file, which may be this worker."""
+    temporary = path.with_name(f".{path.name}.{worker}")
+    replace_text(temporary, json.dumps({"digest": digest, "by": worker, "at": datetime.now(UTC).isoformat()}))
     try:
         with contextlib.suppress(FileExistsError):
-            os.link(mine, path)
+            os.link(temporary, path)
         return str(json.loads(path.read_text(encoding="utf-8"))["digest"])
     finally:
-        mine.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
-def _sentence(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, UserError):
         return str(error)
     first = (str(error).strip().splitlines() or ["no message"])[0]

@@ -18,7 +18,7 @@ from lm_eval.tasks import TaskManager
 from kvlab.common.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request_parser import parse_request
-from kvlab.lmeval import score
+from kvlab.lmeval import likelihood
 from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.run import run_lm_eval
@@ -56,18 +56,18 @@ def test_the_full_cache_is_the_harnesss_own_model(tiny, folder, tmp_path, monkey
     pytest.importorskip("peft", reason="the harness's own HFLM needs peft: pip install peft")
     from lm_eval.models.huggingface import HFLM
 
-    from kvlab.lmeval import adapter
+    from kvlab.lmeval import harness
 
     theirs = HFLM(pretrained=str(tiny.name), device="cpu", dtype="float32", batch_size=1)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     tasks = ["kvlab_few_shot", "kvlab_needle", "kvlab_few_shot_text"]
     expected = simple_evaluate(model=theirs, tasks=tasks, task_manager=manager, bootstrap_iters=0)["samples"]
     seen = []
-    run_tasks = adapter.run_tasks
-    monkeypatch.setattr(adapter, "run_tasks", lambda *given: seen.append(run_tasks(*given)) or seen[-1])
+    evaluate_tasks = harness.evaluate_tasks
+    monkeypatch.setattr(harness, "evaluate_tasks", lambda *given: seen.append(evaluate_tasks(*given)) or seen[-1])
     rows = run_lm_eval(asked(folder, tuple(tasks), choices=()), tmp_path, tiny).rows
     for task in tasks:
-        for ours, their in zip(seen[0].samples[task], expected[task], strict=True):
+        for ours, their in zip(seen[-1]["samples"][task], expected[task], strict=True):
             if task == "kvlab_few_shot_text":
                 assert ours["filtered_resps"] == their["filtered_resps"]
                 continue
@@ -105,7 +105,7 @@ def test_a_method_that_is_finished_is_not_run_again(tiny, folder, tmp_path, monk
         raise AssertionError("scored again")
 
     with monkeypatch.context() as patched:
-        patched.setattr(score, "_pass", never)
+        patched.setattr(likelihood, "_forward", never)
         again = run_lm_eval(request, tmp_path, tiny).rows
     pd.testing.assert_frame_equal(first, again)
     other = run_lm_eval(request.model_copy(update={"hold_back": 3, "limit": 1}), tmp_path, tiny).rows
@@ -135,8 +135,8 @@ def test_bad_names_are_one_sentence(tiny, folder, tmp_path) -> None:
     (broken / "gone.yaml").write_text(ROLLING.format(data=tmp_path / "gone.jsonl").replace("passages", "gone"))
     for request, said in (
         (asked(tmp_path / "nowhere", ("passages",)), "is no folder"),
-        (asked(broken, ("gone",), protocol="simulated"), "cannot make gone"),
-        (asked(folder, ("passages",)), "give --protocol simulated"),
+        (asked(broken, ("gone",), protocol="simulated"), "cannot load gone"),
+        (asked(folder, ("passages",)), "use --protocol simulated"),
         (asked(folder, ("kvlab_few_shot",), metric="f1"), "--metric is one of acc"),
         (asked(folder, ("kvlab_needle",), hold_back=0), "--hold-back 0"),
     ):

@@ -17,14 +17,21 @@ from kvlab.evaluate.generate import generate_answers
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
 from kvlab.lmeval.answering import Answering
-from kvlab.lmeval.journal import Journal, Measured, request_key
+from kvlab.lmeval.generation import GenerationRequest, generate_options, generate_texts
+from kvlab.lmeval.journal import Journal, Measurement, request_key
+from kvlab.lmeval.likelihood import (
+    ContextGroup,
+    check_simulated,
+    equal_length_batches,
+    fit_window,
+    group_pairs,
+    score_decoded,
+    score_simulated,
+)
 from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
-from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, RowMaker, metric_of, score_of
+from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, score_of, select_metric
 from kvlab.lmeval.run import check_kinds
-from kvlab.lmeval.score import check_simulated, score_decoded, score_simulated
-from kvlab.lmeval.texts import Asked, in_window, of_equal_length, of_one_text, together
-from kvlab.lmeval.write import Asking, options_of, write_texts
 from kvlab.requests.compare import MethodChoice
 
 H2O = MethodChoice(method="h2o", budget=0.2)
@@ -63,7 +70,7 @@ def equal(found, expected):
 def test_choices_that_share_a_cache_score_as_each_with_its_own(tiny, method, hold_back) -> None:
     contexts = [tokens(40, 1), tokens(40, 2)]
     choices = [(tokens(4, 3), tokens(2, 4)[1:]), (tokens(3, 5)[1:], tokens(6, 6)[1:], (7,))]
-    asked = [Asked(*pair, ()) for pair in zip(contexts, choices, strict=True)]
+    asked = [ContextGroup(*pair, ()) for pair in zip(contexts, choices, strict=True)]
     found = score_decoded(tiny, asked, kvlab.make_cache(tiny, method, 0.3), hold_back)
     for one, scored in zip(asked, found, strict=True):
         expected = [
@@ -76,7 +83,7 @@ def test_choices_that_share_a_cache_score_as_each_with_its_own(tiny, method, hol
 
 def test_the_full_cache_scores_as_one_pass_without_a_cache(tiny) -> None:
     context, choices = tokens(30, 1), (tokens(5, 2), (9,))
-    scored = score_decoded(tiny, [Asked(context, choices, ())], kvlab.make_cache(tiny, "full", 1.0), 1)[0]
+    scored = score_decoded(tiny, [ContextGroup(context, choices, ())], kvlab.make_cache(tiny, "full", 1.0), 1)[0]
     expected = []
     for choice in choices:
         with torch.inference_mode():
@@ -85,12 +92,12 @@ def test_the_full_cache_scores_as_one_pass_without_a_cache(tiny) -> None:
         picked = rows[torch.arange(len(choice)), torch.tensor(choice)]
         expected.append((float(picked.sum()), bool((rows.argmax(-1) == torch.tensor(choice)).all())))
     equal(scored.answers, expected)
-    simulated = score_simulated(tiny, [Asked(context, choices[:1], ())], kvlab.make_cache(tiny, "full", 1.0))[0]
+    simulated = score_simulated(tiny, [ContextGroup(context, choices[:1], ())], kvlab.make_cache(tiny, "full", 1.0))[0]
     equal(simulated.answers, expected[:1])
 
 
 def test_with_nothing_held_back_a_choice_of_one_token_shows_no_effect(tiny) -> None:
-    asked = [Asked(tokens(60, 1), ((5,), (9,)), ())]
+    asked = [ContextGroup(tokens(60, 1), ((5,), (9,)), ())]
 
     def scores(method, hold_back):
         return score_decoded(tiny, asked, kvlab.make_cache(tiny, method, 0.2), hold_back)[0].answers
@@ -104,7 +111,7 @@ def test_with_nothing_held_back_a_choice_of_one_token_shows_no_effect(tiny) -> N
 def test_one_pass_is_feeding_token_by_token_from_the_first(tiny, method) -> None:
     context, continuation = tokens(36, 1), tokens(5, 2)[1:]
     cache, fed_tokens = kvlab.make_cache(tiny, method, 0.25), 39
-    scored = score_simulated(tiny, [Asked(context, (continuation,), ())], cache)[0]
+    scored = score_simulated(tiny, [ContextGroup(context, (continuation,), ())], cache)[0]
     assert supports_token_by_token(cache) == (method != "d2o")  # its layers decide together
     slow = kvlab.make_cache(tiny, method, int(0.25 * fed_tokens))
     slow.settings.text_tokens = fed_tokens  # pyramids are cut to the length of the text
@@ -117,7 +124,7 @@ def test_one_pass_with_a_window_is_attention_under_a_band(tiny) -> None:
     """A token attends to itself and the `slots` before it, as it is decided about after it attended."""
     slots, context, continuation = 6, tokens(24, 3), tokens(4, 4)[1:]
     cache = kvlab.make_cache(tiny, "window", slots)
-    scored = score_simulated(tiny, [Asked(context, (continuation,), ())], cache)[0]
+    scored = score_simulated(tiny, [ContextGroup(context, (continuation,), ())], cache)[0]
     text = torch.tensor([[*context, *continuation[:-1]]])
     count = text.shape[1]
     distance = torch.arange(count)[:, None] - torch.arange(count)
@@ -151,18 +158,18 @@ def test_a_method_that_only_compresses_prompts_is_not_simulated() -> None:
 def test_a_context_loses_its_beginning_as_in_the_harness(window) -> None:
     context, continuation = list(range(10, 20)), [1, 2, 3]
     fed_to_the_model = (context + continuation)[-(window + 1) :][:-1]  # lm_eval/models/huggingface.py
-    kept, same = in_window(context, continuation, window)
+    kept, same = fit_window(context, continuation, window)
     assert [*kept, *same[:-1]] == fed_to_the_model
-    with pytest.raises(UserError, match="does not fit the model's window of 2"):
-        in_window(context, continuation, 2)
+    with pytest.raises(UserError, match="does not fit the model's context window of 2"):
+        fit_window(context, continuation, 2)
 
 
 def test_choices_of_one_context_stay_together_and_lengths_apart() -> None:
     pairs = [((1, 2), (5,)), ((1, 2, 3), (6,)), ((1, 2), (7, 8)), ((4, 4), (9,))]
-    asked = together(pairs)
-    assert [one.places for one in asked] == [(0, 2), (1,), (3,)]
-    assert [one.places for one in of_one_text([*pairs, ((1, 2), (6,))])] == [(0, 4), (1,), (2,), (3,)]
-    batches = list(of_equal_length(asked, False, 8))
+    asked = group_pairs(pairs, same_text=False)
+    assert [one.indices for one in asked] == [(0, 2), (1,), (3,)]
+    assert [one.indices for one in group_pairs([*pairs, ((1, 2), (6,))], same_text=True)] == [(0, 4), (1,), (2,), (3,)]
+    batches = list(equal_length_batches(asked, False, 8))
     assert [[len(one.context) for one in batch] for batch in batches] == [[3], [2, 2]]
 
 
@@ -180,7 +187,7 @@ def answering(tiny, journal, made, rows=1, **fields) -> Answering:
 def test_answers_are_the_same_in_any_batch_and_none_is_made_twice(tiny, tmp_path, protocol) -> None:
     pairs = [(tokens(30, place // 2), tokens(2 + place % 3, 20 + place)[1:]) for place in range(4)]
     pairs += [(tokens(30, 9), (5, 7)), (tokens(30, 9), (5, 8))]  # of which the same tokens are fed
-    keys = [request_key(CHOOSING, [place]) for place in range(6)]
+    keys = [request_key(CHOICES, [place]) for place in range(6)]
     journal, made = Journal(tmp_path, {"rows": 1}), []
     alone = answering(tiny, journal, made, protocol=protocol).likelihoods(keys, pairs)
     others = Journal(tmp_path, {"rows": 8})
@@ -192,26 +199,26 @@ def test_answers_are_the_same_in_any_batch_and_none_is_made_twice(tiny, tmp_path
     again, made = Journal(tmp_path, {"rows": 1}), []
     told = []
     resumed = answering(tiny, again, made, protocol=protocol)
-    resumed.told = told.append
+    resumed.report = told.append
     equal(resumed.likelihoods(keys, pairs), alone)
     assert 1 <= len(made) <= 2 and sum(told) == 6  # only what was not on disk
-    assert Journal(tmp_path, {"rows": 1}).found.keys() == set(keys)
+    assert Journal(tmp_path, {"rows": 1}).answers.keys() == set(keys)
 
 
 def test_texts_are_those_of_an_evaluation_cut_at_any_stop(tiny) -> None:
     context = tokens(50, 8)
-    one = Asking(context, ("zzz", "e"), 12, (), 0)
-    texts, written = write_texts(tiny, [one], kvlab.make_cache(tiny, "h2o", 0.3), 1)
+    one = GenerationRequest(context, ("zzz", "e"), 12, (), 0)
+    texts, written = generate_texts(tiny, [one], kvlab.make_cache(tiny, "h2o", 0.3), 49)
     whole = generate_answers(tiny, [list(context)], kvlab.make_cache(tiny, "h2o", 0.3), 49, 12, None)[0]
     assert texts[0].strip() == whole.prediction.split("e")[0].strip()
     assert written.memory == pytest.approx(written.memory) and written.ids.shape[1] <= 12
 
 
 def test_settings_of_texts_that_would_be_ignored_are_refused() -> None:
-    assert options_of({"do_sample": False, "temperature": 0.0}) == (("do_sample", False),)
-    assert options_of({"temperature": 0.3, "do_sample": True}) == (("do_sample", True), ("temperature", 0.3))
+    assert generate_options({"do_sample": False, "temperature": 0.0}) == (("do_sample", False),)
+    assert generate_options({"temperature": 0.3, "do_sample": True}) == (("do_sample", True), ("temperature", 0.3))
     with pytest.raises(UserError, match="penalty_alpha"):
-        options_of({"penalty_alpha": 0.6})
+        generate_options({"penalty_alpha": 0.6})
 
 
 def prompt(kind: str) -> Prompt:
@@ -226,7 +233,7 @@ def test_protocol_and_hold_back_are_in_the_rows_key() -> None:
         LmEvalRequest(tasks=("piqa",), num_fewshot=2),
         LmEvalRequest(tasks=("piqa",), metric="acc_norm"),
     ]
-    identities = [prompt(CHOOSING).identity(request) for request in asked]
+    identities = [prompt(CHOICES).identity(request) for request in asked]
     assert len(set(identities)) == len(asked)
     assert identities[0].task == "lm-eval:piqa" and json.loads(identities[0].difficulty)["hold_back"] == 1
     assert identities[2].task == "lm-eval:piqa, simulated" and "hold_back" not in identities[2].difficulty
@@ -235,15 +242,15 @@ def test_protocol_and_hold_back_are_in_the_rows_key() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "said"),
     [
-        (CHOOSING, {"hold_back": 0}, "--hold-back 0"),
-        (ROLLING, {}, "give --protocol simulated"),
-        (WRITING, {"protocol": "simulated"}, "lets the model write"),
+        (CHOICES, {"hold_back": 0}, "--hold-back 0"),
+        (ROLLING, {}, "use --protocol simulated"),
+        (GENERATION, {"protocol": "simulated"}, "generates text"),
     ],
 )
 def test_what_a_protocol_does_not_have_is_refused(kind, fields, said) -> None:
     with pytest.raises(UserError, match=said):
         check_kinds(LmEvalRequest(tasks=("piqa",), **fields), [prompt(kind)])
-    check_kinds(LmEvalRequest(tasks=("piqa",), hold_back=0), [prompt(WRITING)])
+    check_kinds(LmEvalRequest(tasks=("piqa",), hold_back=0), [prompt(GENERATION)])
 
 
 SAMPLE = {
@@ -254,28 +261,28 @@ SAMPLE = {
 
 def test_a_metric_that_is_no_score_is_passed_over() -> None:
     better = {"perplexity": False, "acc": True}
-    metric = metric_of("piqa", "", [SAMPLE], better)
+    metric = select_metric("piqa", "", [SAMPLE], better)
     assert (metric.name, metric.filter) == ("acc", "none") and score_of(SAMPLE, metric) == 1
     with pytest.raises(UserError, match="--metric is one of acc"):
-        metric_of("piqa", "f1", [SAMPLE], better)
+        select_metric("piqa", "f1", [SAMPLE], better)
     with pytest.raises(UserError, match="no score from 0 to 1"):
-        metric_of("piqa", "", [SAMPLE | {"metrics": ["perplexity"]}], better)
+        select_metric("piqa", "", [SAMPLE | {"metrics": ["perplexity"]}], better)
     rolling = {"filter": "none", "metrics": ["bits_per_byte"], "bits_per_byte": (-8.0, 4)}
-    assert score_of(rolling, metric_of("wikitext", "", [rolling], {})) == pytest.approx(8 / 4 / 0.6931471805599453)
+    assert score_of(rolling, select_metric("wikitext", "", [rolling], {})) == pytest.approx(8 / 4 / 0.6931471805599453)
 
 
 def test_rows_are_read_as_any_evaluations(tmp_path) -> None:
     """Into the store and through the summary: kept, bytes and the paired difference come out."""
     request, found = LmEvalRequest(tasks=("piqa",)), {}
-    one = prompt(CHOOSING)
+    one = prompt(CHOICES)
     for choice, slots in ((MethodChoice(method="full", budget=1.0), 50.0), (H2O, 10.0)):
         for arguments in one.requests:
-            measured = Measured(52, 49, slots, 50, int(slots) * 8, int(slots) * 9, 0.5, 0.25, 1)
-            found[request_key(CHOOSING, arguments)] = ([-1.0, True], measured)
+            measured = Measurement(52, 49, slots, 50, int(slots) * 8, int(slots) * 9, 0.5, 0.25, 1)
+            found[request_key(CHOICES, arguments)] = ([-1.0, True], measured)
         settings = {"variant": "x"}
         made_by = {"model": "tiny", "model_digest": "d"}
         score = {"acc": 1.0 if choice.method == "full" else 0.0}
-        metric = metric_of("piqa", "", [SAMPLE], {})
+        metric = select_metric("piqa", "", [SAMPLE], {})
         row = RowMaker(request, choice, settings, made_by).row(choice.label, one, SAMPLE | score, metric, found)
         assert row["seconds"] == 1.0 and row["tokens_in_sight"] == 49 and row["prediction"] == "up"
         with ResultStore.opened(tmp_path) as store:

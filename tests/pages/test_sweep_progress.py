@@ -14,8 +14,8 @@ from streamlit.testing.v1 import AppTest
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.sweep.leases import Holder
-from kvlab.sweep.roster import Entry
 from kvlab.sweep.shards import Shard, SweepPlan, give_up, write_plan
+from kvlab.sweep.status import WorkerFile
 from tests.evaluate.test_harness import SETTINGS
 from tests.pages.test_board_page import told
 from tests.pages.test_quality import results
@@ -46,8 +46,8 @@ def test_a_sweep_is_drawn_as_its_shards_come(runs_root: Path, open_page: Open) -
     table = pa.Table.from_pandas(rows.assign(key="s" + rows["key"], seed=7), schema=ROWS, preserve_index=False)
     pq.write_table(table, folder / "shards" / f"{shards[0].name}.parquet")
     give_up(folder, shards[1], "cpu ran out of memory on one prompt", "w")
-    Entry(folder, Holder.this_process(), 60)
-    lost = Entry(folder, Holder("lost", "elsewhere", 1, "2026-01-01T00:00:00+00:00"), 60)
+    WorkerFile(folder, Holder.this_process(), 60)
+    lost = WorkerFile(folder, Holder("lost", "elsewhere", 1, "2026-01-01T00:00:00+00:00"), 60)
     (folder / "sweep" / "workers" / "refused.json").write_text(
         json.dumps({"holder": vars(lost.holder) | {"worker": "refused"}, "seconds": 60, "ended": "Another version."})
     )

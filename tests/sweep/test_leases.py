@@ -28,9 +28,9 @@ def test_one_has_it_until_it_is_given_back(tmp_path: Path) -> None:
     first, second = (Leases(tmp_path, Holder.this_process()) for _ in range(2))
     lease = first.claim("shard")
     assert lease is not None and second.claim("shard") is None and second.claim("another") is not None
-    lease.give_back()
+    lease.release()
     assert second.claim("shard") is not None
-    lease.give_back()  # no longer its own
+    lease.release()  # no longer its own
     assert first.claim("shard") is None
 
 
@@ -45,7 +45,7 @@ def test_a_lease_is_taken_over_once_nobody_renews_it(tmp_path: Path) -> None:
     time.sleep(0.5)
     taken = other.claim("shard")
     assert taken is not None and taken.tries == 2
-    lease.give_back()  # it comes back from the dead and must not free what is another's now
+    lease.release()  # it comes back from the dead and must not free what is another's now
     assert lost.claim("shard") is None
 
 

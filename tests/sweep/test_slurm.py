@@ -17,9 +17,9 @@ import pytest
 
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.results.store import ResultStore
-from kvlab.sweep.shards import sweep_rows, there
+from kvlab.sweep.shards import measured_names, sweep_rows
 from kvlab.sweep.slurm import run_slurm
-from kvlab.sweep.state import state
+from kvlab.sweep.status import read_status
 from tests.sweep.conftest import asked, planned, untimed
 from tests.sweep.one_node_slurm import Node, one_node_slurm
 from tests.sweep.test_ray import holders, wait_for
@@ -50,11 +50,11 @@ class Sweep:
             thread.start()
             run_slurm(self.folder, 2, {"time": 30, "cpus_per_task": 1, "mem": "2G"}, self.said.append, 10)
         thread.join(5)
-        rows, now = sweep_rows(self.folder), state(self.folder)
+        rows, now = sweep_rows(self.folder), read_status(self.folder)
         assert len(self.done) == 2, self.done
         pd.testing.assert_frame_equal(untimed(rows), untimed(self.serial), check_exact=True)
         assert sum(len(table) for table in ResultStore(self.folder)._tables(["key"])) == len(rows)
-        assert now.there == self.shards
+        assert now.measured == self.shards
         pids = [worker.pid for worker in now.workers]
         print(f"\n{len(rows)} of {len(self.serial)} rows, each once; {self.done}; workers {pids}, {now.lost} lost; "
               f"{time.monotonic() - began:.0f} s")  # fmt: skip
@@ -82,28 +82,30 @@ def test_a_killed_and_a_preempted_task_cost_no_row(sweep: Sweep) -> None:
         task = running(job)[0]
         for name in ("TERM", "USR2"):  # what Slurm sends before a pre-emption, and submitit's own
             subprocess.run(["scancel", task, "--signal", name], check=True)
-        sweep.done.append(f"pre-empted {task} with {len(there(sweep.folder))} of {sweep.shards} shards there")
+        sweep.done.append(f"pre-empted {task} with {len(measured_names(sweep.folder))} of {sweep.shards} shards there")
 
     sweep.run(disturb)
-    assert state(sweep.folder).lost == 1
+    assert read_status(sweep.folder).lost == 1
 
 
 def test_a_dead_node_costs_no_row(sweep: Sweep) -> None:
     def disturb(node: Node) -> None:
         under_way(sweep.folder)
         pids = node.die()
-        sweep.done.append(f"killed the node ({len(pids)} processes) with {len(there(sweep.folder))} shards there")
+        sweep.done.append(
+            f"killed the node ({len(pids)} processes) with {len(measured_names(sweep.folder))} shards there"
+        )
         time.sleep(3)
         node.come_back()
         sweep.done.append("the node is back")
 
     sweep.run(disturb)
-    assert state(sweep.folder).lost == 2
+    assert read_status(sweep.folder).lost == 2
 
 
 def under_way(folder: Path) -> None:
     """Wait until both tasks are at work."""
-    wait_for(lambda: len(there(folder)) >= 2 and len(holders(folder)) == 2)
+    wait_for(lambda: len(measured_names(folder)) >= 2 and len(holders(folder)) == 2)
 
 
 def running(job: str) -> list[str]:

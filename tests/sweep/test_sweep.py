@@ -31,10 +31,10 @@ from kvlab.evaluate.results.summary import summarize
 from kvlab.models.load import LoadedModel
 from kvlab.models.model_cache import drop_model, held_model
 from kvlab.sweep import local
-from kvlab.sweep.on_ray import check_answers
-from kvlab.sweep.shards import read_plan, shard_path, sweep_rows, there, try_again, worker_of
-from kvlab.sweep.state import state
-from kvlab.sweep.worker import MOST_LOST, Worker
+from kvlab.sweep.on_ray import check_address
+from kvlab.sweep.shards import measured_names, read_plan, shard_path, sweep_rows, try_again, worker_of
+from kvlab.sweep.status import read_status
+from kvlab.sweep.worker import MAX_LOST, Worker
 from tests.sweep.conftest import asked, planned, untimed
 
 
@@ -94,9 +94,9 @@ def test_a_sweep_gives_the_rows_and_the_table_of_one_process(
     mine, theirs = (summarize(found) for found in (rows, serial))
     same = [name for name in mine if "seconds" not in name]
     pd.testing.assert_frame_equal(mine[same], theirs[same], check_exact=True)
-    now = state(folder)
-    assert (now.there, now.planned, now.left, now.lost) == (len(plan.shards), len(plan.shards), 0, 0)
-    assert now.words == f"{len(plan.shards)} of {len(plan.shards)} shards, 1 worker seen, 0 lost"
+    now = read_status(folder)
+    assert (now.measured, now.planned, now.left, now.lost) == (len(plan.shards), len(plan.shards), 0, 0)
+    assert now.summary == f"{len(plan.shards)} of {len(plan.shards)} shards, 1 worker seen, 0 lost"
     assert {worker_of(folder, shard.name) for shard in plan.shards} == {worker.name for worker in now.workers}
     # An evaluation in one process finds all of it, and whatever reads evaluations reads a sweep.
     before = set(folder.rglob("*.parquet"))
@@ -143,7 +143,7 @@ def test_two_workers_one_killed_outright_and_every_row_once(
     tiny_folder: Path, folder: Path, serial: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = planned(folder, asked(tiny_folder), block=1)
-    monkeypatch.setattr(local, "MOST_STARTED_AGAIN", 0)
+    monkeypatch.setattr(local, "MAX_RESTARTS", 0)
     killed: list[int] = []
 
     def kill() -> None:
@@ -166,8 +166,8 @@ def test_two_workers_one_killed_outright_and_every_row_once(
     pd.testing.assert_frame_equal(untimed(rows), untimed(serial), check_exact=True)
     found = ResultStore(folder)
     assert sum(len(table) for table in found._tables(["key"])) == len(rows), "no row is there twice"
-    now = state(folder)
-    assert now.lost == 1 and len(now.workers) == 2 and now.there == len(plan.shards)
+    now = read_status(folder)
+    assert now.lost == 1 and len(now.workers) == 2 and now.measured == len(plan.shards)
     assert any(f"Worker {killed[0]} was lost (signal 9)" in line for line in said)
     print(f"{len(rows)} rows, killed {killed}, workers {[worker.pid for worker in now.workers]}")
 
@@ -176,12 +176,12 @@ def test_a_shard_that_loses_every_worker_is_left_alone(tiny_folder: Path, folder
     plan = planned(folder, asked(tiny_folder, tasks="needle", methods="h2o", samples=1))
     worker = Worker(folder)
     path = folder / "sweep" / "leases" / plan.shards[0].name
-    told = {"worker": "lost", "place": "elsewhere", "pid": 1, "since": "2026-01-01", "tries": MOST_LOST}
+    told = {"worker": "lost", "place": "elsewhere", "pid": 1, "since": "2026-01-01", "tries": MAX_LOST}
     path.write_text(json.dumps(told))
     os.utime(path, (1, 1))
     worker.work()
-    now = state(folder)
-    assert now.there == 1 and f"{MOST_LOST} workers were lost" in now.given_up[plan.shards[0].name]
+    now = read_status(folder)
+    assert now.measured == 1 and f"{MAX_LOST} workers were lost" in now.given_up[plan.shards[0].name]
 
 
 def test_out_of_memory_gives_up_its_shard_and_the_rest_goes_on(
@@ -197,27 +197,27 @@ def test_out_of_memory_gives_up_its_shard_and_the_rest_goes_on(
 
     monkeypatch.setattr(Measurer, "measure", measure)
     Worker(folder).work()
-    now = state(folder)
+    now = read_status(folder)
     lost = [shard for shard in plan.shards if shard.label.startswith("h2o") and shard.task == "copy"]
     assert now.given_up.keys() == {shard.name for shard in lost} and len(lost) == 2
     assert all("h2o 20 %, copy: cpu ran out of memory on one prompt" in said for said in now.given_up.values())
-    assert now.there == len(plan.shards) - 2 and not now.left
+    assert now.measured == len(plan.shards) - 2 and not now.left
     # Asked for again, it is tried again; a shard that cannot be read is too.
     monkeypatch.undo()
-    damaged = shard_path(folder, next(iter(sorted(there(folder)))))
+    damaged = shard_path(folder, next(iter(sorted(measured_names(folder)))))
     damaged.write_bytes(b"PAR1")
     assert try_again(folder) == [f"{damaged} was damaged: it is measured again."]
     Worker(folder).work()
-    assert state(folder).there == len(plan.shards)
+    assert read_status(folder).measured == len(plan.shards)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
 def test_a_dead_address_is_said_at_once(address: str) -> None:
     with pytest.raises(UserError, match="No Ray answers at") as error:
-        check_answers(address)
+        check_address(address)
     assert "\n" not in str(error.value)
-    check_answers(None)
-    check_answers("auto")
+    check_address(None)
+    check_address("auto")
 
 
 def test_a_worker_of_another_version_refuses(tiny_folder: Path, folder: Path) -> None:
@@ -226,8 +226,8 @@ def test_a_worker_of_another_version_refuses(tiny_folder: Path, folder: Path) ->
     (folder / "sweep.json").write_text(other.model_dump_json())
     with pytest.raises(UserError, match=r"This worker has kvlab .* was planned with 9\.9: give all workers the same"):
         Worker(folder)
-    now = state(folder)
-    assert now.refusals and "9.9" in now.refusals[0] and now.there == 0 and now.at_work == 0
+    now = read_status(folder)
+    assert now.errors and "9.9" in now.errors[0] and now.measured == 0 and now.running == 0
 
 
 def test_other_weights_under_the_same_name_are_refused(
@@ -239,7 +239,7 @@ def test_other_weights_under_the_same_name_are_refused(
     request = asked(changing, tasks="needle", samples=1)
     plan = planned(folder, request)
     first = Worker(folder)
-    assert first.run(plan.shards[0]) == "done"
+    assert first.run(plan.shards[0])
     first.end()
     with torch.no_grad():
         held_model(request).model.lm_head.weight.mul_(1.1)
@@ -248,7 +248,7 @@ def test_other_weights_under_the_same_name_are_refused(
             Worker(folder).work()
     finally:
         drop_model()
-    assert state(folder).there == 1
+    assert read_status(folder).measured == 1
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_malformed_plan_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "sweep.json").write_text(text)
     for command in ("status", "work", "run"):
         found = CliRunner().invoke(commands, ["sweep", command, str(tmp_path)])
-        assert isinstance(found.exception, UserError) and "make it again" in str(found.exception)
+        assert isinstance(found.exception, UserError) and "create it again" in str(found.exception)
         assert "\n" not in str(found.exception)
 
 
@@ -285,7 +285,7 @@ def test_the_command_plans_and_tells_how_far_it_is(tiny_folder: Path, folder: Pa
     options = ["--model", f"{tiny_folder}", "--tasks", "needle", "--methods", "h2o", "--budgets", "0.2"]
     planned_ = run.invoke(commands, ["sweep", "plan", str(folder), *options, "--lengths", "120", "--samples", "2"])
     assert planned_.exit_code == 0, planned_.output
-    assert "2 shards of at most 32 prompts, 4 rows; 0 are there." in planned_.output
+    assert "2 shards of at most 32 prompts, 4 rows; 0 measured." in planned_.output
     assert run.invoke(commands, ["sweep", "status", str(folder)]).stdout == "0 of 2 shards, 0 workers seen, 0 lost\n"
     worked = run.invoke(commands, ["sweep", "work", str(folder)])
     assert worked.exit_code == 0, worked.output
