@@ -1,4 +1,4 @@
-"""A button that queues what a card of the atlas needs, with how long it takes, and one for all that is missing."""
+"""A button that queues the jobs a card of the atlas needs, with their estimated time, and one for all cards."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from kvlab.jobs.access_check import under_own_name
 from kvlab.results.shipped import shipped
 from kvlab.results.sources import Sources
 
-KEPT_ESTIMATES = 200
+CACHED_ESTIMATES = 200
 FILLS = "atlas fill --only "
 Estimated = tuple[Ordered, tuple[float, float] | None]
-UNKNOWN = "how long is not known"
+UNKNOWN = "an unknown time"
 
 
 def order_button(command: str, key: str) -> None:
-    """A button that queues what the command makes, its estimate beside it; nothing where only a terminal can do it."""
+    """A button that queues the command's jobs, with their estimated time; nothing if only a terminal can run it."""
     try:
         found = _ordered((command,), FILLS in command, str(runs_root()), len(measured_rows("evaluations")))
     except UserError as error:
@@ -44,18 +44,18 @@ def order_button(command: str, key: str) -> None:
 
 
 def order_all(commands: Sequence[str]) -> None:
-    """A button that queues everything that is missing, small, with the total of what is known."""
-    able = tuple(command for command in dict.fromkeys(commands) if _is_able(command))
-    if not able:
+    """A button that queues small versions of all missing jobs, with their total time."""
+    possible = tuple(command for command in dict.fromkeys(commands) if _is_possible(command))
+    if not possible:
         return
-    found = _ordered(able, True, str(runs_root()), len(measured_rows("evaluations")))
+    found = _ordered(possible, True, str(runs_root()), len(measured_rows("evaluations")))
     unknown = sum(seconds is None for _, seconds in found)
-    beside = f", and {unknown} of which {UNKNOWN}" if 0 < unknown < len(found) else ""
+    note = f", and {UNKNOWN} for {unknown} of them" if 0 < unknown < len(found) else ""
     count = f"{len(found)} {'job' if len(found) == 1 else 'jobs'}"
     small = Small()
-    size = f"{small.prompts} recorded texts, {small.samples} prompts a task of {small.lengths[0]} tokens"
+    size = f"{small.prompts} recorded texts, {small.samples} prompts of {small.lengths[0]} tokens per task"
     st.caption(
-        plain(f"{count} would measure here, on mini, what the cards lack ({size}): {words(total(found))}{beside}.")
+        plain(f"{count} can measure on mini what the cards lack ({size}). This takes {words(total(found))}{note}.")
     )
     if permission.button(
         f"Queue all {len(found)}", permission.why_not(), icon=":material/playlist_add:", key="order-all"
@@ -64,9 +64,9 @@ def order_all(commands: Sequence[str]) -> None:
 
 
 def total(found: Sequence[Estimated]) -> tuple[float, float] | None:
-    """The sum of what is known."""
-    known = [seconds for _, seconds in found if seconds is not None]
-    return (sum(low for low, _ in known), sum(high for _, high in known)) if known else None
+    """The sum of the known estimates."""
+    ranges = [seconds for _, seconds in found if seconds is not None]
+    return (sum(low for low, _ in ranges), sum(high for _, high in ranges)) if ranges else None
 
 
 def words(seconds: tuple[float, float] | None) -> str:
@@ -75,7 +75,7 @@ def words(seconds: tuple[float, float] | None) -> str:
 
 
 def submit(orders: Sequence[Ordered]) -> None:
-    """Queue them all and go to the first one's progress."""
+    """Queue all jobs and show the progress of the first."""
     try:
         ids = [submitted(under_own_name(runs_root(), ordered.work)) for ordered in orders]
         jobs.ensure_worker(runs_root())
@@ -86,8 +86,8 @@ def submit(orders: Sequence[Ordered]) -> None:
     go("quality" if isinstance(first, EvalJob) else "speed" if isinstance(first, BenchJob) else "new_run", job=ids[0])
 
 
-def _is_able(command: str) -> bool:
-    """Whether a button can do it; where not, its card says why."""
+def _is_possible(command: str) -> bool:
+    """Whether the dashboard can queue the command; if not, its card says why."""
     try:
         command_to_request.order(command)
     except UserError:
@@ -95,16 +95,16 @@ def _is_able(command: str) -> bool:
     return True
 
 
-@st.cache_resource(max_entries=KEPT_ESTIMATES, show_spinner=False)
-def _ordered(commands: tuple[str, ...], small: bool, root: str, seen: int) -> list[Estimated]:
+@st.cache_resource(max_entries=CACHED_ESTIMATES, show_spinner=False)
+def _ordered(commands: tuple[str, ...], small: bool, root: str, measured: int) -> list[Estimated]:
     if small and FILLS in commands[0]:
         commands = tuple(commands_of(runs_root(), [commands[0].split(FILLS)[1].split()[0]]))
     ordered = filling(commands, Small()) if small else [command_to_request.order(command) for command in commands]
     rows = _measured()
-    return [(one, command_to_request.estimate(one, rows, runs_root())) for one in ordered]
+    return [(job, command_to_request.estimate(job, rows, runs_root())) for job in ordered]
 
 
 def _measured() -> pd.DataFrame:
-    """The reader's own evaluations, else those that come with kvlab: how long a token took under each method."""
-    own, theirs = measured_rows("evaluations"), shipped()
-    return own if len(own) or theirs is None else Sources(runs_root(), shipped=theirs).evaluations
+    """The time per token of each method, from the user's own evaluations or those shipped with kvlab."""
+    own, ships = measured_rows("evaluations"), shipped()
+    return own if len(own) or ships is None else Sources(runs_root(), shipped=ships).evaluations

@@ -1,4 +1,4 @@
-"""Which runs a figure is of, and what its picture therefore carries: methods, model, prompt, place and origin."""
+"""Find the runs behind a figure and build the caption of its slide or picture: methods, model, prompt and place."""
 
 from __future__ import annotations
 
@@ -7,35 +7,34 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import plotly.graph_objects as go
-import streamlit as st
 
 from app.session.open_runs import open_cached, runs_root
+from app.session.url_state import params
 from kvlab.common.errors import UserError
 from kvlab.report.caption import place_of, provenance, what_of
 from kvlab.report.views import Text
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
 
-RUN, COMPARISON = (
-    re.compile(r"\brun (\S+) ·"),
-    re.compile(r"^comparison (\S+) ·"),
-)  # as kvlab.results.sources writes them
-NOT_KEPT = ("job", "embed", "embed_options", "telling", "place")
+# As kvlab.results.sources writes them.
+RUN, COMPARISON = re.compile(r"\brun (\S+) ·"), re.compile(r"^comparison (\S+) ·")
+TELLING, PLACE = "telling", "place"  # the story that is told, and its view
+NOT_OF_THE_VIEW = ("job", "embed", "embed_options", TELLING, PLACE)
 
 
-def address() -> dict[str, str]:
-    """What the address says of the view."""
-    return {key: value for key, value in st.query_params.to_dict().items() if key not in NOT_KEPT}
+def view_query() -> dict[str, str]:
+    """The URL parameters that describe the view."""
+    return {key: value for key, value in params().items() if key not in NOT_OF_THE_VIEW}
 
 
-def runs_of(source: str, asked: Mapping[str, str]) -> list[Run]:
-    """The runs that a line of origin names; without any, the one that the address names."""
-    if found := COMPARISON.match(source):
-        parts = asked.get("comparison", "").split("/")
-        names = parts if found[1] in parts else [found[1]]
+def runs_of(source: str, query: Mapping[str, str]) -> list[Run]:
+    """The runs that the source of a figure names; without a source, the one in the URL."""
+    if match := COMPARISON.match(source):
+        parts = query.get("comparison", "").split("/")
+        names = parts if match[1] in parts else [match[1]]
         ids = [entry.run_id for name in names for entry in list_runs(runs_root(), comparison_id=name)]
     else:
-        ids = RUN.findall(source) or ([asked["run"]] if "run" in asked and not source else [])
+        ids = RUN.findall(source) or ([query["run"]] if "run" in query and not source else [])
     runs = []
     for name in sorted(set(ids)):
         with suppress(UserError):
@@ -43,27 +42,27 @@ def runs_of(source: str, asked: Mapping[str, str]) -> list[Run]:
     return runs
 
 
-def of_and_source(source: str, asked: Mapping[str, str], shown: object = None) -> tuple[str, str]:
-    """What stands under a slide, and where it came from, for its notes."""
-    runs, asked = runs_of(source, asked), _with_chosen(asked, shown)
-    of = what_of(runs, asked, shows_all(shown)) or source
-    return of, "\n".join(filter(None, (source, provenance(runs))))
+def slide_caption(source: str, query: Mapping[str, str], shown: object = None) -> tuple[str, str]:
+    """The caption of a slide, and its source for the notes."""
+    runs, query = runs_of(source, query), _with_chosen(query, shown)
+    caption = what_of(runs, query, axes_of(shown)) or source
+    return caption, "\n".join(filter(None, (source, provenance(runs))))
 
 
-def for_picture(source: str, asked: Mapping[str, str], shown: object = None) -> str:
-    """The line of origin under a picture, with the prompt's words, layer, head and words looked up."""
-    place = place_of(runs_of(source, asked), _with_chosen(asked, shown), shows_all(shown))
+def picture_source(source: str, query: Mapping[str, str], shown: object = None) -> str:
+    """The source line of a picture, with prompt, layer, head and chosen words."""
+    place = place_of(runs_of(source, query), _with_chosen(query, shown), axes_of(shown))
     return " · ".join(filter(None, (source, place)))
 
 
-def _with_chosen(asked: Mapping[str, str], shown: object) -> Mapping[str, str]:
-    """The address, with the words that a text opened with where nobody chose any."""
-    if not isinstance(shown, Text) or shown.chosen is None or asked.keys() & {"words", "span", "token"}:
-        return asked
-    return {**asked, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}
+def _with_chosen(query: Mapping[str, str], shown: object) -> Mapping[str, str]:
+    """The query, with the words that a text chose by default."""
+    if not isinstance(shown, Text) or shown.chosen is None or query.keys() & {"words", "span", "token"}:
+        return query
+    return {**query, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}
 
 
-def shows_all(figure: object) -> Sequence[str]:
-    """The parts of an address that a figure has an axis of: of those it shows all, not the one that the page is at."""
+def axes_of(figure: object) -> Sequence[str]:
+    """`layer` and `head` for a figure that has an axis of them, and so shows all."""
     axes = (figure.layout.meta or {}).get("go", {}).values() if isinstance(figure, go.Figure) else ()
     return ("layer", "head") if "layer" in axes or "head" in axes else ()

@@ -1,4 +1,4 @@
-"""What pages ask of the queue: a job goes in with a worker to run it, or the page says in one sentence why not."""
+"""Queue a job with a worker to run it, or show why that is impossible."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kvlab.jobs.work import Work
 from kvlab.server.users import Role, require
 
 
-def queued(make: Callable[[], Work]) -> str | None:
-    """The id of the job that `make` makes; None where it cannot be made or queued, which was then said."""
+def queued(build: Callable[[], Work]) -> str | None:
+    """The id of the job that `build` returns; None, with an error, if it cannot be built or queued."""
     try:
-        job_id = submitted(make())
+        job_id = submitted(build())
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
@@ -27,14 +27,14 @@ def queued(make: Callable[[], Work]) -> str | None:
 
 
 def submitted(work: Work) -> str:
-    """The id of a new job. Raises UserError where it is too big for this machine, or may not be queued."""
+    """The id of a new job. Raises UserError if it is too large for this machine or not permitted."""
     require(Role.RUN, "start runs")
     plan_preview.check_work(work, runs_root())
     return jobs.submit(runs_root(), work, session_id())
 
 
-def going_on(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
-    """How far a job is, with a worker to run it; None, said, where that cannot be read. Draws anew once it ended."""
+def live_status(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
+    """The status of a job, with a worker to run it; None, with an error, if unreadable. Reruns the page at its end."""
     try:
         status = jobs.status(runs_root(), job_id, log_lines)
         if not status.ended:
@@ -43,5 +43,5 @@ def going_on(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
         st.error(plain(str(error)))
         return None
     if status.ended:
-        st.rerun()  # once more without polling
+        st.rerun()  # without polling
     return status

@@ -78,9 +78,9 @@ def test_the_bar_warns_before_the_folder_is_full(synthetic_runs: Path, tmp_path:
 
 
 def bar() -> None:
-    from app.admin.disk_warning import say_room
+    from app.server.disk_warning import disk_warning
 
-    say_room()
+    disk_warning()
 
 
 def test_old_recordings_are_thinned_with_two_clicks_and_their_pages_say_so(synthetic_runs: Path, open_page: Callable):
