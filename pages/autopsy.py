@@ -8,13 +8,12 @@ import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
 from app.components.tokentext import along_text, state_classes, tokentext
 from app.figures.tables import csv_button, show_table
-from app.queue.submit import queued
+from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP, expected_answer
@@ -63,13 +62,12 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
     """The chosen tokens: words found in the text, or a span clicked in it."""
     lineage, _, texts = page.head_history(run, layer, head)
     left, right = st.columns([3, 2], vertical_alignment="bottom")
-    with left:
-        words = st.text_input(
-            "Words to find",
-            **in_url("words"),
-            on_change=forget_span,
-            placeholder="such as a name, a number or a sentence of the prompt",
-        )
+    words = left.text_input(
+        "Words to find",
+        **in_url("words"),
+        on_change=forget_span,
+        placeholder="such as a name, a number or a sentence of the prompt",
+    )
     span = span_in_url(lineage.tokens) or (fact_span(run) if not words.strip() else None)
     if span is None and words.strip():
         try:
@@ -123,10 +121,7 @@ def offer_needle(run: Run) -> None:
     answers = [sample.answer for sample in shipped_samples() if sample.answer and sample.text == run.record.prompt]
     for answer in answers:
         st.button(
-            f"Find {plain(answer)}, the answer to this prompt",
-            on_click=look_for,
-            args=(answer,),
-            key="needle-offer",
+            f"Find {plain(answer)}, the answer to this prompt", on_click=look_for, args=(answer,), key="needle-offer"
         )
 
 
@@ -220,9 +215,7 @@ def restore(run: Run, span: tuple[int, int]) -> None:
     )
     again = {"type": "primary", "icon": ":material/replay:", "key": "put-back"}
     if permission.button("Keep them and run again", permission.why_not(), **again):
-        job = queued(lambda: counterfactual(run.record, *span))
-        if job is not None:
-            go("new_run", job=job)
+        queue_and_open("new_run", lambda: counterfactual(run.record, *span))
 
 
 @st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)

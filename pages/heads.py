@@ -36,10 +36,8 @@ def main() -> None:
         page.explain_level(run, "keys and attention rows")
         return
     layers = recorded_layers(run)
-    work = run.record.prompt_tokens * len(layers) * run.record.model.num_key_value_heads
-    if work > MAX_VECTORS and not st.toggle(
-        f"Read keys and attention of {len(layers)} layers (takes some seconds)", **in_url("read")
-    ):
+    label = f"Read keys and attention of {len(layers)} layers (takes some seconds)"
+    if not page.reads_all(run, layers, MAX_VECTORS, label):
         return
     table = fingerprints_of(run, tuple(layers))
     if table.empty:

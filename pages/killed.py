@@ -8,7 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go, link
+from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
@@ -16,7 +16,7 @@ from app.compare import restore
 from app.figures.export_menu import Offer, titled
 from app.figures.tables import csv_button, show_table
 from app.navigation.selection import current_run, runs_root
-from app.queue.submit import queued
+from app.queue.submit import queue_and_open
 from app.run_views import page
 from app.session.url_state import get_param, params, set_param
 from kvlab.analysis.comparison import restore as analysis
@@ -144,9 +144,7 @@ def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
     with left:
         recorded = {"icon": ":material/replay:", "key": "record-rescue"}
         if chosen is not None and permission.button("Record this run", permission.why_not(), **recorded):
-            job = queued(lambda: given_back(run.record, chosen.returned))
-            if job is not None:
-                go("new_run", job=job)
+            queue_and_open("new_run", lambda: given_back(run.record, chosen.returned))
     with middle:
         tokens = chosen.returned.tokens if chosen is not None else ()
         if tokens and rescue.reader is not None:

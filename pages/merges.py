@@ -66,18 +66,11 @@ def facts(run: Run, steps: pd.DataFrame) -> None:
         ("Slots merged", f"{total['merged']:,.0f}", "Merged and pooled slots, over the layers and heads shown."),
         ("Slots evicted", f"{total['evicted']:,.0f}", "Slots dropped with their content."),
         ("Guard activations", f"{total['guard_activations']:,.0f}", "How often the method's safeguard intervened."),
-        (
-            "Mean sag",
-            percent(total["sag"]),
-            "Attention that merged tokens lose; below 0 they gain.",
-        ),
+        ("Mean sag", percent(total["sag"]), "Attention that merged tokens lose; below 0 they gain."),
         ("Mean regret", percent(total["regret"]), "Share of the full cache's attention that goes to dropped tokens."),
         ("Mean output error", percent(total["output_error"]), "Relative distance from the full cache's output."),
     ]
-    # Columns of equal width would cut large numbers.
-    with st.container(horizontal=True, gap="large"):
-        for label, value, explanation in values:
-            st.metric(label, "–" if value == "not recorded" else value, help=explanation, width="content")
+    page.metrics(values)
     explain_nothing(run, total)
 
 

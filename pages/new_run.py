@@ -56,12 +56,7 @@ NEEDLE_TOKENS = 80  # of a planted needle and its question
 def model_section() -> str:
     """The name of the model."""
     st.subheader("Model")
-    model = st.text_input(
-        "Name",
-        "mini",
-        **in_url("model"),
-        help=plain(what_to_name()),
-    )
+    model = st.text_input("Name", "mini", **in_url("model"), help=plain(what_to_name()))
     local = models_here(runs_root())
     if len(local) > 1:
         st.selectbox(
@@ -236,30 +231,21 @@ def arrays_section() -> str:
         "Restrict the recorded arrays: keys and values, attention rows, and the probe. Tables are always complete."
     )
     layers, heads, every = st.columns(3)
-    with layers:
-        chosen_layers = st.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8")
-    with heads:
-        chosen_heads = st.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2")
-    with every:
-        steps = st.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every"))
+    chosen_layers = layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8")
+    chosen_heads = heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2")
+    steps = every.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every"))
     return compare_form.record_words(chosen_layers, chosen_heads, steps)
 
 
 def chat_section() -> dict[str, Any]:
     """How the prompt is given to an instruct model."""
     chat = st.selectbox(
-        "Chat template",
-        list(compare_form.CHATS),
-        **in_url("chat"),
-        format_func=compare_form.CHATS.__getitem__,
+        "Chat template", list(compare_form.CHATS), **in_url("chat"), format_func=compare_form.CHATS.__getitem__
     )
     with st.expander("System prompt and thinking", **in_url("chat_more")):
         system = st.text_area("System prompt", **in_url("system"), help="For models with a chat template")
         thinking = st.selectbox(
-            "Thinking",
-            list(compare_form.THINKING),
-            **in_url("thinking"),
-            format_func=compare_form.THINKING.__getitem__,
+            "Thinking", list(compare_form.THINKING), **in_url("thinking"), format_func=compare_form.THINKING.__getitem__
         )
     return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
 

@@ -15,7 +15,6 @@ from app.navigation.selection import recorded_layers
 from app.run_views import page, view
 from app.run_views.require_level import full_run
 from app.session.open_runs import BY_STAMP
-from app.session.url_state import in_url
 from kvlab.analysis.attention import bound
 from kvlab.analysis.attention.bound import query_heads_a_slot
 from kvlab.figures import bound as figures
@@ -74,10 +73,7 @@ def facts(table: pd.DataFrame) -> None:
             "Steps in which the output changed by more than the bound.",
         ),
     ]
-    # Columns of equal width would cut long labels.
-    with st.container(horizontal=True, gap="large"):
-        for label, value, explanation in values:
-            st.metric(label, "–" if value == "not recorded" else value, help=explanation, width="content")
+    page.metrics(values)
 
 
 @st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
@@ -134,10 +130,7 @@ def linked_text(run: Run, layer: int, head: int) -> None:
 
 
 def many_heads(run: Run, layers: list[int]) -> None:
-    work = run.record.prompt_tokens * len(layers) * run.record.model.num_key_value_heads
-    if work > MAX_VECTORS and not st.toggle(
-        f"Read the values of {len(layers)} layers ({work:,} vectors)", **in_url("read")
-    ):
+    if not page.reads_all(run, layers, MAX_VECTORS, f"Read the values of {len(layers)} layers ({{vectors:,}} vectors)"):
         return
     table = table_of_layers(run, tuple(layers))
     if table.empty:

@@ -160,14 +160,8 @@ def neighbours(run: Run, layer: int, head: int, what: str) -> None:
     texts = page.head_history(run, layer, head)[2]
     frame = maps.neighbour_profile(unit, token)
     figure = figures.neighbours(frame, texts, token, page_theme(), what)
-    page.show_figure(
-        run,
-        figure,
-        frame,
-        figures.read_neighbours(frame),
-        "similarity-near",
-        f"token-{token}-{what}-layer-{layer}-head-{head}",
-    )
+    reading = figures.read_neighbours(frame)
+    page.show_figure(run, figure, frame, reading, "similarity-near", f"token-{token}-{what}-layer-{layer}-head-{head}")
 
 
 def band(run: Run, layer: int, head: int, what: str) -> None:
@@ -175,23 +169,15 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
     if frame.empty:
         return
     figure = figures.similarity_band(frame, page.head_history(run, layer, head)[2], page_theme(), what)
-    page.show_figure(
-        run,
-        figure,
-        frame,
-        figures.read_similarity_band(frame),
-        "similarity-band",
-        f"band-{what}-layer-{layer}-head-{head}",
-    )
+    reading = figures.read_similarity_band(frame)
+    page.show_figure(run, figure, frame, reading, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
 
 
 def wall(run: Run, layer: int, what: str) -> None:
     st.subheader("All heads")
     layers = recorded_layers(run)
-    work = run.record.prompt_tokens * len(layers) * run.record.model.num_key_value_heads
-    if work > MAX_VECTORS and not st.toggle(
-        f"Compare all heads of {len(layers)} layers (reads all {what})", **in_url("wall")
-    ):
+    label = f"Compare all heads of {len(layers)} layers (reads all {what})"
+    if not page.reads_all(run, layers, MAX_VECTORS, label, "wall"):
         return
     thumbnails, frame = wall_of(run, str(run.path), what, tuple(layers))
     if not thumbnails:
@@ -199,13 +185,9 @@ def wall(run: Run, layer: int, what: str) -> None:
         return
     shown = figures.wall_layers(frame["layer"].unique().tolist(), layer, *figures.layers_of_note(frame))
     drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
+    reading = figures.read_similarity_wall(frame, shown)
     page.show_figure(
-        run,
-        figures.similarity_wall(drawn, page_theme(), what),
-        frame,
-        figures.read_similarity_wall(frame, shown),
-        "similarity-wall",
-        f"wall-{what}",
+        run, figures.similarity_wall(drawn, page_theme(), what), frame, reading, "similarity-wall", f"wall-{what}"
     )
 
 

@@ -71,13 +71,9 @@ def show_without_events(run: Run) -> None:
     if run.steps.empty:
         return
     budgets = budgets_by_layer(run.steps)
+    reading = memory_figures.read_budget_anatomy(budgets)
     page.show_figure(
-        run,
-        memory_figures.budget_anatomy(budgets, page_theme()),
-        budgets,
-        memory_figures.read_budget_anatomy(budgets),
-        "timeline-budget",
-        "slots-by-head",
+        run, memory_figures.budget_anatomy(budgets, page_theme()), budgets, reading, "timeline-budget", "slots-by-head"
     )
 
 
@@ -165,23 +161,13 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     st.subheader("The whole run")
     name = f"layer-{layer}-head-{head}"
     picture, counts = mosaic(lineage), state_counts(lineage)
-    page.show_figure(
-        run,
-        along_text(timeline.token_mosaic(picture, texts, page_theme()), "y"),
-        picture,
-        timeline.read_token_mosaic(picture, counts),
-        "timeline-mosaic",
-        f"mosaic-{name}",
-    )
+    reading = timeline.read_token_mosaic(picture, counts)
+    figure = along_text(timeline.token_mosaic(picture, texts, page_theme()), "y")
+    page.show_figure(run, figure, picture, reading, "timeline-mosaic", f"mosaic-{name}")
     if len(lineage.steps) > 1:
-        page.show_figure(
-            run,
-            along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1),
-            counts,
-            timeline.read_state_totals(counts),
-            "timeline-states",
-            f"states-{name}",
-        )
+        reading = timeline.read_state_totals(counts)
+        figure = along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1)
+        page.show_figure(run, figure, counts, reading, "timeline-states", f"states-{name}")
     show_check(check(lineage, page.head_steps(run, layer, head)))
 
 

@@ -88,7 +88,7 @@ def fill(place: Card, sources: Sources) -> State:
         if setting and not setting.startswith(PUBLISHED):
             st.caption(f"judged {plain(shorten(setting, 60))}", help=plain(setting))
         if state.origin:
-            words = state.source if state.is_shipped else f"from {shorten(state.source, 60)}"
+            words = state.source if state.is_shipped else f"drawn from {shorten(state.source, 60)}"
             st.caption(plain(words), help=plain(state.origin))
             if state.is_shipped and state.command:
                 order_button(state.command, place.exhibit.key)

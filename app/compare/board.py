@@ -84,10 +84,9 @@ def reference(question: analysis.Asked, table: pd.DataFrame) -> None:
     verdict = question.reference
     if verdict.kind in ("nearly", "wrong"):
         warn_reference_fails()
-    wrote = {
-        "right": "generates it",
-        "unfinished": "has not generated its own text yet",
-    }.get(verdict.kind, f"generates “{plain(verdict.wrote)}”")
+    wrote = {"right": "generates it", "unfinished": "has not generated its own text yet"}.get(
+        verdict.kind, f"generates “{plain(verdict.wrote)}”"
+    )
     count = len(question.positions)
     fact = f"The fact behind it is {plural(count, 'token')} of the prompt" if count else "The prompt has no fact marked"
     assumed = " (where the prompt contains the answer; none was marked)" if question.wanted.assumed and count else ""

@@ -71,8 +71,7 @@ def _live(job_id: str) -> None:
     stage = f"Queued: {ahead} jobs ahead" if status.state == "queued" else "Loading the model"
     stage = progress.stage if progress else stage
     left, right = st.columns([6, 1], vertical_alignment="bottom")
-    with left:
-        st.progress(progress.done / progress.total if progress and progress.total else 0.0, plain(stage))
+    left.progress(progress.done / progress.total if progress and progress.total else 0.0, plain(stage))
     with right:
         why, note = permission.why_not_change([status.owner]), "Results so far are kept."
         if permission.button("Stop", why, key="stop-search", disabled=status.cancelling, help=note) and attempt(

@@ -8,16 +8,15 @@ from typing import Any
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go
 from app.base.text import duration, plain
 from app.base.widgets import private_switch
 from app.navigation.selection import runs_root
 from app.new_run.prompt_source import further_down
-from app.queue.submit import queued
+from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.common.errors import UserError
-from kvlab.fitting.request import FitJob, Fittable
+from kvlab.fitting.request import Fittable
 from kvlab.forms import fit_form
 from kvlab.forms.compare_form import PLACEMENTS
 
@@ -58,7 +57,7 @@ def _box(model: str, entry: MethodEntry) -> None:
             return
         st.caption(plain(time_words(fit_form.seconds(job, runs_root(), methods()))))
         if permission.button("Fit it", permission.why_not(), key=f"fit-{entry.name}", icon=":material/model_training:"):
-            submit(job)
+            queue_and_open("new_run", lambda: job)
 
 
 def _options(name: str, method: Fittable) -> dict[str, Any]:
@@ -70,10 +69,8 @@ def _options(name: str, method: Fittable) -> dict[str, Any]:
         minutes = st.number_input("Processor minutes", 0.1, 600.0, 3.0, 0.5, **in_url(f"fit-{name}.minutes"))
         return options | {"minutes": minutes}
     left, right = st.columns(2)
-    with left:
-        windows = st.number_input("Windows of text", 2, 4096, 64, **in_url(f"fit-{name}.windows"))
-    with right:
-        length = st.number_input("Tokens of each", 256, 2**20, 1024, 256, **in_url(f"fit-{name}.length"))
+    windows = left.number_input("Windows of text", 2, 4096, 64, **in_url(f"fit-{name}.windows"))
+    length = right.number_input("Tokens of each", 256, 2**20, 1024, 256, **in_url(f"fit-{name}.length"))
     return options | {"windows": int(windows), "length": int(length)}
 
 
@@ -89,9 +86,3 @@ def use(entry: MethodEntry, file: str) -> None:
     """Callback: fill in the method's field for the file, whichever preset is chosen."""
     for start in (entry.name, *(f"{entry.name}.{preset}" for preset in entry.presets)):
         st.session_state[f"{start}.{fit_form.setting(entry.name)}"] = file
-
-
-def submit(job: FitJob) -> None:
-    """Queue the fit and show its progress."""
-    if job_id := queued(lambda: job):
-        go("new_run", job=job_id)

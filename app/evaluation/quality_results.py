@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
@@ -18,13 +16,12 @@ from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import show, slug
 from app.navigation.selection import runs_root
-from app.queue.submit import submitted
+from app.queue.submit import queue_and_open
 from app.queue.sweeps import planned, sweep_progress
 from app.session.url_state import drop_stale_option, in_url
-from kvlab import jobs
 from kvlab.atlas import paper_table_text
 from kvlab.atlas.scores import origin_of
-from kvlab.common.errors import UserError
+from kvlab.evaluate.request import SampleJob
 from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
 from kvlab.figures.base.words import plural
@@ -124,8 +121,7 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
         st.session_state["evaluation"] = name
     drop_stale_option("evaluation", names)
     left, middle, right = st.columns(3)
-    with left:
-        chosen = st.selectbox("Evaluation", names, **in_url("evaluation"))
+    chosen = left.selectbox("Evaluation", names, **in_url("evaluation"))
     sweep_progress(chosen)
     if rows.empty or chosen not in set(rows["name"]):
         st.info("This evaluation has no results yet, or only those of an earlier one.")
@@ -142,8 +138,7 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
         return rows
     key = f"eval_{column}_shown"
     drop_stale_option(key, values)
-    with place:
-        picked = st.selectbox(label, values, **in_url(key))
+    picked = place.selectbox(label, values, **in_url(key))
     return rows[rows[column] == picked]
 
 
@@ -199,12 +194,10 @@ def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
     left, right = st.columns(2)
     tasks = [task for task in tables.ranks["task"].drop_duplicates() if task != quality_tables.ALL_TASKS]
     drop_stale_option("cell_task", tasks)
-    with left:
-        task = st.selectbox("Task", tasks, **in_url("cell_task"))
+    task = left.selectbox("Task", tasks, **in_url("cell_task"))
     arms = tables.ranks.loc[tables.ranks["task"] == task, "arm"].tolist()
     drop_stale_option("cell_arm", arms)
-    with right:
-        arm = st.selectbox("Method", arms, **in_url("cell_arm"))
+    arm = right.selectbox("Method", arms, **in_url("cell_arm"))
     every = quality_tables.prompts_behind(rows, task, arm, budget)
     found = every.head(MOST_PROMPTS)
     if found.empty:
@@ -232,13 +225,9 @@ def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
 
 def record(row: pd.Series) -> None:
     """Queue the prompt as a recorded comparison, which then opens in the autopsy."""
-    root: Path = runs_root()
-    try:
-        private = load_labels(root, str(row["name"]), "evaluation").private
-        job = eval_form.sample_job(row.to_dict(), eval_form.known_files(root), private)
-        job_id = submitted(job)
-        jobs.ensure_worker(root)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    go("quality", sample=job_id)
+
+    def build() -> SampleJob:
+        private = load_labels(runs_root(), str(row["name"]), "evaluation").private
+        return eval_form.sample_job(row.to_dict(), eval_form.known_files(runs_root()), private)
+
+    queue_and_open("quality", build, "sample")

@@ -6,11 +6,10 @@ import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go
 from app.base.text import duration, plain
 from app.base.widgets import private_switch
 from app.new_run.method_section import hyper_parameter_section, method_section
-from app.queue.submit import queued
+from app.queue.submit import queue_and_open
 from app.session.url_state import in_url
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.catalogue.models import what_to_name
@@ -28,12 +27,7 @@ def speed_form(rows: pd.DataFrame) -> None:
     with left:
         st.subheader("Figures")
         modes = st.multiselect(
-            "Measure",
-            list(bench_form.KINDS),
-            FIRST,
-            bench_form.KINDS.__getitem__,
-            **in_url("modes"),
-            wrap=True,
+            "Measure", list(bench_form.KINDS), FIRST, bench_form.KINDS.__getitem__, **in_url("modes"), wrap=True
         )
         model = st.text_input(
             "Model",
@@ -42,12 +36,9 @@ def speed_form(rows: pd.DataFrame) -> None:
             help=plain(f"{what_to_name()}, or a shape with random weights such as shape:llama3-8b"),
         )
         one, two, three = st.columns(3)
-        with one:
-            contexts = st.text_input("Tokens in the cache", "1024", **in_url("contexts"))
-        with two:
-            batches = st.text_input("Batches", "1", **in_url("batches"))
-        with three:
-            repeats = st.number_input("Repeats, alternating", 1, 100, 5, **in_url("repeats"))
+        contexts = one.text_input("Tokens in the cache", "1024", **in_url("contexts"))
+        batches = two.text_input("Batches", "1", **in_url("batches"))
+        repeats = three.number_input("Repeats, alternating", 1, 100, 5, **in_url("repeats"))
         with st.expander("Device, size and name", **in_url("bench_more")):
             devices, dtypes = (list(PLACEMENTS[name][1]) for name in ("device", "dtype"))
             device = st.selectbox("Device", devices, **in_url("bench_device"))
@@ -71,7 +62,7 @@ def speed_form(rows: pd.DataFrame) -> None:
     estimate(job, rows)
     start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "measure"}
     if permission.button("Measure", permission.why_not(), **start):
-        submit(job)
+        queue_and_open("speed", lambda: job)
 
 
 def estimate(job: BenchJob, rows: pd.DataFrame) -> None:
@@ -82,9 +73,3 @@ def estimate(job: BenchJob, rows: pd.DataFrame) -> None:
     unknown = "The time is unknown, as this model was not measured here yet."
     time = unknown if seconds is None else f"About {duration(max(seconds, 5))}, from decode steps measured before."
     st.caption(plain(f"{parts}. {time} Nothing else should run on this machine during the benchmark."))
-
-
-def submit(job: BenchJob) -> None:
-    """Queue the benchmark and show its progress."""
-    if job_id := queued(lambda: job):
-        go("speed", job=job_id)

@@ -36,16 +36,14 @@ def results(name: str | None = None) -> None:
         st.session_state["file"] = name
     drop_stale_option("file", names)
     left, right = st.columns(2)
-    with left:
-        file = st.selectbox("Benchmark", names, **in_url("file"))
+    file = left.selectbox("Benchmark", names, **in_url("file"))
     rows = rows[rows["name"] == file]
     load_of = {speed_tables.place(speed_tables.at(rows, load), load): load for load in speed_tables.loads(rows)}
     if not load_of:
         st.info("This file has no measurements of a cache.")
         return
     drop_stale_option("load", list(load_of))
-    with right:
-        place = st.selectbox("Measured on", list(load_of), **in_url("load"))
+    place = right.selectbox("Measured on", list(load_of), **in_url("load"))
     draw(speed_tables.at(rows, load_of[place]), rows, place)
 
 

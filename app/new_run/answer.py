@@ -159,10 +159,8 @@ def _planted(one: OnePrompt) -> Question:
     if "depth" in vary:
         left, right = right, left
     else:
-        with left:
-            depth = st.slider("Depth", 0, 100, 30, 5, format="%d %%", **in_url("plant_depth"))
-    with right:
-        seed = int(st.number_input("Seed", 0, 9999, 0, **in_url("plant_seed")))
+        depth = left.slider("Depth", 0, 100, 30, 5, format="%d %%", **in_url("plant_depth"))
+    seed = int(right.number_input("Seed", 0, 9999, 0, **in_url("plant_seed")))
     first = Planting(wording=kind, depth=depth / 100, draw=seed)
     try:
         repeats = plantings(count, first, WORDINGS, vary) if count > 1 else (first,)
@@ -184,23 +182,21 @@ def _planted(one: OnePrompt) -> Question:
 def _repeats_section() -> tuple[int, tuple[str, ...]]:
     """The number of prompts, and what varies between them besides name and number."""
     left, right = st.columns([2, 3], vertical_alignment="bottom")
-    with left:
-        count = int(
-            st.number_input(
-                "Repeats",
-                1,
-                MOST_REPEATS,
-                1,
-                **in_url("plant_repeats"),
-                on_change=_lighter,
-                help="The number of prompts, each with another name and number: the board then shows the accuracy of "
-                "every cell with a confidence interval",
-            )
+    count = int(
+        left.number_input(
+            "Repeats",
+            1,
+            MOST_REPEATS,
+            1,
+            **in_url("plant_repeats"),
+            on_change=_lighter,
+            help="The number of prompts, each with another name and number: the board then shows the accuracy of "
+            "every cell with a confidence interval",
         )
+    )
     if count == 1:
         return 1, ()
-    with right:
-        vary = st.pills("Vary", VARIED, selection_mode="multi", default=VARIED, **in_url("plant_vary"))
+    vary = right.pills("Vary", VARIED, selection_mode="multi", default=VARIED, **in_url("plant_vary"))
     return count, tuple(vary)
 
 

@@ -25,12 +25,7 @@ def method_section(prompt_tokens: int, budgets: str = "20%", label: str = "Compa
         registered = {entry.name: entry for entry in methods()}
     default = [name for name in compare_form.SAMPLE_METHODS if name in registered]
     names = st.multiselect(
-        label,
-        list(registered),
-        default,
-        lambda name: registered[name].title,
-        **in_url("methods"),
-        wrap=True,
+        label, list(registered), default, lambda name: registered[name].title, **in_url("methods"), wrap=True
     )
     typed = st.text_input(
         "Budgets",

@@ -252,10 +252,8 @@ def _every_row(table: uploads.Upload, beside: Any) -> bool:
 
 def _rows(table: uploads.Upload) -> slice:
     count, left, right = len(table.rows), *st.columns(2)
-    with left:
-        first = int(st.number_input("From row", 1, count, 1, **in_url("upload_first")))
-    with right:
-        last = int(st.number_input("To row", 1, count, min(count, MOST_REPEATS), **in_url("upload_last")))
+    first = int(left.number_input("From row", 1, count, 1, **in_url("upload_first")))
+    last = int(right.number_input("To row", 1, count, min(count, MOST_REPEATS), **in_url("upload_last")))
     if last < first:
         raise UserError(f"The last row is before the first: choose a last row of {first} or more.")
     return slice(first - 1, last)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from app.base.links import go
 from app.base.text import plain
 from app.navigation.selection import runs_root, session_id
 from kvlab import jobs
@@ -24,6 +25,12 @@ def queued(build: Callable[[], Work]) -> str | None:
         st.error(plain(str(error)))
         return None
     return job_id
+
+
+def queue_and_open(page: str, build: Callable[[], Work], parameter: str = "job") -> None:
+    """Queue the job that `build` returns, and open the page that shows its progress."""
+    if job_id := queued(build):
+        go(page, **{parameter: job_id})
 
 
 def submitted(work: Work) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,7 @@ from app.base.text import plain
 from app.components.payload import SentTexts
 from app.figures.figure import begin_page, show
 from app.session.open_runs import BY_STAMP
-from app.session.open_runs import stamp as stamp
+from app.session.url_state import in_url
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
@@ -58,6 +59,19 @@ def explain_status(run: Run) -> None:
     if run.record.status in ("cancelled", "running"):
         words = {"cancelled": "was cancelled", "running": "is still running"}[run.record.status]
         st.info(f"This run {words}: what it has recorded so far is shown.", icon=":material/info:")
+
+
+def metrics(values: Iterable[tuple[str, str, str]]) -> None:
+    """A row of numbers, each with label and tooltip. Columns of equal width would cut long ones."""
+    with st.container(horizontal=True, gap="large"):
+        for label, value, explanation in values:
+            st.metric(label, "–" if value == "not recorded" else value, help=explanation, width="content")
+
+
+def reads_all(run: Run, layers: Sequence[int], limit: int, label: str, key: str = "read") -> bool:
+    """Whether to read the vectors of all tokens and heads in these layers; over `limit`, a switch decides."""
+    vectors = run.record.prompt_tokens * len(layers) * run.record.model.num_key_value_heads
+    return vectors <= limit or st.toggle(label.format(vectors=vectors), **in_url(key))
 
 
 _cache_heads = partial(st.cache_resource, max_entries=OPEN_HEADS, show_spinner=False, hash_funcs=BY_STAMP)

@@ -48,7 +48,7 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
     order = [word for word in words if word in ("ann", "ben")]
     assert order == ["ann", "ben", "ann"], "the one that runs, then in turn"
     assert any(word.startswith("worker 1") for word in words)
-    people = page.dataframe[0].value.set_index("who")
+    people = page.dataframe[0].value.set_index("user")
     assert list(people.loc["ann", ["running", "waiting"]]) == [1, 1]
     assert people.loc["ann", "disk"] != "0 bytes" and people.loc["ben", "disk"] == "0 bytes"
     page.button(key=f"cancel-{other}").click().run()

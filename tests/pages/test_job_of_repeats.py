@@ -35,4 +35,4 @@ def test_a_cancelled_batch_keeps_what_is_done_and_can_go_on(runs_root: Path, ope
     page.button(key="go_on").click().run()
     (again,) = jobs.list_jobs(runs_root)
     assert (again.job_id, again.state) == (job_id, "queued"), "the same job waits again"
-    assert "Go on with 2 of 3" in labels
+    assert "Resume with 2 of 3" in labels

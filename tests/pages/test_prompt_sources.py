@@ -80,7 +80,7 @@ def test_every_row_of_an_upload_is_run_unless_the_reader_says_otherwise(runs_roo
     table = "\n".join(json.dumps(row | {"hint": "look up"}) for row in rows).encode("utf-16")
     page = upload(open_page("new_run", source="Upload"), ("b.jsonl", table))
     assert page.toggle(key="upload_many").value is True
-    assert "**2 prompts**, one comparison each" in told(page) and "each has its answer" in told(page)
+    assert "**2 prompts**, with one comparison each" in told(page) and "each has an answer" in told(page)
     assert "Left out of the prompt: the column hint." in told(page)
     assert page.dataframe[0].value["answer"].tolist() == ["17 or number 17", "48 or number 48"]
     request = request_of(page, runs_root)

@@ -33,7 +33,7 @@ def blocks(node: Any) -> Iterator[Any]:
 def test_an_empty_folder_says_how_to_begin(runs_root: Path, open_page: Open):
     page = open_page("runs")
     assert not page.exception
-    assert "Nothing is kept here yet" in page.info[0].value
+    assert "There are no results yet" in page.info[0].value
 
 
 def test_words_and_filters_of_the_address_choose_the_rows(synthetic_runs: Path, open_page: Open):
