@@ -46,8 +46,7 @@ def own_page() -> None:
     """A page that alone knows a slot, chosen in a callback; `at` says which page is in view."""
     import streamlit as st
 
-    from app.session.url_state import url_number
-    from app.session.url_state import PAGE, apply_pending, set_page_param, clear_page_param
+    from app.session.url_state import PAGE, apply_pending, clear_page_param, set_page_param, url_number
 
     slots = {"slot": lambda: set_page_param("slot", 7), "none": lambda: clear_page_param("slot")}
     st.session_state[PAGE] = st.session_state.get("at", "lineage")
@@ -77,8 +76,7 @@ def listing_page() -> None:
     """A page whose slot is clicked in a picture or chosen in a list."""
     import streamlit as st
 
-    from app.session.url_state import url_number
-    from app.session.url_state import apply_pending, set_page_param, set_page_param_from, mark_drawn
+    from app.session.url_state import apply_pending, mark_drawn, set_page_param, set_page_param_from, url_number
 
     if st.session_state.pop("click", False):  # what a callback does, before the page runs
         set_page_param("slot", 7, "list")
