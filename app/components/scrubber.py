@@ -31,7 +31,7 @@ def scrubber(
     """Mount the scrubber at `step`; the URL parameter `step` follows the user.
 
     `steps` are those recorded, `events` those with evictions or merges, `texts` a word or two about each step, `why`
-    the reason for a default step. Mount it in the fragment that draws the step: it appears in the bar in any case.
+    the reason for a default step. Mount it in the fragment that draws the step: it sticks below the bar.
     """
     data = {
         "steps": list(steps),
