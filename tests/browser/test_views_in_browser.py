@@ -134,7 +134,7 @@ def test_the_worst_head_is_one_click_away_and_nothing_else_is_drawn_again(visit:
     assert came.count(b"Budget and regret")
     came.clear()
     button.click()
-    page.get_by_text("This is the head that misses most at step 3").wait_for()
+    page.get_by_text("This head misses the most at step 3").wait_for()
     page.locator("h3", has_text=f"Dropped tokens that layer {layer}, head {head} misses at step 3").wait_for()
     until(page, f"location.search.includes('layer={layer}') && location.search.includes('head={head}')")
     assert page.locator(".st-key-pick_head input").input_value() == head

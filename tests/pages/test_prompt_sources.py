@@ -52,7 +52,7 @@ def test_several_files_and_rows_are_a_batch_of_prompts_with_their_answers(runs_r
     rows = [{"prompt": f"The number is {n}. Which is it?", "answer": str(n), "facts": [str(n)]} for n in (17, 48)]
     table = "\n".join(map(json.dumps, rows)).encode()
     page = upload(open_page("new_run", source="Upload"), ("a.txt", b"Some text."), ("b.jsonl", table))
-    assert "**3 prompts**, one comparison each" in told(page) and "2 of them have an answer" in told(page)
+    assert "**3 prompts**, with one comparison each" in told(page) and "2 of them have an answer" in told(page)
     page = page.selectbox(key="upload_look").select_index(2).run()
     assert "The number is 48. Which is it?" in [element.value for element in page.text]
     request = request_of(page, runs_root)

@@ -138,7 +138,7 @@ def test_the_worst_head_is_one_click_away(synthetic_runs: Path, open_page: Open)
         worst["layer"],
         worst["head"],
     )
-    assert "misses most at step 4" in texts(page)
+    assert "misses the most at step 4" in texts(page)
 
 
 def test_two_runs_are_those_of_the_address(shared_runs: Path, open_page: Open):
