@@ -49,7 +49,7 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
     assert order == ["ann", "ben", "ann"], "the one that runs, then in turn"
     assert any(word.startswith("worker 1") for word in words)
     people = page.dataframe[0].value.set_index("user")
-    assert list(people.loc["ann", ["running", "waiting"]]) == [1, 1]
+    assert list(people.loc["ann", ["running", "queued"]]) == [1, 1]
     assert people.loc["ann", "disk"] != "0 bytes" and people.loc["ben", "disk"] == "0 bytes"
     page.button(key=f"cancel-{other}").click().run()
     assert jobs.status(runs_root, other).state == "cancelled"
