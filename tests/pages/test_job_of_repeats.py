@@ -29,7 +29,7 @@ def test_a_cancelled_batch_keeps_what_is_done_and_can_go_on(runs_root: Path, ope
         queue_db.finish(connection, job_id, "cancelled", "Cancelled; what was saved is kept.")
     page = open_page("new_run", job=job_id)
     assert not page.exception
-    assert "1 has not begun." in [element.value for element in page.text]
+    assert "1 has not started." in [element.value for element in page.text]
     labels = [button.label for button in page.button]
     assert "Compare the repeats" in labels
     page.button(key="go_on").click().run()
