@@ -14,7 +14,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from app.server.gate import Gate
-from app.server.static_files import Files, at_once
+from app.server.static_files import Files, without_delay
 from kvlab.common.errors import rewrite_messages
 from kvlab.common.formatting import hide_paths
 from kvlab.server import tokens
@@ -25,9 +25,9 @@ RUNS = "KVLAB_RUNS"
 
 
 def gate() -> Middleware:
-    """The gate that the lab's settings, or the lack of them, ask for."""
-    found = lab()
-    people = found.people if found else None
+    """The gate with the lab's settings, if there are any."""
+    settings = lab()
+    people = settings.people if settings else None
     key = b""
     if people is not None and people.way == "token":
         people = people.model_copy(update={"tokens": {**people.tokens, **tokens.hashes_from_environment()}})
@@ -38,4 +38,4 @@ def gate() -> Middleware:
 
 if lab() is not None or os.environ.get(OPEN):
     rewrite_messages(hide_paths)
-app = st.App(Path(__file__).with_name("main.py"), middleware=[gate(), Middleware(Files)], lifespan=at_once)
+app = st.App(Path(__file__).with_name("main.py"), middleware=[gate(), Middleware(Files)], lifespan=without_delay)

@@ -10,14 +10,13 @@ from streamlit import config
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
-    # Pages import `app.navigation.selection`; Streamlit puts this file's own folder on the path, not the one above it.
+    # Streamlit puts this file's folder on the path; pages import from the one above.
     sys.path.insert(0, str(ROOT))
 
 from app.server import preimport
 
 preimport.wait()
 
-from app.admin.disk_warning import say_room
 from app.base.links import copy_link
 from app.base.preload_plotly import load_plotly_ahead
 from app.base.theme import theme
@@ -26,15 +25,23 @@ from app.navigation import context_bar
 from app.navigation.selection import OPENED
 from app.run_views.plugin_views import view_pages
 from app.server.current_user import current_person, let_in
-from app.session.fragments import forget_left_behind, wait_until_sent
-from app.session.url_numbers import drop_unusable, say_refused
-from app.session.url_state import PAGE, catch_up, keep_named, settled
+from app.server.disk_warning import disk_warning
+from app.session.streamlit_internals import drop_stale_widgets, wait_until_sent
+from app.session.url_state import (
+    PAGE,
+    apply_pending,
+    drop_unusable_params,
+    mark_drawn,
+    params,
+    remember_linked_run,
+    warn_of_rejected_params,
+)
 from app.story.story_mode import caption_bar, offer
 from kvlab.catalogue import methods
 from kvlab.common.assets import asset_path
 from kvlab.server.users import Role
 
-FIRST = "first"
+FIRST = "first"  # the URL path of the start page, which is served at the root
 MENU = {
     "": [("start", "Start", "home"), ("new_run", "New run", "add_circle"), ("runs", "Runs", "folder_open")],
     "One comparison": [
@@ -48,7 +55,7 @@ MENU = {
         ("lineage", "Lineage", "account_tree"),
         ("regret", "Regret and budget", "heart_broken"),
         ("difference", "Difference of two runs", "difference"),
-        ("killed", "Who killed it?", "mystery"),
+        ("killed", "Restore the answer", "mystery"),
         ("autopsy", "Needle autopsy", "search_insights"),
         ("memory", "Memory and cost", "memory"),
         ("heads", "Head fingerprints", "fingerprint"),
@@ -72,7 +79,7 @@ MENU = {
 
 
 def pages() -> dict[str, list[st.Page]]:
-    """The menu: every page whose script exists, by section."""
+    """The pages of the menu, by section."""
     sections = {
         section: [
             st.Page(
@@ -87,20 +94,20 @@ def pages() -> dict[str, list[st.Page]]:
         ]
         for section, entries in MENU.items()
     }
-    # The first page answers at the root, and not at its path; asked for by its own name it answers too.
+    # The default page is served at the root only, so this hidden one is served at /start.
     named = st.Page(ROOT / "pages" / "start.py", title="Start", url_path="start", visibility="hidden")
     sections |= {"Views from plug-ins": view_pages(), " ": [named]}
-    return {section: found for section, found in sections.items() if found}
+    return {section: entries for section, entries in sections.items() if entries}
 
 
 def _is_for(name: str) -> bool:
-    """Whether the person who asks may open the page."""
+    """Whether the current user may open the page."""
     return name != "admin" or current_person().role is Role.ADMINISTER
 
 
 def main() -> None:
-    """Draw the shell and the page the address names."""
-    # A button that fills in a form sets widgets that have defaults; the defaults are what a bare address means.
+    """Draw the shell and the page of the URL."""
+    # A button that fills in a form sets widgets that have defaults, which a URL without parameters means.
     config.set_option("global.disableWidgetStateDuplicationWarning", True)
     st.set_page_config(page_title="kvlab", page_icon=str(asset_path("logo-mark.svg")), layout="wide")
     st.logo(str(asset_path(f"logo-{theme()}.svg")), size="large", icon_image=str(asset_path("logo-mark.svg")))
@@ -110,21 +117,21 @@ def main() -> None:
     methods.prefetch()
     sections = pages()
     page = st.navigation(sections, expanded=True)
-    drop_unusable()
+    drop_unusable_params()
     st.session_state[PAGE] = page.url_path
     caption_bar(page.url_path)
     context_bar.begin()
-    say_room()
-    catch_up()
-    keep_named(st.session_state.get(OPENED))
-    asked = st.query_params.to_dict()
-    theme_switch(["", *(one.url_path for found in sections.values() for one in found)])
+    disk_warning()
+    apply_pending()
+    remember_linked_run(st.session_state.get(OPENED))
+    requested = params()
+    theme_switch(["", *(entry.url_path for entries in sections.values() for entry in entries)])
     page.run()
-    settled()
-    say_refused(page.url_path, asked)
+    mark_drawn()
+    warn_of_rejected_params(page.url_path, requested)
     offer(page.url_path)
     copy_link()
-    forget_left_behind()
+    drop_stale_widgets()
     wait_until_sent()
 
 

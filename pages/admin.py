@@ -1,4 +1,4 @@
-"""Administration: who runs what, in which order, what they have used, and what is left of the machine."""
+"""Administration: jobs in their order, workers, what each user has used, and the machine's free memory and disk."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.admin.thinning import thinning
 from app.base.links import link
 from app.base.text import ago, plain, shorten
+from app.base.widgets import attempt
 from app.figures.export_menu import Offer, menu
 from app.navigation.selection import runs_root
 from app.queue.job_panel import badge
@@ -20,6 +20,8 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes, format_duration
 from kvlab.jobs.admin_overview import MemoryUsage, Overview, UserUsage, overview, stop_worker
 from kvlab.report.views import table_of
+from kvlab.server.disk_quota import disk_rules
+from kvlab.trace.thinning import DAY, thin, thinnable
 
 POLL_SECONDS = 3.0
 NOBODY = "without a name"
@@ -27,47 +29,49 @@ ROW = [1.2, 4, 2, 2.4, 1.4, 1.4]
 
 
 def main() -> None:
-    page.heading("Administration", "Who runs what on this server, what they have used, and what is left of it.")
+    page.heading(
+        "Administration", "Jobs and workers of this server, what each user has used, and free memory and disk space."
+    )
     st.fragment(now, run_every=POLL_SECONDS)()
     thinning()
 
 
 def now() -> None:
-    """The server as it is, asked again every few seconds."""
+    """The server's state, redrawn every few seconds."""
     try:
-        found = overview(runs_root())
+        server = overview(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
         return
-    if found.room.warning:
-        st.warning(plain(found.room.warning), icon=":material/hard_drive:")
-    machine(found)
-    queue(found)
-    workers(found)
-    people(found.people)
+    if server.room.warning:
+        st.warning(plain(server.room.warning), icon=":material/hard_drive:")
+    machine(server)
+    queue(server)
+    workers(server)
+    people(server.people)
 
 
-def machine(found: Overview) -> None:
+def machine(server: Overview) -> None:
     """Memory of host and GPUs, and the disk."""
-    room, limit = found.room, found.room.rules.limit
+    room, limit = server.room, server.room.rules.limit
     taken = (
         f"of {format_bytes(limit)} allowed"
         if limit
         else f"{format_bytes(room.free)} of {format_bytes(room.total)} free"
     )
-    tiles = [("The folder of runs", format_bytes(room.used), taken), *map(_memory, found.memory)]
-    # Side by side as far as they fit: in columns of equal width a small window would cut their words.
+    tiles = [("The folder of runs", format_bytes(room.used), taken), *map(_memory, server.memory)]
+    # Columns of equal width would cut the labels in a small window.
     with st.container(horizontal=True):
-        for label, value, beside in tiles:
-            st.metric(label, value, beside, delta_color="off", delta_arrow="off", border=True, width="content")
+        for label, value, note in tiles:
+            st.metric(label, value, note, delta_color="off", delta_arrow="off", border=True, width="content")
 
 
-def queue(found: Overview) -> None:
-    """Every open job in the order in which they run, each with a button that cancels it."""
+def queue(server: Overview) -> None:
+    """Open jobs in the order in which they run, each with a button that cancels it."""
     st.subheader("Jobs")
-    if not found.jobs:
-        st.caption("Nothing runs and nothing waits.")
-    for job in found.jobs:
+    if not server.jobs:
+        st.caption("No job is running or queued.")
+    for job in server.jobs:
         state, title, owner, where, since, button = st.columns(ROW, vertical_alignment="center")
         with state:
             badge(job.state)
@@ -82,49 +86,51 @@ def queue(found: Overview) -> None:
             _do(partial(jobs.cancel, runs_root(), job.job_id))
 
 
-def workers(found: Overview) -> None:
-    """Every worker, what it has and does, and a button that ends it; a fresh one then takes its place."""
+def workers(server: Overview) -> None:
+    """Workers with their devices, jobs and memory, each with a button that replaces it."""
     st.subheader("Workers")
-    if not found.workers:
-        st.caption("No worker lives: one is started with the next job.")
-    for worker in found.workers:
+    if not server.workers:
+        st.caption("No worker is running; the next job starts one.")
+    for worker in server.workers:
         name, what, memory, button = st.columns([2, 5, 2, 2], vertical_alignment="center")
         name.markdown(f"**Worker {worker.place}**", help=f"Process {worker.pid}")
-        doing = "waits for a job" if worker.job is None else f"runs {shorten(worker.job.title, 60) or 'a job'}"
+        doing = "idle" if worker.job is None else f"runs {shorten(worker.job.title, 60) or 'a job'}"
         what.markdown(plain(f"{doing} · devices: {worker.devices}"))
         memory.caption("on another machine" if worker.bytes is None else f"{format_bytes(worker.bytes)} of memory")
         if button.button("Restart", key=f"restart-{worker.place}", disabled=not worker.here):
             _do(partial(stop_worker, runs_root(), worker.place))
 
 
-def people(found: tuple[UserUsage, ...]) -> None:
-    """What each person has used of what they may."""
+def people(persons: tuple[UserUsage, ...]) -> None:
+    """What each user has used, and their limits."""
     rows = [
         {
-            "who": person.name or NOBODY,
+            "user": person.name or NOBODY,
             "running": person.running,
-            "waiting": person.waiting,
-            "may wait": person.limits.queued,
+            "queued": person.waiting,
+            "queue limit": person.limits.queued,
             "minutes in 24 h": round(person.minutes, 1),
-            "may use": "no limit" if person.limits.minutes is None else f"{person.limits.minutes:g} min",
+            "minutes limit": "no limit" if person.limits.minutes is None else f"{person.limits.minutes:g} min",
             "disk": format_bytes(person.bytes),
-            "may take": "no limit" if person.limits.disk is None else format_bytes(person.limits.disk),
-            "runs a request": person.limits.runs,
-            "tokens a request": "no limit" if person.limits.tokens is None else f"{person.limits.tokens:,}",
+            "disk limit": "no limit" if person.limits.disk is None else format_bytes(person.limits.disk),
+            "runs per request": person.limits.runs,
+            "tokens per request": "no limit" if person.limits.tokens is None else f"{person.limits.tokens:,}",
         }
-        for person in found
+        for person in persons
     ]
     table = pd.DataFrame(rows)
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="heading-admin-people"):
-        st.subheader("People", width="stretch")
-        reading = "What each person has used of what they may."
-        menu(Offer("People of this server", lambda: table_of(table), reading, "page Administration"), "admin-people")
+        st.subheader("Users", width="stretch")
+        reading = "What each user has used, and their limits."
+        menu(Offer("Users of this server", lambda: table_of(table), reading, "page Administration"), "admin-people")
     if rows:
-        names = {"who": st.column_config.TextColumn(width="medium")}
+        names = {"user": st.column_config.TextColumn(width="medium")}
         st.dataframe(
-            table, hide_index=True, column_config=names, alt="One row a person: jobs, minutes, disk, and their limits"
+            table, hide_index=True, column_config=names, alt="One row per user: jobs, minutes, disk, and their limits"
         )
-    st.caption("Limits are set in the tables `[limits]` and `[disk]` of the lab's file; without one there are none.")
+    st.caption(
+        "Limits are set in the tables `[limits]` and `[disk]` of the lab's settings file; the default is no limit."
+    )
 
 
 def _memory(memory: MemoryUsage) -> tuple[str, str, str]:
@@ -132,13 +138,39 @@ def _memory(memory: MemoryUsage) -> tuple[str, str, str]:
     return label, format_bytes(memory.used), f"of {format_bytes(memory.total)}"
 
 
-def _do(action: Callable[[], object]) -> None:
+def thinning() -> None:
+    """Delete the arrays of recordings older than a number of days, after a confirmation."""
+    st.subheader("Old recordings")
     try:
-        action()
+        rule = disk_rules().thin_older_than
+        days = st.number_input(
+            "Older than … days", 0, 3650, round(rule / DAY) if rule else 30, key="thin_days", width=200
+        )
+        recordings = thinnable(runs_root(), days * DAY)
     except UserError as error:
         st.error(plain(str(error)))
         return
-    st.rerun()
+    size = format_bytes(sum(run.bytes for run in recordings))
+    st.caption(
+        f"{len(recordings):,} recordings have {size} of arrays (keys, values, attention rows). Without them the pages "
+        "still show tables, texts, memory and speed. Starred comparisons are left alone."
+    )
+    if not recordings:
+        return
+    with st.popover(f"Thin {len(recordings):,}", icon=":material/compress:"):
+        st.markdown("This cannot be undone: to get the arrays back, a run must be recorded again.")
+        if st.button(f"Delete {size} of arrays", type="primary", key="thin"):
+            try:
+                freed = thin(runs_root(), recordings)
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            st.success(f"{format_bytes(freed)} freed.")
+
+
+def _do(action: Callable[[], object]) -> None:
+    if attempt(action):
+        st.rerun()
 
 
 main()

@@ -1,4 +1,4 @@
-"""Needle autopsy: what became of chosen words in every layer and head, and what would be had they stayed."""
+"""Needle autopsy: the fate of chosen words in every layer and head, and a rerun in which they are kept."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go
-from app.base.segmented import one_of
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
 from app.components.tokentext import along_text, state_classes, tokentext
-from app.figures.figure import show
 from app.figures.tables import csv_button, show_table
-from app.queue.submit import queued
+from app.queue.submit import queue_and_open
 from app.run_views import page, view
 from app.run_views.require_level import full_run
-from app.session.open_runs import wanted_of
-from app.session.url_numbers import asked_numbers
-from app.session.url_state import keep, let_go
+from app.session.open_runs import BY_STAMP, expected_answer
+from app.session.url_state import clear_page_param, in_url, set_page_param, url_numbers
 from kvlab.analysis.attention import autopsy
 from kvlab.analysis.comparison import board
 from kvlab.analysis.comparison.facts import fact_positions
@@ -39,10 +36,10 @@ PLACE = "autopsy-place"
 def main() -> None:
     page.heading(
         "Needle autopsy",
-        "Choose words of the text, such as a needle: did their tokens keep slots of their own, live on in merged ones, "
-        "or get dropped, in which head and at which step? Then put them back and run again.",
+        "Choose words of the text, such as a needle, to see whether their tokens kept their own slots, were merged, "
+        "or were dropped, in which head and at which step. Then restore them and run again.",
     )
-    run = full_run("wrong", "the single events")
+    run = full_run("wrong", "single events")
     if run is None:
         return
     view.at_place(run, partial(chosen_words, run), steps=False)
@@ -51,43 +48,39 @@ def main() -> None:
 def chosen_words(run: Run, layer: int, head: int) -> None:
     span = choose(run, layer, head)
     if span is None:
-        st.info("Write words above, or click a word of the text.", icon=":material/info:")
+        st.info("Enter words above, or click a word of the text.", icon=":material/info:")
         offer_needle(run)
         return
     step, moment = moment_of(run)
-    table = autopsy_of(run, *page.stamp(run), span, step)
+    table = autopsy_of(run, span, step)
     everywhere(run, table, moment)
     here(run, table, layer, head, moment)
-    put_back(run, span)
+    restore(run, span)
 
 
 def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
-    """The chosen tokens: words looked up in the text, or a span clicked in it."""
+    """The chosen tokens: words found in the text, or a span clicked in it."""
     lineage, _, texts = page.head_history(run, layer, head)
     left, right = st.columns([3, 2], vertical_alignment="bottom")
-    with left:
-        words = st.text_input(
-            "Words to look for",
-            key="words",
-            bind="query-params",
-            on_change=forget_span,
-            placeholder="such as a name, a number or a sentence of the prompt",
-        )
-    span, found = asked_span(lineage.tokens) or (fact_span(run) if not words.strip() else None), []
+    words = left.text_input(
+        "Words to find",
+        **in_url("words"),
+        on_change=forget_span,
+        placeholder="such as a name, a number or a sentence of the prompt",
+    )
+    span = span_in_url(lineage.tokens) or (fact_span(run) if not words.strip() else None)
     if span is None and words.strip():
         try:
-            found = autopsy.find_span(texts, words)
+            span = next(iter(autopsy.find_span(texts, words)), None)
         except UserError as error:
             st.warning(plain(str(error)))
-    if found:
-        span = found[0]
     if words.strip() and span is not None:
         with right:
             pick_place(texts, words, span)
     step, moment = moment_of(run)
     codes = states_at(lineage, step)
     if span is not None and span == fact_span(run):
-        st.caption("Opened with the fact that the answer needs; choose other words above, or click one of the text.")
+        st.caption("Opened with the fact that the answer needs; enter other words above, or click a word of the text.")
     st.caption(f"In this head, {moment}")
     tokentext(
         texts,
@@ -98,40 +91,37 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         chosen=span,
         on_chosen=remember_span,
         scroll=span[0] if span else None,
-        title=f"{run.record.label}: what became of each token, {moment}",
+        title=f"{run.record.label}: the fate of each token, {moment}",
         source=page.source(run),
     )
     return span
 
 
 def moment_of(run: Run) -> tuple[int, str]:
-    """The step after which fates are taken, and in words: that of Compare, or the last where no answer is known."""
-    last, wanted = int(run.steps["step"].max()), wanted_of([run])
-    asked = None if wanted is None else board.check_answer([run], wanted)
-    if asked is None or asked.step > last:
+    """The step after which fates are read, and in words: as on Compare, or the last without an expected answer."""
+    last, wanted = int(run.steps["step"].max()), expected_answer([run])
+    question = None if wanted is None else board.check_answer([run], wanted)
+    if question is None or question.step > last:
         return last, f"at the end of the run (after step {last})"
-    return asked.step, asked.moment
+    return question.step, question.moment
 
 
 def fact_span(run: Run) -> tuple[int, int] | None:
-    """The tokens of the fact behind the comparison's answer, where there is one."""
-    wanted = wanted_of([run])
+    """The tokens of the fact behind the expected answer, if there is one."""
+    wanted = expected_answer([run])
     try:
-        found = fact_positions(run.tokens, run.record.prompt, wanted.facts[:1] if wanted else ())
+        positions = fact_positions(run.tokens, run.record.prompt, wanted.facts[:1] if wanted else ())
     except UserError:
         return None
-    return (int(found[0]), int(found[-1])) if len(found) else None
+    return (int(positions[0]), int(positions[-1])) if len(positions) else None
 
 
 def offer_needle(run: Run) -> None:
-    """Of a prompt that ships with kvlab and asks for something: a button that looks for what it asks for."""
+    """For a shipped prompt with an answer: a button that finds the answer."""
     answers = [sample.answer for sample in shipped_samples() if sample.answer and sample.text == run.record.prompt]
     for answer in answers:
         st.button(
-            f"Look for {plain(answer)}, which this prompt asks for",
-            on_click=look_for,
-            args=(answer,),
-            key="needle-offer",
+            f"Find {plain(answer)}, the answer to this prompt", on_click=look_for, args=(answer,), key="needle-offer"
         )
 
 
@@ -141,27 +131,29 @@ def look_for(words: str) -> None:
 
 
 def pick_place(texts: list[str], words: str, span: tuple[int, int]) -> None:
-    """Every place where the words stand; choosing one puts its span into the address."""
+    """A picker of all places where the words occur."""
     try:
         places = autopsy.find_span(texts, words)
     except UserError:
         return
     options = places if span in places else [span, *places]
     st.session_state[PLACE] = span
-    st.selectbox("Place", options, key=PLACE, format_func=lambda place: name(place, texts), on_change=remember_place)
+    st.selectbox(
+        "Place", options, key=PLACE, format_func=lambda place: place_label(place, texts), on_change=remember_place
+    )
 
 
 def remember_place() -> None:
-    keep("span", "-".join(map(str, st.session_state[PLACE])))
+    set_page_param("span", "-".join(map(str, st.session_state[PLACE])))
 
 
-def name(span: tuple[int, int], texts: list[str]) -> str:
+def place_label(span: tuple[int, int], texts: list[str]) -> str:
     return f"tokens {span[0]} to {span[1]}: “{''.join(texts[span[0] : span[1] + 1]).strip()}”"
 
 
-def asked_span(tokens: int) -> tuple[int, int] | None:
-    """The span in the address, `first-last`, if the text has it."""
-    edges = asked_numbers("span", 2)
+def span_in_url(tokens: int) -> tuple[int, int] | None:
+    """The span in the URL, `first-last`, if the text has it."""
+    edges = url_numbers("span", 2)
     if edges is None:
         return None
     first, last = edges
@@ -170,37 +162,37 @@ def asked_span(tokens: int) -> tuple[int, int] | None:
 
 def remember_span() -> None:
     if (chosen := st.session_state[TEXT].get("chosen")) is not None:
-        keep("span", "-".join(str(int(edge)) for edge in chosen))
+        set_page_param("span", "-".join(str(int(edge)) for edge in chosen))
 
 
 def forget_span() -> None:
-    let_go("span")
+    clear_page_param("span")
 
 
 def everywhere(run: Run, table: pd.DataFrame, moment: str) -> None:
     st.subheader("In every head")
-    survived, origin, theme = autopsy.survival(table), page.source(run), page_theme()
+    survived, theme = autopsy.survival(table), page_theme()
     left, right = st.columns(2, gap="large")
     with left:
-        if st.session_state.get("fate") not in (None, *autopsy.FATES):  # a link of before, when kept was "own slot"
+        if st.session_state.get("fate") not in (None, *autopsy.FATES):  # an old link: "kept" was "own slot"
             st.session_state["fate"] = "kept"
-        words = {fate: FATES[fate][0] for fate in autopsy.FATES}
-        fate = one_of("Show the share", words, "dropped", key="fate")
+        labels = {fate: FATES[fate][0] for fate in autopsy.FATES}
+        fate = one_of("Show the share", labels, "dropped", key="fate")
         figure = figures.survival_by_head(survived, fate, theme)
         reading = figures.read_survival_by_head(survived, moment)
-        show(figure, survived, reading, "autopsy-heads", page.file_name(run, "autopsy-heads"), origin)
+        page.show_figure(run, figure, survived, reading, "autopsy-heads", "autopsy-heads")
     with right:
         steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()))
         figure = along_text(figures.fates_over_steps(steps, theme), offset=run.record.prompt_tokens - 1)
         reading = figures.read_fates_over_steps(steps)
-        show(figure, steps, reading, "autopsy-steps", page.file_name(run, "autopsy-steps"), origin)
+        page.show_figure(run, figure, steps, reading, "autopsy-steps", "autopsy-steps")
 
 
 def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> None:
     st.subheader(f"In layer {layer}, head {head}")
     texts = page.head_history(run, layer, head)[2]
     rows = autopsy.token_rows(table, texts, layer, head)
-    st.caption(f"The fate is what it was {moment}; the other columns are of the whole run.")
+    st.caption(f"The fate is that {moment}; the other columns are for the whole run.")
     show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
     csv_button(rows, "autopsy")
     try:
@@ -209,27 +201,26 @@ def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> N
         st.caption(plain(str(error)))
         return
     figure = along_text(figures.needle_mass(masses, page_theme()), offset=run.record.prompt_tokens - 1)
-    file = page.file_name(run, f"needle-mass-layer-{layer}-head-{head}")
-    show(figure, masses, figures.read_needle_mass(masses), "autopsy-mass", file, page.source(run))
+    page.show_figure(
+        run, figure, masses, figures.read_needle_mass(masses), "autopsy-mass", f"needle-mass-layer-{layer}-head-{head}"
+    )
 
 
-def put_back(run: Run, span: tuple[int, int]) -> None:
-    st.subheader("What if they had stayed?")
+def restore(run: Run, span: tuple[int, int]) -> None:
+    st.subheader("What if they had been kept?")
     count = span[1] - span[0] + 1
     st.markdown(
-        f"Runs **{plain(run.record.label)}** again twice over the same prompt: as it was, and with the {count} chosen "
-        "tokens kept in every head, in places of the budget. **Difference of two runs** then shows the change."
+        f"This runs **{plain(run.record.label)}** twice on the same prompt: as before, and with the {count} chosen "
+        "tokens kept in every head within the budget. The page **Difference of two runs** then shows the change."
     )
     again = {"type": "primary", "icon": ":material/replay:", "key": "put-back"}
     if permission.button("Keep them and run again", permission.why_not(), **again):
-        job = queued(lambda: counterfactual(run.record, *span))
-        if job is not None:
-            go("new_run", job=job)
+        queue_and_open("new_run", lambda: counterfactual(run.record, *span))
 
 
-@st.cache_data(max_entries=32, show_spinner=False)
-def autopsy_of(_run: Run, path: str, written: int, span: tuple[int, int], step: int) -> pd.DataFrame:
-    return autopsy.autopsy(_run, span, step)
+@st.cache_data(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
+def autopsy_of(run: Run, span: tuple[int, int], step: int) -> pd.DataFrame:
+    return autopsy.autopsy(run, span, step)
 
 
 main()

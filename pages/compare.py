@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import after_the_first_picture
+from app.base.deferred import after_first_chart
 from app.base.links import link
-from app.base.segmented import one_of
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
 from app.compare.board import answer_form, board_of, board_section
 from app.compare.repeats import batch_section
 from app.compare.report_menu import report_menu
@@ -24,6 +24,7 @@ from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
+from app.session.url_state import in_url
 from kvlab.analysis.comparison import compare
 from kvlab.analysis.comparison.board import most_interesting_run, ranked
 from kvlab.analysis.comparison.settings import differing_settings
@@ -34,7 +35,7 @@ from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
 from kvlab.figures.base.template import MANY_LINES
 from kvlab.figures.base.words import byte_size, number
-from kvlab.report.contents import format_bytes
+from kvlab.report.contents import readable_table
 from kvlab.report.views import Passages, table_of
 from kvlab.results.provenance import of_comparison
 from kvlab.trace.reader import Run
@@ -43,35 +44,37 @@ MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del c
 NUMBER = partial(st.column_config.NumberColumn, width="small")
 AGAINST = "x kvlab full"
 COLUMNS = {
-    "answer": st.column_config.TextColumn(help="Whether its own text holds the answer, or its first wrong token."),
-    "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
+    "answer": st.column_config.TextColumn(help="Whether its own text contains the answer, or its first wrong token."),
+    "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, of all layers, after the last step."),
     "over budget": st.column_config.TextColumn(
-        width="small", help="Live bytes above the budget's: metadata of the slots, and generated tokens on top of it."
+        width="small", help="Live bytes above the budget: slot metadata, and generated tokens beyond it."
     ),
-    "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
-    "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
+    "of full": NUMBER(
+        format="%.0f %%", help="Live bytes relative to the full cache's run (computed if there is none)."
+    ),
+    "allocated": NUMBER(format="%.0f %%", help="Bytes of the tensors, relative to the full cache's run."),
     "tokens/s": st.column_config.TextColumn(
-        help="Recording off: the median of the readings and their range. One reading, or readings that lie far apart, "
-        "say little: a dash, with the reason. Captured: steps replayed; eager: launched one by one."
+        help="Without recording: median and range of the readings; a dash, with the reason, for a single reading or "
+        "widely spread ones. Captured: steps replayed as a CUDA graph; eager: launched one by one."
     ),
     AGAINST: st.column_config.TextColumn(
-        help="Speed against this comparison's own run of kvlab's full cache, where both were read in the same way. The "
-        "page Speed also measures transformers' full cache, which may be faster. One reading, or readings that lie far "
-        "apart, give no ratio."
+        help="Speed relative to this comparison's run of kvlab's full cache, if both were measured in the same way. "
+        "The page Speed also measures transformers' full cache, which may be faster. A single reading, or widely "
+        "spread ones, give no ratio."
     ),
     "mean KL": NUMBER(
         format="%.3g",
-        help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
+        help="Nats per token from the full cache, mean over its continuation of this prompt; less is closer.",
     ),
-    "agrees": NUMBER(format="%.0f %%", help="How often both caches prefer the same next token (top-1 agreement)."),
-    "prompt s": NUMBER(format="%.2g", help="Until the prompt was read and compressed, a second reading included."),
-    "rehearsal s": NUMBER(format="%.2g", help="Part of the prompt's seconds spent reading the context again."),
+    "agrees": NUMBER(format="%.0f %%", help="How often both caches predict the same next token (top-1 agreement)."),
+    "prompt s": NUMBER(format="%.2g", help="Seconds to read and compress the prompt, including a second reading."),
+    "rehearsal s": NUMBER(format="%.2g", help="Part of the prompt's seconds for reading the context a second time."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
-ONE_ROW = "One row a run; KL in nats a token from the full cache, mean over its continuation of this prompt."
+ONE_ROW = "One row per run; KL in nats per token from the full cache, mean over its continuation of this prompt."
 MARKED = (
-    "Each method's own greedy continuation. Orange is what only this method wrote, struck out what only the full cache "
-    "wrote."
+    "Each method's own greedy continuation. Text that only this method generated is orange, text that only the full "
+    "cache generated is struck out."
 )
 STYLE = """<style>
 .kv-text { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6; max-height: 340px; overflow-y: auto; }
@@ -83,14 +86,15 @@ STYLE = """<style>
 def main() -> None:
     page.heading(
         "Compare",
-        "Methods over the same prompt. All decode the full cache's continuation, so that every token can be compared, "
-        "and write their own, shown at the end. **KL** is the distance from the full cache's probabilities.",
+        "Several methods over the same prompt. All decode the full cache's continuation, so that every token can be "
+        "compared, and generate their own, shown at the end. **KL** is the distance from the full cache's "
+        "probabilities.",
     )
     runs = current_comparison()
     if not runs:
         return
     if owner := runs[0].record.owner:
-        st.caption(f"Asked for by **{plain(owner)}**{', private' if runs[0].record.private else ''}.")
+        st.caption(f"Requested by **{plain(owner)}**{', private' if runs[0].record.private else ''}.")
     batch_section(runs[0].record)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
@@ -109,13 +113,13 @@ def main() -> None:
     while sections and not drawn:
         drawn = sections.pop(0)()
     if drawn:
-        after_the_first_picture(f"compare-{runs[0].record.comparison_id}", the_rest, runs, table, sections)
+        after_first_chart(f"compare-{runs[0].record.comparison_id}", the_rest, runs, table, sections)
     else:
         the_rest(runs, table, [])
 
 
 def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callable[[], bool]]) -> None:
-    """What comes below the first chart."""
+    """Everything below the first chart."""
     for section in sections:
         section()
     texts(runs, table)
@@ -131,63 +135,64 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     warn_of_reference(runs)
     if ranking:
         tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
-        mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats a token"
-        by_answer = "By the answer, and among equal answers: closest" if "verdict" in table else "Closest"
+        mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats per token"
+        by_answer = "By the answer, then closest" if "verdict" in table else "Closest"
         lines = [line for kind, groups in ranking for line in ranks(kind, groups)]
         st.markdown("\n".join([f"{by_answer} to the full cache first, at equal live bytes ({mean}):", "", *lines]))
     if left_out:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
         st.caption(f"Not ranked: {reasons}.")
-    offer = Offer("The runs in numbers", lambda: table_of(format_bytes(table)), ONE_ROW, of_comparison(runs))
+    offer = Offer("The runs in numbers", lambda: table_of(readable_table(table)), ONE_ROW, of_comparison(runs))
     titled(offer, "compare-table")
-    st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
+    st.dataframe(
+        readable(table), hide_index=True, column_config=COLUMNS, alt="One row per run: bytes, speed, closeness"
+    )
     if beyond:
         st.caption(plain(beyond))
     csv_button(table, "comparison")
 
 
 def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
-    """The lines of a ranking: one for each kind of answer, or, without answers, one for each group of equal bytes."""
-    told = []
+    """The lines of a ranking: one per kind of answer or, without answers, one per group of equal bytes."""
+    lines = []
     for group in groups:
         runs = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
-        told.append(f"about {byte_size(group['live_bytes'].median())}: {runs}")
-    return [f"- **{kind}**, {'; '.join(told)}"] if kind else [f"- {line}" for line in told]
+        lines.append(f"about {byte_size(group['live_bytes'].median())}: {runs}")
+    return [f"- **{kind}**, {'; '.join(lines)}"] if kind else [f"- {line}" for line in lines]
 
 
 def what_differs(runs: Sequence[Run]) -> None:
-    """The settings that are not the same in all runs, where more than method and budget differ."""
+    """The settings that differ between the runs, besides method and budget."""
     table = differing_settings([run.record for run in runs])
     further = table.drop(index=["method", "budget"], errors="ignore")
     if len(further):
         with st.expander(
             f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
         ):
-            make = lambda: table_of(table.rename_axis("setting").reset_index())  # noqa: E731
-            titled(Offer("Settings that differ", make, source=of_comparison(runs)), "compare-settings")
-            st.dataframe(table, alt="One row a setting, one column a run")
+            build = lambda: table_of(table.rename_axis("setting").reset_index())  # noqa: E731
+            titled(Offer("Settings that differ", build, source=of_comparison(runs)), "compare-settings")
+            st.dataframe(table, alt="One row per setting, one column per run")
 
 
 def notes(runs: Sequence[Run]) -> None:
-    """Each note once, after the runs that it is of where not of all."""
-    said: dict[str, list[str]] = {}
+    """Each note once, preceded by its runs if it does not apply to all."""
+    runs_of: dict[str, list[str]] = {}
     for run, name in zip(runs, compare.unique_labels(runs), strict=True):
         for note in run.record.remarks:
-            said.setdefault(note, []).append(name)
-    for note, names in said.items():
+            runs_of.setdefault(note, []).append(name)
+    for note, names in runs_of.items():
         whose = "" if len(names) == len(runs) else f"**{plain(', '.join(names))}**: "
         st.caption(f"{whose}{plain(note)}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """The headline in the units and order a person reads it."""
-    # The most important first: on a narrow page the last columns are those that one scrolls to.
+    """The table with readable units, the most important columns first, as a narrow page cuts the last."""
     columns = {
         "method": table["label"],
         "answer": [figures_of_board.verdict_text(row) for row in table.itertuples()] if "verdict" in table else None,
         "mean KL": table["mean_kl"].astype(float),
         "agrees": 100 * table["top1_agreement"].astype(float),
-        # What the answer was says more than where the texts part.
+        # A verdict says more than where the texts diverge.
         "own text": None if "verdict" in table else [difference(row) for row in table.itertuples()],
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
@@ -203,7 +208,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_budget_words(table: pd.DataFrame) -> list[str] | None:
-    """How far each run's bytes are above its budget's, a dash where it has none; None where no run has one."""
+    """How far each run's bytes are above its budget, a dash without a budget; None if no run has one."""
     shares = table["over_budget"].astype(float)
     if not shares.notna().any():
         return None
@@ -211,21 +216,21 @@ def over_budget_words(table: pd.DataFrame) -> list[str] | None:
 
 
 def in_focus(table: pd.DataFrame) -> str:
-    """The run whose line is drawn over the others, where there are many; "" where all are drawn alike."""
+    """The run whose line is highlighted if there are many; "" if all are drawn equally."""
     compressed = table[table["method"] != "full"]
     if len(compressed) <= MANY_LINES:
         return ""
     first = most_interesting_run(compressed) if "verdict" in compressed else compressed["run_id"].iloc[0]
     labels = compressed["label"].tolist()
     index = compressed["run_id"].tolist().index(first)
-    words = "The other runs are drawn pale. A click on a name in a legend hides its line."
-    return st.selectbox("In focus", labels, index, key="focus", bind="query-params", help=words, width=320)
+    words = "The other runs are drawn pale. Click a name in a legend to hide its line."
+    return st.selectbox("In focus", labels, index, **in_url("focus"), help=words, width=320)
 
 
 def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> bool:
     if not compare.has_kl(along):
         st.info(
-            "These runs recorded no KL against the full cache: it needs a finished forced continuation.",
+            "These runs have no KL from the full cache: it requires a finished forced continuation.",
             icon=":material/info:",
         )
         return False
@@ -251,7 +256,7 @@ def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> b
 def closeness_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) -> bool:
     theme, origin, closeness = page_theme(), of_comparison(runs), False
     if not compare.has_memory(runs):
-        st.info("These runs recorded no memory: record them with level light or full.", icon=":material/info:")
+        st.info("These runs recorded no memory: record them at level light or full.", icon=":material/info:")
         return False
     st.subheader("Bytes")
     left, right = st.columns(2, gap="large")
@@ -281,12 +286,12 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
     st.subheader("Generated texts")
     full = next((run.record.forced_text for run in runs if run.record.forced_text), "")
     if not any(run.record.free_text for run in runs):
-        st.caption("No run has written its own continuation yet.")
+        st.caption("No run has generated its own continuation yet.")
         return
     st.caption(MARKED)
     written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
-    make = lambda: Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))  # noqa: E731
-    titled(Offer("What each run wrote", make, MARKED, of_comparison(runs)), "compare-texts")
+    build = lambda: Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))  # noqa: E731
+    titled(Offer("The text of each run", build, MARKED, of_comparison(runs)), "compare-texts")
     st.html(STYLE)
     columns = st.columns(2, gap="large")
     for place, (run, row) in enumerate(zip(runs, table.itertuples(), strict=True)):
@@ -294,16 +299,16 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
                 st.markdown(f"**{plain(row.label)}** · {difference(row)}", width="stretch")
                 if row.method != "full" and run.record.level == "full":
-                    link("autopsy", "What became of a word?", run=run.record.run_id)
+                    link("autopsy", "Fate of a word", run=run.record.run_id)
             if run.record.free_text.strip():
                 st.html(f'<div class="kv-text">{marked(run.record.free_text, full)}</div>')
             else:
                 length = len(run.record.free_text)
-                st.caption(f"Only white space ({length} characters)." if length else "Nothing was written.")
+                st.caption(f"Only white space ({length} characters)." if length else "No text was generated.")
 
 
 def difference(row: Any) -> str:
-    """Where a run's own text leaves the full cache's."""
+    """Where a run's own text diverges from the full cache's."""
     if row.method == "full":
         return "the reference"
     if row.status != "complete" and pd.isna(row.first_divergence):
@@ -312,7 +317,7 @@ def difference(row: Any) -> str:
 
 
 def marked(own: str, full: str) -> str:
-    """The run's text as HTML with differences marked; all text is escaped."""
+    """The run's text as escaped HTML with differences marked."""
     return "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in diff(own, full))
 
 

@@ -1,4 +1,4 @@
-"""Difference of two runs: what A and B keep head by head, where their outputs part, how far each is from full."""
+"""Difference of two runs: the tokens A and B keep, where their texts diverge, and their distance from full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import after_the_first_picture
+from app.base.deferred import after_first_chart
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.components.tokentext import along_text, difference_classes, tokentext
@@ -15,7 +15,8 @@ from app.figures.figure import show
 from app.navigation.selection import current_comparison, current_pair
 from app.run_views import page, view
 from app.run_views.require_level import warn_of_reference
-from app.session.fragments import drawn_alone, wait_until_sent
+from app.session.open_runs import BY_STAMP
+from app.session.streamlit_internals import is_fragment_run, wait_until_sent
 from kvlab.analysis.comparison import difference
 from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.figures import difference as figures
@@ -26,22 +27,24 @@ from kvlab.trace.reader import Run
 def main() -> None:
     page.heading(
         "Difference of two runs",
-        "Two methods or budgets over the same text: which tokens only one of them still has, how alike their choices "
-        "are in every head (**Jaccard index**), and where their outputs part.",
+        "Two methods or budgets over the same text: which tokens only one of them keeps, how similar their choices "
+        "are in every head (**Jaccard index**), and where their outputs diverge.",
     )
     runs = current_comparison()
     if not runs:
         return
     if len(runs) < 2:
-        st.info("This comparison has one run only: compare at least two.", icon=":material/info:")
+        st.info("This comparison has only one run: compare at least two.", icon=":material/info:")
         return
     warn_of_reference(runs)
     a, b = current_pair(runs)
     if a is b:
-        st.warning("A and B are the same run: everything is in both.")
+        st.warning("A and B are the same run, so there is no difference.")
     outputs(a, b)
     if a.record.level != "full" or b.record.level != "full":
-        page.explain_level(a if a.record.level != "full" else b, "the single events, so which tokens stayed is unknown")
+        page.explain_level(
+            a if a.record.level != "full" else b, "single events, so it is unknown which tokens were kept"
+        )
         return
     if not (view.nothing_recorded(a) or view.nothing_recorded(b)):
         view.at_place(a, partial(tokens, a, b))
@@ -50,9 +53,9 @@ def main() -> None:
 def outputs(a: Run, b: Run) -> None:
     part = difference.divergences(a, b)
     facts = (
-        ("A leaves the full cache's text", part["a"]),
-        ("B leaves the full cache's text", part["b"]),
-        ("A and B part", part["each_other"]),
+        ("A diverges from the full cache", part["a"]),
+        ("B diverges from the full cache", part["b"]),
+        ("A and B diverge", part["each_other"]),
     )
     for column, (label, token) in zip(st.columns(3), facts, strict=True):
         column.metric(label, "never" if token is None else f"at token {token}", help="In their own continuations.")
@@ -64,9 +67,9 @@ def outputs(a: Run, b: Run) -> None:
 
 @st.fragment
 def tokens(a: Run, b: Run, layer: int, head: int) -> None:
-    st.subheader("Tokens they keep")
+    st.subheader("Kept tokens")
     step = view.run_scrubber(a)
-    theme, (by_head, along) = page_theme(), compared(a, b, page.stamp(a), page.stamp(b), step)
+    theme, (by_head, along) = page_theme(), compared(a, b, step)
     left, right = st.columns([2, 3], gap="large")
     with left:
         figure, reading = figures.jaccard_by_head(by_head, theme), figures.read_jaccard_by_head(by_head)
@@ -74,14 +77,14 @@ def tokens(a: Run, b: Run, layer: int, head: int) -> None:
     with right:
         figure = along_text(figures.along_positions(along, theme, hues(a, b)))
         show(figure, along, figures.read_along_positions(along), "difference-along", "kept-along-text", origin(a, b))
-    after_the_first_picture(f"difference-{a.record.run_id}-{b.record.run_id}", words, a, b, step, layer, head)
-    if drawn_alone():
+    after_first_chart(f"difference-{a.record.run_id}-{b.record.run_id}", words, a, b, step, layer, head)
+    if is_fragment_run():
         wait_until_sent()
 
 
 def words(a: Run, b: Run, step: int, layer: int, head: int) -> None:
     texts = page.token_texts_of(a, difference.tokens_read(a))
-    of_a, of_b = (difference.kept_at(run, step, gone_of(run)[layer, head][None, None]) for run in (a, b))
+    of_a, of_b = (difference.kept_at(run, step, gone(run)[layer, head][None, None]) for run in (a, b))
     codes = difference.classes(of_a, of_b, 0, 0, len(texts))
     first, second = names(a, b)
     st.caption(f"A is {plain(first)}, B is {plain(second)}; layer {layer}, head {head}")
@@ -105,26 +108,17 @@ def origin(a: Run, b: Run) -> Provenance:
     return joined(page.source(a).at("A"), page.source(b).at("B"), separator=" | ")
 
 
-def kept(run: Run, step: int) -> difference.Kept:
-    return difference.kept_at(run, step, gone_of(run))
+@st.cache_resource(max_entries=4, hash_funcs=BY_STAMP, show_spinner=False)
+def gone(run: Run) -> difference.DepartureSteps:
+    return difference.departure_steps(run)
 
 
-def gone_of(run: Run) -> difference.DepartureSteps:
-    return gone(run, *page.stamp(run))
-
-
-@st.cache_resource(max_entries=4, show_spinner=False)
-def gone(_run: Run, path: str, written: int) -> difference.DepartureSteps:
-    return difference.departure_steps(_run)
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def compared(
-    _a: Run, _b: Run, stamp_a: tuple[str, int], stamp_b: tuple[str, int], step: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Kept tokens that both share, head by head and along the text; they are of all heads and of one step."""
-    both, layers = (kept(_a, step), kept(_b, step)), difference.recorded_layers(_a, _b)
-    return difference.jaccard(*both, layers), difference.along_positions(*both, layers)
+@st.cache_data(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
+def compared(a: Run, b: Run, step: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The overlap of kept tokens at a step, by head and along the text."""
+    kept_a, kept_b = (difference.kept_at(run, step, gone(run)) for run in (a, b))
+    layers = difference.recorded_layers(a, b)
+    return difference.jaccard(kept_a, kept_b, layers), difference.along_positions(kept_a, kept_b, layers)
 
 
 main()

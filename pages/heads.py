@@ -1,4 +1,4 @@
-"""Head fingerprints: what kind of head each one is, and which are alike."""
+"""Head fingerprints: four features of each head, and groups of similar heads."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import pandas as pd
 import streamlit as st
 
 from app.base.theme import theme as page_theme
-from app.figures.figure import show
 from app.figures.tables import show_table
-from app.navigation.selection import current_run
+from app.navigation.selection import current_run, recorded_layers
 from app.run_views import page
+from app.session.open_runs import BY_STAMP
+from app.session.url_state import in_url
 from kvlab.analysis.attention import fingerprints
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.figures import heads as figures
 from kvlab.figures.memory import read_slots_by_head, slots_by_head
 from kvlab.trace.reader import Run
 
-MOST_WORK = 4_000_000  # tokens x layers x heads read without asking
+MAX_VECTORS = 4_000_000  # tokens x layers x heads that are read without a switch
 
 
 def main() -> None:
     page.heading(
         "Head fingerprints",
-        "Heads by four things: **sink** (true attention on the first 4 tokens), **local** (on the last 32), "
-        "**key likeness** (cosine of neighbouring keys: how well they merge) and **regret**. Near points do alike. "
-        "Above them, where the memory went: the slots of each head after the prompt.",
+        "Four features of each head: **sink** (true attention on the first 4 tokens), **local** (on the last 32), "
+        "**key likeness** (cosine of neighbouring keys: how well they merge) and **regret**. Nearby points are similar "
+        "heads. The first figure shows where the memory is: the slots of each head after the prompt.",
     )
     run = current_run()
     if run is None:
@@ -34,13 +35,11 @@ def main() -> None:
     if run.record.level != "full":
         page.explain_level(run, "keys and attention rows")
         return
-    layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
-    work = run.record.prompt_tokens * len(layers) * run.record.model.num_key_value_heads
-    if work > MOST_WORK and not st.toggle(
-        f"Read keys and attention of {len(layers)} layers (some seconds)", key="read", bind="query-params"
-    ):
+    layers = recorded_layers(run)
+    label = f"Read keys and attention of {len(layers)} layers (takes some seconds)"
+    if not page.reads_all(run, layers, MAX_VECTORS, label):
         return
-    table = fingerprints_of(run, *page.stamp(run), tuple(layers))
+    table = fingerprints_of(run, tuple(layers))
     if table.empty:
         missing = "The keys and attention rows of every layer are missing or damaged: record the run again to see them."
         st.info(run.record.thinned_note if run.record.thinned else missing, icon=":material/info:")
@@ -49,37 +48,37 @@ def main() -> None:
 
 
 def slots_of_heads(run: Run) -> None:
-    """Where the memory went: what the prompt left to each layer and head."""
+    """The slots of each layer and head after the prompt."""
     steps = run.select("steps")
     if steps.empty:
         return
     table = budgets_by_layer(steps, 0)
     figure, reading = slots_by_head(table, page_theme()), read_slots_by_head(table)
-    show(figure, table, reading, "heads-slots", page.file_name(run, "slots-by-head"), page.source(run))
+    page.show_figure(run, figure, table, reading, "heads-slots", "slots-by-head")
 
 
 def groups_of(run: Run, table: pd.DataFrame) -> None:
     most = min(8, len(table))
-    count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), key="groups", bind="query-params")
+    count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), **in_url("groups"))
     table = table.assign(group=fingerprints.cluster(table, count))
     groups = fingerprints.describe(table.drop(columns="group"), table["group"].to_numpy())
-    origin, theme, name = page.source(run), page_theme(), page.file_name(run, "fingerprints")
+    theme = page_theme()
     left, right = st.columns([3, 2], gap="large")
     with left:
         places, directions, shares = fingerprints.plane(table)
         figure = figures.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)
-        show(figure, table, figures.read_heads_plane(table, groups), "heads-plane", name, origin)
+        page.show_figure(run, figure, table, figures.read_heads_plane(table, groups), "heads-plane", "fingerprints")
     with right:
         figure, reading = figures.groups_by_head(table, theme), figures.read_groups_by_head(table)
-        show(figure, table, reading, "heads-where", page.file_name(run, "groups-by-head"), origin)
+        page.show_figure(run, figure, table, reading, "heads-where", "groups-by-head")
     shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
     shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
-    show_table(shown, "One row a group: means of the four features")
+    show_table(shown, "One row per group: means of the four features")
 
 
-@st.cache_data(max_entries=8, show_spinner="Reading every head")
-def fingerprints_of(_run: Run, path: str, written: int, layers: tuple[int, ...]) -> pd.DataFrame:
-    return fingerprints.fingerprints(_run, list(layers))
+@st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading every head")
+def fingerprints_of(run: Run, layers: tuple[int, ...]) -> pd.DataFrame:
+    return fingerprints.fingerprints(run, list(layers))
 
 
 main()

@@ -1,4 +1,4 @@
-"""KeepKV: its figures and tables, drawn from what was recorded."""
+"""KeepKV: the paper's figures and tables, drawn from recorded runs."""
 
 from app.atlas.paper import paper_page
 

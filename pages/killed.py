@@ -1,4 +1,4 @@
-"""Who killed it: the smallest sets whose return restores a wrong run's answer, before and after side by side."""
+"""Restore the answer: the smallest sets of tokens, heads or merges whose restoration corrects a wrong run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go, link
-from app.base.segmented import one_of
+from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
 from app.compare import restore
 from app.figures.export_menu import Offer, titled
-from app.figures.figure import show
 from app.figures.tables import csv_button, show_table
 from app.navigation.selection import current_run, runs_root
-from app.queue.submit import queued
+from app.queue.submit import queue_and_open
 from app.run_views import page
+from app.session.url_state import get_param, params, set_param
 from kvlab.analysis.comparison import restore as analysis
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.answer_match import find_answer
@@ -30,15 +30,15 @@ from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import Found, Rescue, load_rescue
 
 STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; max-height: 220px; overflow-y: auto"
-COLUMNS = {"search": "given back", "slots": "slots more", "mean_kl": "mean KL", "tried": "reruns", "outcome": "outcome"}
+COLUMNS = {"search": "restored", "slots": "extra slots", "mean_kl": "mean KL", "tried": "reruns", "outcome": "outcome"}
 
 
 def main() -> None:
     page.heading(
-        "Who killed it?",
-        "A run that does not answer is made again and again from its prompt as it was read, with something given back "
-        "each time: tokens, whole heads, merges undone. What is shown is the smallest set of each kind that brings the "
-        "answer back.",
+        "Restore the answer",
+        "Why did a run lose the answer? It is rerun many times from the same compressed prompt, each time with "
+        "something restored: tokens, whole heads, or merges undone. This page shows the smallest set of each kind "
+        "that restores the answer.",
     )
     run = current_run("wrong")
     if run is None:
@@ -48,38 +48,38 @@ def main() -> None:
     except UserError as error:
         st.error(plain(str(error)))
         rescue = None
-    if (job := st.query_params.get("search")) is not None:
+    if (job := get_param("search")) is not None:
         restore.follow(job)
     if rescue is not None:
         result(run, rescue)
-    elif "search" not in st.query_params:
+    elif "search" not in params():
         offer(run)
 
 
 def offer(run: Run) -> None:
-    """Nobody looked yet: what it takes, and the button."""
+    """The estimated time of the search, and the button that starts it."""
     if run.record.method == "full":
-        st.info("The full cache drops nothing: choose a compressed run above.", icon=":material/info:")
+        st.info("The full cache evicts nothing: choose a compressed run above.", icon=":material/info:")
         return
-    takes = restore.estimate(run, restore.MOST_RERUNS)
-    st.markdown(f"Nobody has looked into **{plain(run.record.label)}** yet. It takes {takes}.")
+    estimate = restore.estimate(run, restore.MOST_RERUNS)
+    st.markdown(f"There is no search for **{plain(run.record.label)}** yet. It takes {estimate}.")
     restore.button(run, "ask-killed")
 
 
 def result(run: Run, rescue: Rescue) -> None:
     st.markdown(f"### {plain(analysis.sentence(rescue, run))}")
-    kind = "the expected answer" if rescue.expected else "the full cache's own text up to where this run leaves it"
-    meant = f"Restored means: it writes “{rescue.answer.strip()}”, {kind}."
-    st.caption(plain(f"{meant} {rescue.reruns} reruns. {rescue.ending}"))
+    kind = "the expected answer" if rescue.expected else "the full cache's own text up to where this run diverges"
+    criterion = f"Restored means that the run generates “{rescue.answer.strip()}”, {kind}."
+    st.caption(plain(f"{criterion} {rescue.reruns} reruns. {rescue.ending}"))
     table = analysis.search_table(rescue)
     chosen = choose(rescue)
     before_after(run, rescue, chosen)
     left, right = st.columns(2, gap="large")
-    theme, origin = page_theme(), page.source(run)
+    theme = page_theme()
     with left:
         kl = analysis.kl_by_series(rescue, chosen)
         figure = figures.kl_before_after(kl, theme)
-        show(figure, kl, figures.read_kl_before_after(kl), "killed-kl", page.file_name(run, "killed-kl"), origin)
+        page.show_figure(run, figure, kl, figures.read_kl_before_after(kl), "killed-kl", "killed-kl")
     with right:
         looks = analysis.attention_by_series(rescue, chosen, run)
         if looks.empty or rescue.reader is None:
@@ -87,31 +87,27 @@ def result(run: Run, rescue: Rescue) -> None:
         else:
             figure = figures.attention_before_after(looks, rescue.reader, theme)
             reading = figures.read_attention_before_after(looks)
-            show(figure, looks, reading, "killed-looks", page.file_name(run, "killed-attention"), origin)
+            page.show_figure(run, figure, looks, reading, "killed-looks", "killed-attention")
     everything(run, table)
     further(run, rescue, chosen)
 
 
 def choose(rescue: Rescue) -> Found | None:
-    """The search whose result is shown; the cheapest that restores the answer where the address names none."""
+    """The search in the URL, else the cheapest that restores the answer."""
     if not rescue.found:
         return None
     best = analysis.cheapest(rescue) or rescue.found[0]
     searches = {found.search: f"{found.search}{'' if found.restores else ' (in vain)'}" for found in rescue.found}
-    name = one_of("Give back", searches, best.search, key="given")
-    found = by_name(rescue, name)
+    name = one_of("Restore", searches, best.search, key="given")
+    found = next(found for found in rescue.found if found.search == name)
     search = analysis.SEARCHES.get(name, name).capitalize()
     st.caption(plain(f"{search}: {analysis.outcome(found)}, costing {analysis.slot_count_text(found.slots)}."))
     return found
 
 
-def by_name(rescue: Rescue, name: str) -> Found:
-    return next(found for found in rescue.found if found.search == name)
-
-
 def before_after(run: Run, rescue: Rescue, chosen: Found | None) -> None:
-    """Both texts side by side."""
-    texts = [("As it ran", rescue.text_before)]
+    """The texts before and after, side by side."""
+    texts = [("Before", rescue.text_before)]
     texts += [(chosen.returned.words, chosen.text)] if chosen is not None else []
     passages = tuple((title, (Segment("same", text),)) for title, text in texts)
     offer = Offer(
@@ -125,7 +121,7 @@ def before_after(run: Run, rescue: Rescue, chosen: Found | None) -> None:
 
 
 def marked(text: str, rescue: Rescue) -> str:
-    """The text as HTML, escaped, with the answer marked where it stands."""
+    """The text as escaped HTML with the answer marked."""
     shown = text.strip() or "only white space"
     start, stop = find_answer(shown, rescue.answer) or (0, 0)
     before, answer, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
@@ -134,21 +130,19 @@ def marked(text: str, rescue: Rescue) -> str:
 
 
 def everything(run: Run, table: pd.DataFrame) -> None:
-    st.subheader("What was tried")
+    st.subheader("All searches")
     shown = table[list(COLUMNS)].rename(columns=COLUMNS)
-    show_table(shown, "One row a search", height=38 + 35 * len(shown))
+    show_table(shown, "One row per search", height=38 + 35 * len(shown))
     csv_button(table, page.file_name(run, "killed"))
 
 
 def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
-    """A recorded run of the result, the tokens in the autopsy, and the search once more."""
+    """Buttons to record the result, to open its tokens in the autopsy, and to search again."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:
         recorded = {"icon": ":material/replay:", "key": "record-rescue"}
         if chosen is not None and permission.button("Record this run", permission.why_not(), **recorded):
-            job = queued(lambda: rerun_with_restored(run.record, chosen.returned))
-            if job is not None:
-                go("new_run", job=job)
+            queue_and_open("new_run", lambda: rerun_with_restored(run.record, chosen.returned))
     with middle:
         tokens = chosen.returned.tokens if chosen is not None else ()
         if tokens and rescue.reader is not None:
@@ -157,10 +151,10 @@ def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
             link("autopsy", "These tokens in the autopsy", run=rescue.run_id, **place)
     with right:
         reruns = 2 * rescue.most_reruns if rescue.ending else rescue.most_reruns
-        label = f"Look again, at most {reruns} reruns"
+        label = f"Search again, at most {reruns} reruns"
         again = permission.button(label, permission.why_not(), icon=":material/refresh:", key="look-again")
-        if again and (job_id := restore.ask(run, reruns)):
-            st.query_params["search"] = job_id
+        if again and (job_id := restore.queue_search(run, reruns)):
+            set_param("search", job_id, force=True)
             st.rerun()
 
 

@@ -1,4 +1,4 @@
-"""KVMerger: its figures and tables, drawn from what was recorded."""
+"""KVMerger: the paper's figures and tables, drawn from recorded runs."""
 
 from app.atlas.paper import paper_page
 

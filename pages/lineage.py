@@ -1,4 +1,4 @@
-"""Lineage: what flowed into a slot, and how fast a token fades once its slot has taken in others."""
+"""Lineage: the tokens merged into a slot, and how their influence decays with further merges."""
 
 from __future__ import annotations
 
@@ -7,30 +7,29 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import after_the_first_picture
-from app.base.segmented import one_of
+from app.base.deferred import after_first_chart
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.figures.figure import show
+from app.base.widgets import one_of
 from app.run_views import page, view
 from app.run_views.require_level import full_run
-from app.session.url_numbers import asked_number
-from app.session.url_state import keep
+from app.session.open_runs import BY_STAMP
+from app.session.url_state import set_page_param, url_number
 from kvlab.analysis.lineage import influence
 from kvlab.analysis.lineage.tables import lineage_tree, merged_count, merged_slots
 from kvlab.figures import influence as figures
 from kvlab.figures import lineage as river
 from kvlab.trace.reader import Run
 
-OPEN_INFLUENCES = 4  # at 128k tokens and 17 steps one takes 18 MB
+OPEN_INFLUENCES = 4  # 18 MB each at 128k tokens and 17 steps
 WIDTHS = {"weight x attention": "flow", "tokens carried": "votes"}
 
 
 def main() -> None:
     page.heading(
         "Lineage",
-        "A merged slot is a weighted sum of tokens. The **river** shows which flowed in, the curves how much of each "
-        "is left after further merges: its **half-life**.",
+        "A merged slot is a weighted sum of tokens. The **river** shows which tokens were merged into it, the curves "
+        "how much of each is left after further merges: its **half-life**.",
     )
     run = full_run("merging", "the single events")
     if run is None:
@@ -42,13 +41,13 @@ def one_head(run: Run, layer: int, head: int) -> None:
     events = page.head_history(run, layer, head)[1]
     if not len(events) or not (events["target"] >= 0).any():
         st.info(
-            f"**{plain(run.record.method)}** merged nothing in this head, so no slot has a lineage: choose another "
+            f"**{plain(run.record.method)}** merged nothing in this head, so no slot has a lineage. Choose another "
             "head, or a run of a method that merges (zsmerge, keepkv, kvmerger, pyramid-pool).",
             icon=":material/info:",
         )
         return
     one_slot(run, layer, head)
-    after_the_first_picture(f"lineage-{run.record.run_id}", half_life, run, layer, head)
+    after_first_chart(f"lineage-{run.record.run_id}", half_life, run, layer, head)
 
 
 @st.fragment
@@ -57,7 +56,7 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     lineage, events, texts = page.head_history(run, layer, head)
     merged = merged_slots(lineage, step)
     if not merged:
-        st.caption("No slot of this head stands for more than one token at this step.")
+        st.caption("No slot of this head represents more than one token at this step.")
         return
     left, right, _ = st.columns([3, 3, 1], vertical_alignment="bottom")
     with left:
@@ -73,15 +72,14 @@ def one_slot(run: Run, layer: int, head: int) -> None:
 
 
 def chosen_slot(merged: dict[int, int], every: int, texts: list[str]) -> int:
-    """The merged slot the address names, or the one with the most votes; put there as the reader chooses.
+    """The merged slot in the URL, or the one with the most votes, and a picker to change it.
 
-    `merged` are those with most votes of `every`.
+    `merged` are those with most votes of `every` merged slots.
     """
-    asked = asked_number("slot")
-    wanted = asked if asked in merged else next(iter(merged))
-    st.session_state["lineage-slot"] = wanted
+    requested = url_number("slot")
+    st.session_state["lineage-slot"] = requested if requested in merged else next(iter(merged))
     return st.selectbox(
-        "Slot" if every <= len(merged) else f"Slot (the {len(merged)} of {every:,} with most votes)",
+        "Slot" if every <= len(merged) else f"Slot (the {len(merged)} of {every:,} with the most votes)",
         list(merged),
         key="lineage-slot",
         on_change=remember_slot,
@@ -90,7 +88,7 @@ def chosen_slot(merged: dict[int, int], every: int, texts: list[str]) -> int:
 
 
 def remember_slot() -> None:
-    keep("slot", st.session_state["lineage-slot"])
+    set_page_param("slot", st.session_state["lineage-slot"])
 
 
 def draw_river(
@@ -99,32 +97,31 @@ def draw_river(
     tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
     figure = river.merge_sankey(tree, slot, texts[slot], page_theme(), width)
     reading = river.read_merge_sankey(tree)
-    show(figure, tree, reading, "lineage-river", page.file_name(run, f"river-slot-{slot}"), page.source(run))
+    page.show_figure(run, figure, tree, reading, "lineage-river", f"river-slot-{slot}")
 
 
 def draw_members(run: Run, layer: int, head: int, slot: int, step: int) -> None:
     lineage, _, texts = page.head_history(run, layer, head)
-    share, _ = influence_of(run, *page.stamp(run), layer, head)
+    share, _ = influence_of(run, layer, head)
     table = influence.members_over_steps(lineage, share, texts, slot, step)
     figure = figures.members_over_steps(table, slot, page_theme())
     reading = figures.read_members_over_steps(table)
-    show(figure, table, reading, "lineage-members", page.file_name(run, f"shares-slot-{slot}"), page.source(run))
+    page.show_figure(run, figure, table, reading, "lineage-members", f"shares-slot-{slot}")
 
 
 def half_life(run: Run, layer: int, head: int) -> None:
     st.subheader("Half-life of influence, this head")
-    share, merges = influence_of(run, *page.stamp(run), layer, head)
+    share, merges = influence_of(run, layer, head)
     decay = influence.decay_by_merges(share, merges)
     half = influence.half_life(decay)
     figure = figures.influence_decay(decay, half, page_theme())
     reading = figures.read_influence_decay(decay, half)
-    name = page.file_name(run, f"half-life-layer-{layer}-head-{head}")
-    show(figure, decay, reading, "lineage-decay", name, page.source(run))
+    page.show_figure(run, figure, decay, reading, "lineage-decay", f"half-life-layer-{layer}-head-{head}")
 
 
-@st.cache_resource(max_entries=OPEN_INFLUENCES, show_spinner="Following every token")
-def influence_of(_run: Run, path: str, written: int, layer: int, head: int) -> tuple:
-    lineage, events, _ = page.head_history(_run, layer, head)
+@st.cache_resource(max_entries=OPEN_INFLUENCES, hash_funcs=BY_STAMP, show_spinner="Following every token")
+def influence_of(run: Run, layer: int, head: int) -> tuple:
+    lineage, events, _ = page.head_history(run, layer, head)
     return influence.influence(lineage, events)
 
 

@@ -1,4 +1,4 @@
-"""Memory and cost: what is live, allocated and needed at the peak, and what recording a run costs in speed."""
+"""Memory and cost: live, allocated and peak bytes, the health of the cache, and the cost of recording."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from app.base.segmented import one_of
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
 from app.components.tokentext import along_text
 from app.figures.figure import show
 from app.navigation.selection import current_sources
 from app.navigation.shortcuts import page_keys
 from app.run_views import page, view
+from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention import health
 from kvlab.analysis.comparison import cost
 from kvlab.analysis.comparison.memory import over_steps
@@ -30,8 +31,8 @@ SHAPES = ("stacked", "lines")
 def main() -> None:
     page.heading(
         "Memory and cost",
-        "Compression is worth what it really frees: **live** bytes are valid slots, **allocated** is what the tensors "
-        "take, the **peak** is what was needed for a moment, **logical** what the whole text would take.",
+        "What compression really saves: **live** bytes are those of valid slots, **allocated** those of the tensors, "
+        "the **peak** is the largest footprint within a step, **logical** what the whole text would take.",
     )
     sources = current_sources()
     if (run := sources.run) is None:
@@ -42,13 +43,13 @@ def main() -> None:
     else:
         bytes_over_steps(run)
     health_of(sources.runs)
-    instrument(sources.runs)
+    recording_cost(sources.runs)
 
 
 def bytes_over_steps(run: Run) -> None:
     page_keys(steps=True)
     shape = one_of("Draw", SHAPES, key="shape")
-    offset, name = run.record.prompt_tokens - 1, page.file_name(run, "memory")
+    offset = run.record.prompt_tokens - 1
     if shape == SHAPES[0]:
         table = cost.memory_stack(run.memory, run.record)
         figure, reading = figures.memory_stack(table, page_theme()), figures.read_memory_stack(table)
@@ -58,7 +59,7 @@ def bytes_over_steps(run: Run) -> None:
             memory_figures.memory_over_steps(table, page_theme()),
             memory_figures.read_memory_over_steps(table),
         )
-    show(along_text(figure, offset=offset), table, reading, "memory-steps", name, page.source(run))
+    page.show_figure(run, along_text(figure, offset=offset), table, reading, "memory-steps", "memory")
     by_layer(run)
 
 
@@ -67,16 +68,16 @@ def by_layer(run: Run) -> None:
     step = view.run_scrubber(run)
     table = cost.layer_bytes(run.memory, run.record, step)
     figure, reading = figures.layer_bytes(table, page_theme()), figures.read_layer_bytes(table)
-    show(figure, table, reading, "memory-layers", page.file_name(run, f"memory-step-{step}"), page.source(run))
+    page.show_figure(run, figure, table, reading, "memory-layers", f"memory-step-{step}")
 
 
 def health_of(runs: Sequence[Run]) -> None:
     st.subheader("Health of the cache")
     st.markdown(
-        "A merge should not make a vector longer than the longest it was made of: keys that grow draw attention to "
-        "themselves, and numbers that overflow are lost. **Guards** are the methods' own brakes on such steps."
+        "A merged vector should not be longer than the longest of its parts: keys that grow attract attention, and "
+        "values that overflow are lost. **Guards** are the methods' own safeguards against such steps."
     )
-    table = health_over_steps(list(runs), tuple(page.stamp(run) for run in runs))
+    table = health_over_steps(list(runs))
     if table.empty:
         st.info("No compressed run of this comparison has recorded its steps.", icon=":material/info:")
         return
@@ -88,21 +89,21 @@ def health_of(runs: Sequence[Run]) -> None:
     show(figure, table, reading, "memory-health", "health", joined(origin, page.source(runs[-1])))
 
 
-@st.cache_data(max_entries=8, show_spinner="Reading the steps of every run")
-def health_over_steps(_runs: Sequence[Run], stamps: tuple[tuple[str, int], ...]) -> pd.DataFrame:
-    return health.over_steps(_runs)
+@st.cache_data(max_entries=8, hash_funcs=BY_STAMP, show_spinner="Reading the steps of every run")
+def health_over_steps(runs: Sequence[Run]) -> pd.DataFrame:
+    return health.over_steps(runs)
 
 
-def instrument(runs: Sequence[Run]) -> None:
+def recording_cost(runs: Sequence[Run]) -> None:
     st.subheader("What recording costs")
     st.markdown(
-        "Every run is decoded twice: once recorded, over the full cache's text, and once bare, writing its own. The "
-        "rates beside each other say what watching costs. Throughput in kvlab is always the bare one; "
-        "`kvlab bench overhead` measures the same step in turns, with every level."
+        "Every run is decoded twice: once recorded, over the full cache's text, and once unrecorded, generating its "
+        "own. The difference of their rates is the cost of recording. Throughput in kvlab is always the unrecorded "
+        "rate; `kvlab bench overhead` measures one step alternately at every level."
     )
     table = cost.instrument_cost(runs)
     if not table["off"].notna().any():
-        st.info("No run of this comparison was timed.", icon=":material/info:")
+        st.info("No run of this comparison has timings.", icon=":material/info:")
         return
     figure, reading = figures.instrument_cost(table, page_theme()), figures.read_instrument_cost(table)
     show(figure, table, reading, "memory-instrument", "instrument-cost", of_comparison(runs))

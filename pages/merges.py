@@ -1,4 +1,4 @@
-"""Merges, votes and sag: what left the cache, and what that did to attention."""
+"""Merges, votes and sag: which slots were evicted or merged, and the effect on attention."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import after_the_first_picture
-from app.base.segmented import one_of
+from app.base.deferred import after_first_chart
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.figures.figure import show
+from app.base.widgets import one_of
 from app.run_views import page, view
 from app.run_views.require_level import run_with_steps
+from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention import sag
 from kvlab.analysis.lineage import merges
 from kvlab.figures import merges as merge_figures
@@ -28,8 +28,9 @@ from kvlab.trace.reader import Run
 def main() -> None:
     page.heading(
         "Merges, votes and sag",
-        "What left the cache and how, how many tokens each slot stands for (votes), and what that did to attention: "
-        "**sag** is attention a merge loses, **regret** the attention that dropped tokens would still get.",
+        "Which slots were evicted or merged, how many tokens each slot represents (votes), and the effect on "
+        "attention: **sag** is the attention that a merge loses, **regret** the attention that dropped tokens would "
+        "still get.",
     )
     run = run_with_steps("merging")
     if run is None:
@@ -41,11 +42,11 @@ def main() -> None:
 
 
 def shown(run: Run, layer: int | None, head: int | None) -> None:
-    """One layer and head, or, without them, all together."""
+    """One layer and head, or all of them with None."""
     steps = run.steps if layer is None else run.select("steps", layer, head)
     facts(run, steps)
     what_left(run, steps, layer, head)
-    after_the_first_picture(f"merges-{run.record.run_id}", the_rest, run, steps, layer, head)
+    after_first_chart(f"merges-{run.record.run_id}", the_rest, run, steps, layer, head)
 
 
 def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
@@ -62,36 +63,29 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
 def facts(run: Run, steps: pd.DataFrame) -> None:
     total = sag.totals(steps)
     values = [
-        ("Slots merged", f"{total['merged']:,.0f}", "All merges and pools, over the layers and heads shown."),
-        ("Slots evicted", f"{total['evicted']:,.0f}", "Slots dropped with what they held."),
-        ("Guard activations", f"{total['guard_activations']:,.0f}", "How often the method's guard stepped in."),
-        (
-            "Mean sag",
-            percent(total["sag"]),
-            "Attention merged tokens lose; below 0 their slots get more than they would.",
-        ),
+        ("Slots merged", f"{total['merged']:,.0f}", "Merged and pooled slots, over the layers and heads shown."),
+        ("Slots evicted", f"{total['evicted']:,.0f}", "Slots dropped with their content."),
+        ("Guard activations", f"{total['guard_activations']:,.0f}", "How often the method's safeguard intervened."),
+        ("Mean sag", percent(total["sag"]), "Attention that merged tokens lose; below 0 they gain."),
         ("Mean regret", percent(total["regret"]), "Share of the full cache's attention that goes to dropped tokens."),
         ("Mean output error", percent(total["output_error"]), "Relative distance from the full cache's output."),
     ]
-    # Side by side as far as they fit: in columns of equal width a large text would be cut.
-    with st.container(horizontal=True, gap="large"):
-        for label, value, explanation in values:
-            st.metric(label, "–" if value == "not recorded" else value, help=explanation, width="content")
-    honest_word(run, total)
+    page.metrics(values)
+    explain_nothing(run, total)
 
 
-def honest_word(run: Run, total: dict[str, float]) -> None:
+def explain_nothing(run: Run, total: dict[str, float]) -> None:
+    """One sentence if nothing was merged, or nothing was evicted either."""
     if total["merged"] or total["evicted"]:
         if not total["merged"]:
             st.info(
-                f"**{plain(run.record.method)}** never merged anything here: it only evicts. So there are no votes and "
-                "nothing can sag; "
-                "what it loses is regret.",
+                f"**{plain(run.record.method)}** merged nothing here, it only evicted. So there are no votes and no "
+                "sag; what it loses is regret.",
                 icon=":material/info:",
             )
         return
     reason = "the full cache keeps every token" if run.record.method == "full" else "the budget was never exceeded"
-    st.info(f"Nothing left the cache in what is shown: {reason}.", icon=":material/info:")
+    st.info(f"Nothing was evicted or merged in the layers and heads shown: {reason}.", icon=":material/info:")
 
 
 def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
@@ -99,7 +93,7 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
     counts = table_of(run, layer, head, "counts") if recorded else merges.departures_from_steps(steps)
     if counts.empty:
         return
-    st.subheader("What left")
+    st.subheader("Evicted and merged slots")
     merged = recorded and bool(steps["merged"].sum())
     left, right = st.columns(2, gap="large")
     with left:
@@ -133,11 +127,11 @@ def picture(
     name: str,
 ) -> None:
     figure = draw(table, page_theme())
-    show(figure, table, read(table), f"merges-{key}", page.file_name(run, name), page.source(run))
+    page.show_figure(run, figure, table, read(table), f"merges-{key}", name)
 
 
 PLACE = ("layer", "head")
-# Each table with the columns of the events it is made of.
+# Each table with the columns of the events that it needs.
 TABLES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], tuple[str, ...]]] = {
     "counts": (merges.events_over_steps, ("step", "kind")),
     "by_head": (merges.events_by_head, (*PLACE, "kind")),
@@ -153,20 +147,16 @@ TABLES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], tuple[str, ...]]
 }
 
 
+@st.cache_data(max_entries=128, hash_funcs=BY_STAMP, show_spinner=False)
 def table_of(run: Run, layer: int | None, head: int | None, name: str) -> pd.DataFrame:
-    """One of `TABLES`, kept, as the events of a long run are many and the tables small."""
-    return _table_of(run, *page.stamp(run), layer, head, name)
-
-
-@st.cache_data(max_entries=128, show_spinner=False)
-def _table_of(_run: Run, path: str, written: int, layer: int | None, head: int | None, name: str) -> pd.DataFrame:
+    """One of `TABLES`, cached as it is much smaller than the events of a long run."""
     make, columns = TABLES[name]
-    return make(_run.select("events", layer, head, columns, ordered=name in ("votes", "balance")))
+    return make(run.select("events", layer, head, columns, ordered=name in ("votes", "balance")))
 
 
 def what_it_did(run: Run, steps: pd.DataFrame) -> None:
-    st.subheader("What it did to attention")
-    table, theme, origin = sag.over_steps(steps), page_theme(), page.source(run)
+    st.subheader("Effect on attention")
+    table, theme = sag.over_steps(steps), page_theme()
     figures = [
         ("mass", sag_figures.mass_over_steps, sag_figures.read_mass_over_steps),
         ("error", sag_figures.errors_over_steps, sag_figures.read_errors_over_steps),
@@ -178,7 +168,7 @@ def what_it_did(run: Run, steps: pd.DataFrame) -> None:
     columns = st.columns(2, gap="large")
     for place, (name, draw, read) in enumerate(figures):
         with columns[place % 2]:
-            show(draw(table, theme), table, read(table), f"merges-{name}", page.file_name(run, name), origin)
+            page.show_figure(run, draw(table, theme), table, read(table), f"merges-{name}", name)
     if steps[["layer", "head"]].drop_duplicates().shape[0] > 1:
         where(run, steps)
 
@@ -195,13 +185,8 @@ def where(run: Run, steps: pd.DataFrame) -> None:
     }
     measure = one_of("Measure", names, "output_error", key="measure")
     figure = sag_figures.measure_by_head(table, measure, page_theme())
-    show(
-        figure,
-        table,
-        sag_figures.read_measure_by_head(table, measure),
-        "merges-where",
-        page.file_name(run, f"{measure}-by-head"),
-        page.source(run),
+    page.show_figure(
+        run, figure, table, sag_figures.read_measure_by_head(table, measure), "merges-where", f"{measure}-by-head"
     )
 
 

@@ -1,30 +1,29 @@
-"""Ask for a comparison: prompt, model, methods, budgets. With `?job=` in the address it shows how that one is doing."""
+"""New run: the form of a comparison. With `?job=` in the URL it shows the progress of a job."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, get_args
 
+import pandas as pd
 import streamlit as st
 
 from app.base import permission
 from app.base.links import go
-from app.base.private_switch import private_switch
-from app.base.segmented import one_of
 from app.base.text import plain
+from app.base.widgets import one_of, private_switch
 from app.evaluation.fit_section import fit_section
 from app.figures.export_menu import Offer, titled
 from app.navigation.selection import runs_root, session_id
 from app.new_run.answer import Question, answer_section, planted
 from app.new_run.full_answer import full_answer
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
-from app.new_run.mini_card import mini_card
 from app.new_run.plan_panel import show_plan
 from app.new_run.prompt_library import save_section
 from app.new_run.prompt_preview import cut_as_html, cut_as_passages
 from app.new_run.prompt_source import further_down, prompt_section
 from app.queue.job_panel import show_job
-from app.session.url_numbers import number_of
+from app.session.url_state import get_param, in_url, params, parse_number
 from kvlab import jobs
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.models import local_models, model_field_help
@@ -34,47 +33,43 @@ from kvlab.forms.compare_form import last_form, store_last_form
 from kvlab.model_info import names, token_count
 from kvlab.model_info.chat_template import ChatFormat, render_prompt
 from kvlab.model_info.names import EMBEDDED
+from kvlab.models.mini.card import cannot_do, taught
+from kvlab.report.views import table_of
 from kvlab.requests.facts import find_facts
 from kvlab.requests.generation_settings import GenerationSettings, generation_notes
 from kvlab.server.offered_models import offered, short_name
 
 LEVELS = {
-    "full": "Full: every event, keys and attention rows. All pages work; takes the most memory and disk.",
-    "light": "Light: counts and memory per step and layer. No timeline, no similarity maps.",
-    "off": "Off: texts and speed only, nothing slows the run down.",
+    "full": "Full: every event, keys and attention rows. All pages work; needs the most memory and disk.",
+    "light": "Light: counts and memory per step and layer. No timeline and no similarity maps.",
+    "off": "Off: texts and speed only, with no recording overhead.",
 }
 NEW_TOKENS = 64
 GENERATION_CONFIG = (
-    "Whether penalties, suppressed tokens and so on of the checkpoint's own generation settings are applied, "
-    "as generate does."
+    "Whether to apply the checkpoint's own generation settings, such as penalties and suppressed tokens, as generate "
+    "does."
 )
-NEEDLE_TOKENS = 80  # of a planted sentence and its question
+NEEDLE_TOKENS = 80  # of a planted needle and its question
 
 
 def model_section() -> str:
-    """The model's name."""
+    """The name of the model."""
     st.subheader("Model")
-    model = st.text_input(
-        "Name",
-        "mini",
-        key="model",
-        bind="query-params",
-        help=plain(model_field_help()),
-    )
-    here = local_models(runs_root())
-    if len(here) > 1:
+    model = st.text_input("Name", "mini", **in_url("model"), help=plain(model_field_help()))
+    local = local_models(runs_root())
+    if len(local) > 1:
         st.selectbox(
             "On this disk",
-            here,
+            local,
             index=None,
             format_func=short_name,
             key="model_here",
             on_change=take_model,
-            placeholder="Take another",
+            placeholder="Choose another",
         )
-    listed = offered() is not None
     others = "A folder or a hub name such as `Qwen/Qwen3-0.6B` works too."
-    st.caption(f"`mini` ships with kvlab. {plain(f'This server has {model_field_help()}.') if listed else others}")
+    others = plain(f"This server has {model_field_help()}.") if offered() is not None else others
+    st.caption(f"`mini` is shipped with kvlab. {others}")
     if model.strip() == EMBEDDED:
         mini_card()
     for note in generation_notes(names.generation_settings(model.strip())):
@@ -82,10 +77,30 @@ def model_section() -> str:
     return model
 
 
-def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
-    """How many tokens the model will be given (0 without a prompt, or where its template refuses it), and says so.
+def mini_card() -> None:
+    """One sentence, and an expander with the wordings and the limits from the model card."""
+    st.caption(
+        "mini answers questions in the wordings it was trained on; in others it often fails, even with the full cache."
+    )
+    with st.expander("Wordings that mini was trained on, and its limits", key="mini_card"):
+        table = pd.DataFrame(
+            {"kind": item.kind, "statement": one_line(item.statement), "question": one_line(item.question)}
+            for item in taught()
+        )
+        offer = Offer("Wordings that mini was trained on", lambda: table_of(table), cannot_do(), "mini's model card")
+        titled(offer, "mini-taught")
+        st.dataframe(table, hide_index=True, alt="One row per wording")
+        st.caption(plain(cannot_do()))
 
-    Of several prompts, `of` so many, it is the longest.
+
+def one_line(text: str) -> str:
+    return " ⏎ ".join(line.strip() for line in text.strip().splitlines())
+
+
+def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
+    """Show and return the number of tokens; 0 without a prompt, or if the chat template rejects it.
+
+    `of` is the number of prompts, of which `prompt` is the longest.
     """
     if not prompt.strip():
         return 0
@@ -95,36 +110,40 @@ def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
     except UserError as error:
         st.error(plain(str(error)))
         return 0
-    known = "counted with its tokenizer" if exact else "estimated: its tokenizer is not on this machine"
-    known += ", its chat template included" if templated else ""
-    room = names.context_length(how.model)
-    reads = f" The model was trained on {room:,}, new tokens included." if room else ""
+    basis = "counted with its tokenizer" if exact else "estimated, as its tokenizer is not on this machine"
+    basis += ", including its chat template" if templated else ""
+    window = names.context_length(how.model)
+    limit = f" The model's context window is {window:,} tokens, including new tokens." if window else ""
     which = f"The longest of {of} prompts" if of else "The prompt"
-    st.markdown(f"{which} has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
+    st.markdown(f"{which} has {'' if exact else 'about '}**{count:,} tokens** ({basis}).{limit}")
     for note in token_count.notes(prompt, how):
         st.warning(plain(note), icon=":material/info:")
     return count
 
 
 def take_model() -> None:
-    """The model that was picked becomes the one that is named."""
+    """Callback: take over the picked model."""
     if picked := st.session_state.get("model_here"):
         st.session_state["model"] = picked
         st.session_state["model_here"] = None
 
 
-def cut_section(prompt: str, how: ChatFormat, room: int = 0) -> str:
-    """The prompt as it will be read: whole where it fits, else cut where the reader says, with the cut shown.
+def new_tokens() -> int:
+    """The number of new tokens, from the field that is drawn later."""
+    return parse_number(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
 
-    `room` is how many tokens will come to it.
+
+def cut_section(prompt: str, how: ChatFormat, extra: int = 0) -> str:
+    """The prompt, cut as the user chooses if it does not fit, with a preview of the cut.
+
+    `extra` tokens will be added to it.
     """
-    new_tokens = room + (number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS)
-    over = truncation.excess_tokens(prompt, how, new_tokens) if prompt.strip() else 0
-    kept = what_to_keep(over) if over else None
-    if kept is None:
+    over = truncation.excess_tokens(prompt, how, extra + new_tokens()) if prompt.strip() else 0
+    keep = part_to_keep(over) if over else None
+    if keep is None:
         return prompt
-    cut = truncation.truncate_prompt(prompt, how, new_tokens, kept)
-    reading = f"{len(cut.removed):,} characters will not be read; here is where the text is cut:"
+    cut = truncation.truncate_prompt(prompt, how, extra + new_tokens(), keep)
+    reading = f"{len(cut.removed):,} characters are left out. The text is cut here:"
     st.caption(reading)
     offer = Offer("Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {how.model}")
     titled(offer, "cut-text")
@@ -133,113 +152,99 @@ def cut_section(prompt: str, how: ChatFormat, room: int = 0) -> str:
     return cut.text
 
 
-def what_to_keep(over: int) -> truncation.Keep | None:
-    """Which part of a text that is `over` tokens too long stays, where it is to be cut."""
-    st.warning(f"Prompt and new tokens are {over:,} tokens more than the model reads.", icon=":material/content_cut:")
-    keep = one_of("Cut it, and keep", ["nothing cut", *truncation.KEEPS], key="cut")
+def part_to_keep(over: int) -> truncation.Keep | None:
+    """The part to keep of a prompt that is `over` tokens too long; None to leave it uncut."""
+    st.warning(
+        f"Prompt and new tokens exceed the model's context window by {over:,} tokens.", icon=":material/content_cut:"
+    )
+    keep = one_of("Cut the prompt, and keep", ["nothing cut", *truncation.KEEPS], key="cut")
     return next((part for part in truncation.KEEPS if part == keep), None)
 
 
 def too_long(prompt: str, how: ChatFormat) -> int:
-    """How many tokens a prompt is too long; says of a conversation that its turns are for the reader to shorten."""
-    new_tokens = number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
-    over = truncation.excess_tokens(prompt, how, new_tokens)
+    """By how many tokens a prompt is too long, with a warning for a conversation, which is not cut."""
+    over = truncation.excess_tokens(prompt, how, new_tokens())
     if over and how.turns:
-        st.warning(f"The conversation and new tokens are {over:,} tokens more than the model reads: shorten a turn.")
+        st.warning(f"Conversation and new tokens exceed the model's context window by {over:,} tokens: shorten a turn.")
     return over
 
 
 def cut_several(question: Question, how: ChatFormat) -> Question:
-    """Each of several prompts cut where it is too long, and where the reader says so; conversations are not cut."""
+    """Several prompts, those that are too long cut as the user chooses; conversations are not cut."""
     over = too_long(question.prompt, how)
-    kept = what_to_keep(over) if over and not how.turns else None
-    if kept is None:
+    keep = part_to_keep(over) if over and not how.turns else None
+    if keep is None:
         return question
-    new_tokens = number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
-    cut, lost = truncation.truncate_prompts(question.several, how, new_tokens, kept)
-    st.caption(f"{sum(lost.values()):,} characters of {len(lost)} of the prompts will not be read.")
+    cut, lost = truncation.truncate_prompts(question.several, how, new_tokens(), keep)
+    st.caption(f"{sum(lost.values()):,} characters in {len(lost)} prompts are left out.")
     return replace(question, several=cut)
 
 
 def cut_question(question: Question, prompt: str) -> Question:
-    """The question of the prompt as it is cut; facts are found again, and what was cut away is no fact any more."""
+    """The question for the cut prompt, with the facts that are left in it."""
     if prompt == question.prompt:
         return question
     words = [question.prompt[start:stop] for start, stop in question.facts]
     left = [fact for fact in words if fact in prompt]
     if len(left) < len(words):
-        st.warning("The cut takes away words that the answer rests on.", icon=":material/content_cut:")
+        st.warning("The cut removes words that the answer depends on.", icon=":material/content_cut:")
     return replace(question, prompt=prompt, facts=find_facts(prompt, left))
 
 
 def cut_repeats(question: Question, how: ChatFormat) -> Question:
-    """The repeats of the text as it is cut; the needles are planted in what is left of it."""
+    """The repeats in the cut text, with their needles planted in it."""
     text = cut_section(question.text, how, NEEDLE_TOKENS)
     return question if text == question.text else planted(text, question.repeats, question.notes)
 
 
 def recording_section(default_title: str) -> dict[str, Any]:
-    """Record level, length and the settings few people change."""
+    """Record level, number of new tokens, and rarely used settings."""
     st.subheader("Recording")
     level = one_of("Level", list(LEVELS), "full", key="level")
     st.caption(LEVELS[level])
     new_tokens = st.number_input(
-        "New tokens", 1, 4096, NEW_TOKENS, key="max_new_tokens", bind="query-params", help="Decoded after the prompt"
+        "New tokens", 1, 4096, NEW_TOKENS, **in_url("max_new_tokens"), help="Decoded after the prompt"
     )
-    with st.expander("More settings", key="settings", bind="query-params"):
-        beginning = default_title or "the beginning of the prompt"
-        title = st.text_input("Title", key="title", bind="query-params", placeholder=beginning)
-        every = st.number_input(
-            "Compress every … steps while decoding", 1, 4096, 1, key="compress_every", bind="query-params"
-        )
+    with st.expander("More settings", **in_url("settings")):
+        title = st.text_input("Title", **in_url("title"), placeholder=default_title or "the beginning of the prompt")
+        every = st.number_input("Compress every … steps while decoding", 1, 4096, 1, **in_url("compress_every"))
         chunk = st.number_input(
-            "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, key="prefill_chunk", bind="query-params"
+            "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, **in_url("prefill_chunk")
         )
-        seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
-        treated = one_of(
+        seed = st.number_input("Seed", 0, 2**31 - 1, 0, **in_url("seed"))
+        generation_config = one_of(
             "Generation config", get_args(GenerationSettings), key="generation_config", help=GENERATION_CONFIG
         )
-        record = what_to_record() if level == "full" else ""
+        record = arrays_section() if level == "full" else ""
     return {
         "private": private_switch(),
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
         "compress_every": every, "prefill_chunk": chunk or None, "seed": seed, "record": record,
-        "generation_config": treated,
+        "generation_config": generation_config,
     }  # fmt: skip
 
 
-def what_to_record() -> str:
-    """Of which layers, KV heads and steps arrays are written, as `--record` takes it."""
-    st.caption("What arrays are recorded of: keys and values, attention rows, the probe. Tables are always whole.")
+def arrays_section() -> str:
+    """The layers, KV heads and steps whose arrays are recorded, in the format of `--record`."""
+    st.caption(
+        "Restrict the recorded arrays: keys and values, attention rows, and the probe. Tables are always complete."
+    )
     layers, heads, every = st.columns(3)
-    with layers:
-        some = st.text_input(
-            "Layers", key="record_layers", bind="query-params", placeholder="all", help="Such as 0-3,8"
-        )
-    with heads:
-        few = st.text_input("KV heads", key="record_heads", bind="query-params", placeholder="all", help="Such as 0,2")
-    with every:
-        steps = st.number_input("Attention rows every … steps", 1, 4096, 1, key="record_every", bind="query-params")
-    return compare_form.record_text(some, few, steps)
+    chosen_layers = layers.text_input("Layers", **in_url("record_layers"), placeholder="all", help="Such as 0-3,8")
+    chosen_heads = heads.text_input("KV heads", **in_url("record_heads"), placeholder="all", help="For example 0,2")
+    steps = every.number_input("Attention rows every … steps", 1, 4096, 1, **in_url("record_every"))
+    return compare_form.record_text(chosen_layers, chosen_heads, steps)
 
 
 def chat_section() -> dict[str, Any]:
-    """How the prompt is put to an instruct model."""
+    """How the prompt is given to an instruct model."""
     chat = st.selectbox(
-        "Chat template",
-        list(compare_form.CHATS),
-        key="chat",
-        bind="query-params",
-        format_func=compare_form.CHATS.__getitem__,
+        "Chat template", list(compare_form.CHATS), **in_url("chat"), format_func=compare_form.CHATS.__getitem__
     )
-    with st.expander("System prompt and thinking", key="chat_more", bind="query-params"):
-        system = st.text_area("System prompt", key="system", bind="query-params", help="For models with a template")
+    with st.expander("System prompt and thinking", **in_url("chat_more")):
+        system = st.text_area("System prompt", **in_url("system"), help="For models with a chat template")
         thinking = st.selectbox(
-            "Thinking",
-            list(compare_form.THINKING),
-            key="thinking",
-            bind="query-params",
-            format_func=compare_form.THINKING.__getitem__,
+            "Thinking", list(compare_form.THINKING), **in_url("thinking"), format_func=compare_form.THINKING.__getitem__
         )
     return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
 
@@ -252,12 +257,12 @@ def submit(
     typed: dict[str, dict[str, Any]],
     **options: Any,
 ) -> None:
-    """Queue the comparison and go to its progress, or say in one sentence why not."""
-    if question.error:  # said where it was typed
+    """Queue the comparison and show its progress, or an error."""
+    if question.error:  # shown where it was typed
         return
     try:
         choices = compare_form.choices_of_form(chosen, typed, budgets)
-        request = compare_form.make_request(model=model, chosen=choices, **question.asked, **options)
+        request = compare_form.make_request(model=model, chosen=choices, **question.request_fields, **options)
         plan_preview.check_fits(request, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
         store_last_form(runs_root(), model, options)
@@ -269,27 +274,27 @@ def submit(
 
 
 def recall() -> None:
-    """Fill in model and placement as they were last sent, where neither the address nor the reader says otherwise.
+    """Fill in model and placement of the last run, unless the URL or the user set them.
 
-    They then stand in the address, so that it means the same elsewhere.
+    They then appear in the URL, so that it means the same elsewhere.
     """
     for name, value in last_form(runs_root()).items():
-        if name not in st.query_params and name not in st.session_state:
+        if name not in params() and name not in st.session_state:
             st.session_state[name] = value
 
 
 def form() -> None:
-    """The whole form: the prompt on the left, everything about the runs on the right."""
-    st.caption("One prompt, one model, several methods: each runs over the same text, beside the uncompressed cache.")
+    """The form: the prompt on the left, everything about the runs on the right."""
+    st.caption("One prompt, one model, several methods: each runs over the same text, as does the uncompressed cache.")
     recall()
     left, right = st.columns([6, 5], gap="large")
     with left:
-        given = prompt_section()
+        choice = prompt_section()
     with right:
-        question = answer_section(given)
+        question = answer_section(choice)
         prompt = question.prompt
-        if (kept := question.as_prompt) is not None:
-            save_section(kept)
+        if (prompt_to_save := question.as_prompt) is not None:
+            save_section(prompt_to_save)
         model = model_section()
         chat = chat_section()
         how = ChatFormat(model.strip(), **compare_form.request_fields(chat), turns=question.turns)
@@ -309,11 +314,11 @@ def form() -> None:
             return
         typed = hyper_parameter_section(chosen)
         fit_section(model, chosen)
-        options = recording_section(given.title) | placement_section()
+        options = recording_section(choice.title) | placement_section()
         if question.prompt.strip() and not question.error and not question.several:
             full_answer(question, model, options | chat)
         if question.comparisons > 1:
-            st.caption(f"For each of the {question.comparisons} prompts, which run one after another:")
+            st.caption(f"For each of the {question.comparisons} prompts, which are run one after another:")
         with st.spinner("Planning"):
             plan = plan_preview.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root())
             notes = plan_preview.notes_of(prompt_tokens, chosen, budgets, typed) if prompt_tokens else []
@@ -323,7 +328,7 @@ def form() -> None:
             submit(question, model, chosen, budgets, typed, **options, **chat)
 
 
-job = st.query_params.get("job")
+job = get_param("job")
 if job:
     st.title("Comparison")
     show_job(job)

@@ -1,4 +1,4 @@
-"""PyramidPool: its figures and tables, drawn from what was recorded."""
+"""PyramidPool: the paper's figures and tables, drawn from recorded runs."""
 
 from app.atlas.paper import paper_page
 

@@ -1,4 +1,4 @@
-"""Quality: evaluations asked for, followed and looked into. `?job=` follows one, `?sample=` one of its prompts."""
+"""Quality: the form, progress and results of evaluations. `?job=` follows one, `?sample=` the recording of a prompt."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from app.navigation.selection import runs_root
 from app.queue.job_panel import show_job
 from app.queue.sweeps import any_at_work, planned
 from app.run_views import page
+from app.session.url_state import get_param
 from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
@@ -25,26 +26,26 @@ PAGE = ResultsPage("quality", "evaluation", EvalJob, results)
 def main() -> None:
     page.heading(
         "Quality",
-        "Scores of compressed caches beside the full cache on the same prompts: tasks made here, the field's files, "
-        "and prompts of your own.",
+        "Scores of compressed caches and the full cache on the same prompts: generated tasks, public benchmarks, and "
+        "your own prompts.",
     )
-    sample, job = st.query_params.get("sample"), st.query_params.get("job")
+    sample, job = get_param("sample"), get_param("job")
     try:
         if sample is not None:
             follow_sample(sample)
         elif job is not None:
             PAGE.follow(job)
         else:
-            look_or_ask()
+            results_or_form()
     except UserError as error:
         st.error(plain(str(error)))
-    page_file("Quality", "Scores of compressed caches beside the full cache.")
+    page_file("Quality", "Scores of compressed caches and the full cache.")
 
 
-def look_or_ask() -> None:
-    """What was evaluated, or the form of another evaluation."""
+def results_or_form() -> None:
+    """The results, or the form of a new evaluation."""
     rows = measured_rows("evaluations")
-    if PAGE.asks(at_first=rows.empty and not planned()):
+    if PAGE.shows_form(by_default=rows.empty and not planned()):
         evaluation_form(rows)
     elif any_at_work():
         PAGE.redrawn()
@@ -53,11 +54,11 @@ def look_or_ask() -> None:
 
 
 def follow_sample(job_id: str) -> None:
-    """A prompt that is recorded; once it is there, its autopsy."""
+    """The progress of recording a prompt, then its autopsy."""
     status = jobs.status(runs_root(), job_id)
-    made = [run for run in list_runs(runs_root(), comparison_id=job_id) if run.method != "full"]
-    if status.state == "complete" and made:
-        go("autopsy", run=made[0].run_id)
+    compressed = [run for run in list_runs(runs_root(), comparison_id=job_id) if run.method != "full"]
+    if status.state == "complete" and compressed:
+        go("autopsy", run=compressed[0].run_id)
     show_job(job_id)
 
 

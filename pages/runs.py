@@ -1,4 +1,4 @@
-"""Runs: all that is kept in the folder, found, labelled, compared, binned and carried elsewhere."""
+"""Runs: the table of comparisons, evaluations and benchmarks, with filters, labels, bin, export and import."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from app.runs.actions import actions, bin_and_import
 from app.runs.filters import filters
 from app.runs.table import begin_reading, count_line, runs_table, shelf
 from kvlab.common.errors import UserError
-from kvlab.library.find import format_bytes
+from kvlab.library.find import describe_query
 
 MOST_PROBLEMS = 5
 
 
 def main() -> None:
-    page.heading("Runs", "Comparisons, evaluations and benchmarks of this folder. Choose rows to act on them.")
-    kept = shelf()
-    for problem in kept.problems[:MOST_PROBLEMS]:
-        here = problem.replace(f"{runs_root()}/", "")  # a page tells no paths of the server
-        st.warning(f"Left out of the list: {plain(here)}", icon=":material/broken_image:")
-    if more := len(kept.problems[MOST_PROBLEMS:]):
-        st.caption(f"{more:,} more folders are left out: `kvlab doctor {runs_root().name}` names them all.")
-    if kept.table.empty:
-        st.info("Nothing is kept here yet. Make a comparison on the page **New run**, or import one.")
+    page.heading("Runs", "Comparisons, evaluations and benchmarks in this folder. Select rows to act on them.")
+    entries = shelf()
+    for problem in entries.problems[:MOST_PROBLEMS]:
+        text = problem.replace(f"{runs_root()}/", "")  # pages show no paths of the server
+        st.warning(f"Not in the list: {plain(text)}", icon=":material/broken_image:")
+    if more := len(entries.problems[MOST_PROBLEMS:]):
+        st.caption(f"{more:,} more folders are not in the list; `kvlab doctor {runs_root().name}` lists them.")
+    if entries.table.empty:
+        st.info("There are no results yet. Start a comparison on the page **New run**, or import one.")
         bin_and_import()
         return
-    wanted = filters(kept.table)
-    found = kept.find(wanted)
-    count = count_line(kept.table, found)
+    query = filters(entries.table)
+    found = entries.find(query)
+    count = count_line(entries.table, found)
     with st.container(key="runs-count"):
         st.caption(plain(count))
-    chosen = runs_table(found, count, format_bytes(wanted))
+    chosen = runs_table(found, count, describe_query(query))
     actions(chosen)
     bin_and_import()
-    if kept.unread:
-        begin_reading(kept)
+    if entries.unread:
+        begin_reading(entries)
 
 
 try:

@@ -8,15 +8,16 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import let_it_out
-from app.base.segmented import one_of
+from app.base.deferred import flush
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
 from app.components.tilemap import clamp, tilemap
-from app.figures.figure import heading, note, show
-from app.navigation.selection import current_run, pick_step
+from app.figures.figure import heading, note
+from app.navigation.selection import current_run, pick_step, recorded_layers
 from app.run_views import page, view
-from app.session.url_numbers import asked_numbers
+from app.session.open_runs import BY_STAMP
+from app.session.url_state import in_url, set_param, url_numbers
 from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
 from kvlab.common.errors import UserError
@@ -26,7 +27,7 @@ from kvlab.trace.reader import Run
 
 TILE = 384
 MAP = "similarity-map"
-WALL_WORK = 2_000_000  # tokens x layers x heads whose vectors are read without asking
+MAX_VECTORS = 2_000_000  # tokens x layers x heads that are read without a switch
 MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
 OUTLINES = ("merged slots", "threshold", "none")
 MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
@@ -35,9 +36,8 @@ MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
 def main() -> None:
     page.heading(
         "Similarity",
-        "How alike the cached keys (or values) of one head are, token against token: 1 is the same "
-        "direction, 0 unrelated. "
-        "Methods that merge count on neighbours being alike.",
+        "The cosine similarity of a head's cached keys (or values), for every pair of tokens: 1 is the same "
+        "direction, 0 unrelated. Methods that merge rely on similar neighbours.",
     )
     run = current_run()
     if run is None:
@@ -61,7 +61,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
             "Outline",
             OUTLINES,
             key="sets",
-            help="Tokens that share a slot in this run, or sets that any threshold would make of the stored vectors.",
+            help="Tokens that share a slot in this run, or sets of similar neighbours at a threshold.",
         )
     try:
         page.unit_vectors(run, what, layer, head)
@@ -73,7 +73,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
     zoom, details = st.columns([3, 2], gap="large")
     with zoom:
         zoomable_map(run, layer, head, step, what, mode, outlined)
-    let_it_out()
+    flush()
     with details:
         neighbours(run, layer, head, what)
     band(run, layer, head, what)
@@ -84,7 +84,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
 def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: maps.Mode, outlined: str) -> None:
     unit = page.unit_vectors(run, what, layer, head)
     lineage, _, texts = page.head_history(run, layer, head)
-    window = clamp(asked_window(), len(unit))
+    window = clamp(url_numbers("window", 4), len(unit))
     span = window[1] - window[0]
     shown = mode if mode in maps.allowed_modes(span, TILE) else maps.allowed_modes(span, TILE)[0]
     tile = maps.tile(unit, window[:2], window[2:], TILE, shown)
@@ -100,7 +100,7 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
     name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
 
     draw = partial(figures.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
-    heading(f"How alike the {what} are", draw, frame, reading, "similarity-map-export", name, page.source(run))
+    heading(f"Similarity of the {what}", draw, frame, reading, "similarity-map-export", name, page.source(run))
     tilemap(
         tile,
         texts,
@@ -114,36 +114,36 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
     note(reading)
     if mode == "max" and shown == "mean":
         st.caption(
-            f"The largest of a block is looked up for at most {maps.MAX_PAIR_WINDOW:,} tokens: zoom in to see it."
+            f"The largest value of a block is computed for at most {maps.MAX_PAIR_WINDOW:,} tokens: zoom in to see it."
         )
 
 
 def sets_in(run: Run, layer: int, head: int, step: int, window: tuple[int, int, int, int]) -> pd.DataFrame:
-    """Merge sets at a step that meet the window."""
-    sets = merge_sets_of(run, *page.stamp(run), layer, head, step)
+    """Merge sets at a step that overlap the window."""
+    sets = merge_sets_of(run, layer, head, step)
     return outlines(sets, (min(window[0], window[2]), max(window[1], window[3])))
 
 
-@st.cache_resource(max_entries=32, show_spinner=False)
-def merge_sets_of(_run: Run, path: str, written: int, layer: int, head: int, step: int) -> pd.DataFrame:
-    return merge_sets(page.head_history(_run, layer, head)[0], step)
+@st.cache_resource(max_entries=32, hash_funcs=BY_STAMP, show_spinner=False)
+def merge_sets_of(run: Run, layer: int, head: int, step: int) -> pd.DataFrame:
+    return merge_sets(page.head_history(run, layer, head)[0], step)
 
 
 def sets_at_threshold(run: Run, layer: int, head: int, what: str, window: tuple[int, int, int, int]) -> pd.DataFrame:
-    """Sets of consecutive alike vectors at the chosen threshold: found anew from what is stored, without a run."""
-    threshold = st.slider("Threshold", -0.5, 0.99, 0.75, 0.01, key="threshold", bind="query-params")
-    anchor = anchors_at(run, *page.stamp(run), what, layer, head, threshold)
+    """Sets of consecutive similar vectors at the chosen threshold, computed from the stored vectors."""
+    threshold = st.slider("Threshold", -0.5, 0.99, 0.75, 0.01, **in_url("threshold"))
+    anchor = anchors_at(run, what, layer, head, threshold)
     slots = set_count(anchor)
     st.caption(
-        f"Sets of neighbours whose cosine with their last token is above {threshold:g} leave {slots:,} slots of "
-        f"{len(anchor):,} tokens ({percent(slots / max(1, len(anchor)))})."
+        f"Merging sets of neighbours whose cosine with their last token is above {threshold:g} would leave {slots:,} "
+        f"slots for {len(anchor):,} tokens ({percent(slots / max(1, len(anchor)))})."
     )
     return as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])))
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
-def anchors_at(_run: Run, path: str, written: int, what: str, layer: int, head: int, threshold: float) -> Any:
-    return consecutive_sets(page.unit_vectors(_run, what, layer, head), threshold)
+@st.cache_resource(max_entries=64, hash_funcs=BY_STAMP, show_spinner=False)
+def anchors_at(run: Run, what: str, layer: int, head: int, threshold: float) -> Any:
+    return consecutive_sets(page.unit_vectors(run, what, layer, head), threshold)
 
 
 def empty_outlines() -> pd.DataFrame:
@@ -154,13 +154,13 @@ def neighbours(run: Run, layer: int, head: int, what: str) -> None:
     unit = page.unit_vectors(run, what, layer, head)
     last = len(unit) - 1
     middle = min(len(unit) // 2, last)
-    chosen = st.number_input("Look around token", 0, last, middle, key="token", bind="query-params")
-    token = middle if chosen is None else int(chosen)  # another page's field of this name may be empty
+    chosen = st.number_input("Look around token", 0, last, middle, **in_url("token"))
+    token = middle if chosen is None else int(chosen)  # the field of this name on another page may be empty
     texts = page.head_history(run, layer, head)[2]
     frame = maps.neighbour_profile(unit, token)
     figure = figures.neighbours(frame, texts, token, page_theme(), what)
-    name = page.file_name(run, f"token-{token}-{what}-layer-{layer}-head-{head}")
-    show(figure, frame, figures.read_neighbours(frame), "similarity-near", name, page.source(run))
+    reading = figures.read_neighbours(frame)
+    page.show_figure(run, figure, frame, reading, "similarity-near", f"token-{token}-{what}-layer-{layer}-head-{head}")
 
 
 def band(run: Run, layer: int, head: int, what: str) -> None:
@@ -168,32 +168,25 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
     if frame.empty:
         return
     figure = figures.similarity_band(frame, page.head_history(run, layer, head)[2], page_theme(), what)
-    name = page.file_name(run, f"band-{what}-layer-{layer}-head-{head}")
-    show(figure, frame, figures.read_similarity_band(frame), "similarity-band", name, page.source(run))
+    reading = figures.read_similarity_band(frame)
+    page.show_figure(run, figure, frame, reading, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
 
 
 def wall(run: Run, layer: int, what: str) -> None:
     st.subheader("All heads")
-    model = run.record.model
-    layers = [one for one in range(model.num_hidden_layers) if one not in run.record.sliding_layers]
-    work = run.record.prompt_tokens * len(layers) * model.num_key_value_heads
-    if work > WALL_WORK and not st.toggle(
-        f"Compare all heads of {len(layers)} layers (reads all {what})", key="wall", bind="query-params"
-    ):
+    layers = recorded_layers(run)
+    label = f"Compare all heads of {len(layers)} layers (reads all {what})"
+    if not page.reads_all(run, layers, MAX_VECTORS, label, "wall"):
         return
     thumbnails, frame = wall_of(run, str(run.path), what, tuple(layers))
     if not thumbnails:
-        st.caption("No layer has recorded its vectors.")
+        st.caption("No vectors were recorded in any layer.")
         return
     shown = figures.layers_to_show(frame["layer"].unique().tolist(), layer, *figures.extreme_layers(frame))
-    drawn = {place: small for place, small in thumbnails.items() if place[0] in shown}
-    show(
-        figures.similarity_wall(drawn, page_theme(), what),
-        frame,
-        figures.read_similarity_wall(frame, shown),
-        "similarity-wall",
-        page.file_name(run, f"wall-{what}"),
-        page.source(run),
+    drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
+    reading = figures.read_similarity_wall(frame, shown)
+    page.show_figure(
+        run, figures.similarity_wall(drawn, page_theme(), what), frame, reading, "similarity-wall", f"wall-{what}"
     )
 
 
@@ -218,14 +211,9 @@ def band_of(_run: Run, path: str, status: str, what: str, layer: int, head: int)
     return maps.diagonal_band(page.unit_vectors(_run, what, layer, head))
 
 
-def asked_window() -> list[int] | None:
-    """The window in the URL: first row, last row, first column, last column."""
-    return asked_numbers("window", 4)
-
-
 def remember_window() -> None:
     if (window := st.session_state[MAP].get("window")) is not None:
-        st.query_params["window"] = "-".join(str(int(edge)) for edge in window)
+        set_param("window", "-".join(str(int(edge)) for edge in window), force=True)
 
 
 main()

@@ -1,4 +1,4 @@
-"""Speed: benchmarks asked for, followed and drawn. With `?job=` in the address it follows one."""
+"""Speed: the form, progress and results of benchmarks. `?job=` follows one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from app.evaluation.speed_form import speed_form
 from app.evaluation.speed_results import results
 from app.figures.figure import page_file
 from app.run_views import page
+from app.session.url_state import get_param
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
 
@@ -19,24 +20,24 @@ PAGE = ResultsPage("speed", "benchmark", BenchJob, results)
 def main() -> None:
     page.heading(
         "Speed",
-        "How fast compressed caches decode and read prompts, and what they hold, beside the best full cache in one "
-        "process and the bound of this device.",
+        "Decoding speed, prefill time and memory of compressed caches, compared with the best full cache in the same "
+        "process and with the bounds of this device.",
     )
-    job = st.query_params.get("job")
+    job = get_param("job")
     try:
         if job is not None:
             PAGE.follow(job)
         else:
-            look_or_ask()
+            results_or_form()
     except UserError as error:
         st.error(plain(str(error)))
-    page_file("Speed", "Compressed caches beside the full cache and the bound of the device.")
+    page_file("Speed", "Compressed caches compared with the full cache and the bounds of the device.")
 
 
-def look_or_ask() -> None:
-    """What was measured, or the form of another benchmark."""
+def results_or_form() -> None:
+    """The results, or the form of a new benchmark."""
     rows = measured_rows("benchmarks")
-    if PAGE.asks(at_first=rows.empty):
+    if PAGE.shows_form(by_default=rows.empty):
         speed_form(rows)
     else:
         results()

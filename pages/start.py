@@ -1,4 +1,4 @@
-"""What kvlab is, the sample prompt in one click, and what was run lately."""
+"""Start: what kvlab is, the sample prompt in one click, and recent comparisons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROW = [2.0, 4.0, 3.6, 1.3, 2.9]
 
 
 def introduction() -> None:
-    """Three lines, a drawing and two ways to begin."""
+    """Three paragraphs, a schematic and two buttons."""
     st.title("See what KV-cache compression does to tokens")
     words, picture = st.columns(2, gap="large", vertical_alignment="center")
     with words:
@@ -45,12 +45,12 @@ def introduction() -> None:
     with picture:
         st.image(drawing(theme()), width=460)
         st.caption(
-            "Schematic. Blue tokens keep a slot of their own, purple ones share a merged slot, dashed ones are evicted."
+            "Schematic. Blue tokens keep their own slot, purple ones share a merged slot, dashed ones are evicted."
         )
 
 
 def try_sample() -> None:
-    """Queue the sample comparison and go to its progress."""
+    """Queue the sample comparison and show its progress."""
     try:
         with st.spinner("Reading the list of methods"):
             request = sample_request()
@@ -63,7 +63,7 @@ def try_sample() -> None:
 
 
 def job_row(job: jobs.JobStatus) -> None:
-    """A job that waits, runs, or failed before it made a run."""
+    """A job that is queued, running, or failed before its first run."""
     state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
     with state:
         badge(job.state)
@@ -76,10 +76,10 @@ def job_row(job: jobs.JobStatus) -> None:
 
 
 def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -> None:
-    """One comparison, or the repeats of a batch: how it ended, its prompt, its runs, and where to look at it."""
+    """One comparison, or the repeats of a batch: status, prompt, runs, and links."""
     comparison = repeats[0]
     worst = worst_status({entry.status for entry in repeats})
-    # A job that was stopped between two runs leaves only complete ones behind.
+    # After a job was stopped between two runs, all of its runs are complete.
     cut_short = job is not None and job.state in ("failed", "cancelled")
     runs = [run for entry in repeats for run in entry.runs]
     reasons = [job.message] if job and cut_short else [run.message for run in runs if run.message]
@@ -98,28 +98,28 @@ def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -
 
 
 def recent(polls: bool) -> None:
-    """What runs and what ran lately in this folder, newest first; drawn again while something runs."""
+    """Open jobs and recent comparisons, newest first; redrawn while a job runs."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader("Recent comparisons", width="stretch")
-        anew = {"type": "tertiary", "icon": ":material/refresh:", "help": "Index every run of the folder anew"}
-        again = permission.button("Read again", permission.why_not(), **anew)
-    for problem in rebuild(runs_root()) if again else []:
+        options = {"type": "tertiary", "icon": ":material/refresh:", "help": "Rebuild the index of the folder of runs"}
+        is_reindexed = permission.button("Reindex", permission.why_not(), **options)
+    for problem in rebuild(runs_root()) if is_reindexed else []:
         st.warning(plain(problem))
     comparisons = list_comparisons(runs_root())
-    known = {comparison.comparison_id for comparison in comparisons}
-    listed = open_and_ended()
+    ids = {comparison.comparison_id for comparison in comparisons}
+    listed = all_jobs()
     running = {job.job_id for job in listed if not job.ended}
     if polls and not running:
         st.rerun()
     for job in listed:
-        if not job.ended or (job.state == "failed" and job.job_id not in known):
+        if not job.ended or (job.state == "failed" and job.job_id not in ids):
             job_row(job)
     ended = [entry for entry in comparisons if (entry.batch or entry.comparison_id) not in running]
     show(ended, {job.job_id: job for job in listed})
 
 
-def open_and_ended() -> list[jobs.JobStatus]:
-    """The jobs; none, said, where the queue cannot be used: what was recorded is shown all the same."""
+def all_jobs() -> list[jobs.JobStatus]:
+    """The jobs; empty, with a warning, if the queue cannot be read: recorded comparisons are shown anyway."""
     try:
         return jobs.list_jobs(runs_root())
     except UserError as error:
@@ -128,21 +128,25 @@ def open_and_ended() -> list[jobs.JobStatus]:
 
 
 def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None:
-    """The latest comparisons, the repeats of a batch as one, and how many more there are."""
+    """The latest comparisons, each batch as one, and a link to older ones."""
     groups = by_batch(ended)
     for repeats in groups[:SHOWN]:
         comparison_row(repeats, by_id.get(repeats[0].batch or repeats[0].comparison_id))
     if not ended:
-        st.caption("No comparison has ended yet. The sample prompt is the quickest way to one.")
+        st.caption("There is no finished comparison yet. The sample prompt is the quickest way to get one.")
     if len(groups) > SHOWN:
-        link("runs", f"{len(groups) - SHOWN} older ones, and all results, on the page Runs", ":material/folder_open:")
+        link(
+            "runs",
+            f"{len(groups) - SHOWN} older comparisons, and all results, on the page Runs",
+            ":material/folder_open:",
+        )
 
 
 introduction()
 st.divider()
 busy = False
 try:
-    with suppress(UserError):  # said where the jobs are listed
+    with suppress(UserError):  # shown in the list of jobs
         busy = bool(jobs.list_jobs(runs_root(), open_only=True))
     st.fragment(recent, run_every=POLL_SECONDS if busy else None)(busy)
 except UserError as error:

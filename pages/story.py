@@ -1,4 +1,4 @@
-"""Story: views saved with captions, told one after the other, and taken away."""
+"""Story: saved views with captions, to present or export as a talk."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import streamlit as st
 
 from app.base import permission
 from app.base.text import plain
-from app.figures.add_slide import made_file, made_talk, present_button
+from app.base.widgets import attempt
+from app.figures.add_slide import present_button, talk_file, talk_html
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.run_views import page
+from app.session.url_state import in_url
 from app.story.story_mode import tell
 from kvlab.common.errors import UserError
 from kvlab.report.export import FORMATS
@@ -32,19 +34,19 @@ from kvlab.trace.stories import (
 def main() -> None:
     page.heading(
         "Story",
-        "A talk in a few minutes: add a figure, table or text from its menu as a slide, or a whole view from the "
-        "sidebar; put them in order, present them, and take them away. Keys while presenting: arrows, F full screen, "
-        "N where a slide came from.",
+        "Create a talk in a few minutes: add figures, tables or texts from their menus, or a whole view from the "
+        "sidebar, as slides; then reorder, present and export them. Keys while presenting: arrows to move, F for full "
+        "screen, N for a slide's source.",
     )
-    bring()
+    import_story()
     names = list_stories(runs_root())
     if not names:
-        st.info("There is no story yet: open a page about a run, and press **Add to a story** in its sidebar.")
+        st.info("There is no story yet: open a page about a run, and click **Add to a story** in the sidebar.")
         return
-    name = st.selectbox("Story", names, key="story", bind="query-params")
+    name = st.selectbox("Story", names, **in_url("story"))
     story = load_story(runs_root(), name)
     if not story.views:
-        st.caption("This story has no views left.")
+        st.caption("This story has no views.")
         return
     owner = owner_of_story(runs_root(), name)
     why = permission.why_not_change([owner])
@@ -56,48 +58,47 @@ def main() -> None:
 
 
 def share(name: str, owner: str, why: str) -> None:
-    """Whose the story is, and whether others see it."""
+    """The story's owner, and the switch that makes it private."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(f"Made by **{plain(owner)}**.", width="content")
+        st.caption(f"Created by **{plain(owner)}**.", width="content")
         private = is_private(runs_root(), name)
-        said = "You and the administrators alone see it."
-        if st.toggle("Private", private, **permission.dead(why, key=f"story-private-{name}", help=said)) != private:
-            try:
-                make_private(runs_root(), name, not private)
-            except UserError as error:
-                st.error(plain(str(error)))
-                return
+        help_text = "Only you and the administrators can see it."
+        if st.toggle(
+            "Private", private, **permission.disabled(why, key=f"story-private-{name}", help=help_text)
+        ) != private and attempt(lambda: make_private(runs_root(), name, not private)):
             st.rerun()
 
 
-def bring() -> None:
-    """Take in a story that was exported elsewhere."""
-    with st.popover("Import", **permission.dead(permission.why_not(), icon=":material/upload:", key="story-import")):
+def import_story() -> None:
+    """Import a story that was exported as JSON."""
+    with st.popover(
+        "Import", **permission.disabled(permission.why_not(), icon=":material/upload:", key="story-import")
+    ):
         file = st.file_uploader(
-            "A story exported as JSON", **permission.dead(permission.why_not(), type=["json"], key="story-file")
+            "A story exported as JSON", **permission.disabled(permission.why_not(), type=["json"], key="story-file")
         )
-        if file is not None and permission.button("Take it in", permission.why_not(), key="story-take"):
+        if file is not None and permission.button("Import", permission.why_not(), key="story-take"):
             try:
-                given = parse_story(file.getvalue())
-                story = take_in(runs_root(), given)
+                imported = parse_story(file.getvalue())
+                story = take_in(runs_root(), imported)
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            renamed = "" if story.name == given.name else f" {plain(given.name)} is there already: both stay."
+            renamed = "" if story.name == imported.name else f" {plain(imported.name)} exists already; both are kept."
             st.success(f"{plain(story.name)}: {len(story.views)} views.{renamed}")
 
 
 def actions(story: Story) -> None:
     with st.container(horizontal=True):
         try:
-            present_button(story, made_talk(story, story.model_dump_json()))
+            present_button(story, talk_html(story, story.model_dump_json()))
         except UserError as error:
             st.error(plain(str(error)))
-        if st.button("Tell it", icon=":material/slideshow:", key="story-tell"):
+        if st.button("Walk through the pages", icon=":material/slideshow:", key="story-tell"):
             tell(story, 0)
         for kind, media in FORMATS.items():
             st.download_button(
-                f"Talk ({kind.upper()})", partial(made_file, story, kind), f"{slug(story.name)}.{kind}", media,
+                f"Talk ({kind.upper()})", partial(talk_file, story, kind), f"{slug(story.name)}.{kind}", media,
                 key=f"story-talk-{kind}", on_click="ignore", icon=":material/download:",
             )  # fmt: skip
         st.download_button(
@@ -109,7 +110,7 @@ def actions(story: Story) -> None:
 
 
 def base() -> str:
-    """Where this dashboard answers, for links in an exported story."""
+    """The dashboard's URL, for links in an exported story."""
     url = st.context.url or ""
     return url.split("?")[0].removesuffix("/").removesuffix("/story")
 
@@ -117,14 +118,14 @@ def base() -> str:
 def view_row(story: Story, at: int, why: str) -> None:
     view = story.views[at]
     with st.container(border=True, key=f"story-view-{at}"):
-        place, words, buttons = st.columns([2, 5, 2], vertical_alignment="center")
-        with place:
+        left, texts, buttons = st.columns([2, 5, 2], vertical_alignment="center")
+        with left:
             st.markdown(f"**{at + 1} · {plain(view.title)}**" + ("" if view.slide else "  \n:small[a page]"))
             of = view.slide.of if view.slide else ""
             if not view.slide:
-                st.caption("It has no picture: open it, and add its figures.")
+                st.caption("This view has no slide: open it, and add its figures.")
             st.caption(plain(of or ", ".join(f"{key} {value}" for key, value in view.query.items())))
-        with words:
+        with texts:
             if view.slide:
                 title = st.text_input(
                     "Title", view.slide.title, key=f"title-{story.name}-{at}-{view.slide.title}", disabled=bool(why)
@@ -139,29 +140,25 @@ def view_row(story: Story, at: int, why: str) -> None:
                 change(story.recaptioned(at, caption))
         with buttons, st.container(horizontal=True):
             if permission.button(
-                "", why, icon=":material/arrow_upward:", key=f"up-{at}", help="Earlier", disabled=at == 0
+                "", why, icon=":material/arrow_upward:", key=f"up-{at}", help="Move up", disabled=at == 0
             ):
                 change(story.moved(at, -1))
             last = at == len(story.views) - 1
             if permission.button(
-                "", why, icon=":material/arrow_downward:", key=f"down-{at}", help="Later", disabled=last
+                "", why, icon=":material/arrow_downward:", key=f"down-{at}", help="Move down", disabled=last
             ):
                 change(story.moved(at, 1))
-            if permission.button("", why, icon=":material/content_copy:", key=f"twice-{at}", help="Twice"):
+            if permission.button("", why, icon=":material/content_copy:", key=f"twice-{at}", help="Duplicate"):
                 change(story.twice(at))
-            if permission.button("", why, icon=":material/delete:", key=f"delete-{at}", help="Take it out"):
+            if permission.button("", why, icon=":material/delete:", key=f"delete-{at}", help="Remove"):
                 change(story.without(at))
             if st.button("Open", key=f"open-{at}"):
                 tell(story, at)
 
 
 def change(story: Story) -> None:
-    try:
-        save_story(runs_root(), story)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    st.rerun()
+    if attempt(lambda: save_story(runs_root(), story)):
+        st.rerun()
 
 
 main()

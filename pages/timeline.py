@@ -1,4 +1,4 @@
-"""Cache timeline: what became of every token of one layer and KV head, step by step."""
+"""Cache timeline: the fate of every token in one layer and KV head, step by step."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import after_the_first_picture, let_it_out
+from app.base.deferred import after_first_chart, flush
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
 from app.components.tokenstrip import tokenstrip
 from app.components.tokentext import along_text
-from app.figures.figure import show
 from app.figures.tables import MOST_ROWS, show_table
 from app.navigation.selection import chosen_step, current_run, step_reason
 from app.run_views import page, view
 from app.run_views.decision import decision_section, played_decision
-from app.session.url_numbers import asked_number
-from app.session.url_state import go_to, keep, keep_listed
+from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
@@ -43,9 +42,9 @@ TAB, FLOW = "tab", "What flowed into a slot"
 def main() -> None:
     page.heading(
         "Cache timeline",
-        "Which token each slot holds at every step, and what was evicted or merged into what. "
-        "Move through the steps with the slider, play, or the arrow keys; hover a word, a slot or the mosaic to light "
-        "the words of one slot.",
+        "Which token each slot holds at every step, and which slots were evicted or merged. Move through the steps "
+        "with the slider, the play button or the arrow keys; hover over a word, a slot or the mosaic to highlight the "
+        "words of one slot.",
     )
     run = current_run()
     if run is None:
@@ -59,40 +58,28 @@ def main() -> None:
 
 def one_head(run: Run, layer: int, head: int) -> None:
     if page.head_steps(run, layer, head).empty:
-        st.info("Nothing was recorded for this layer and head yet.")
+        st.info("Nothing is recorded for this layer and head yet.")
         return
-    plays = st.segmented_control(
-        "What to play",
-        ["the run", "the prompt's decision"],
-        default="the run",
-        key="play",
-        bind="query-params",
-        required=True,
-    )
-    if plays == "the run":
+    if one_of("What to play", ["the run", "the prompt's decision"], key="play") == "the run":
         linked_view(run, layer, head)
     else:
         played_decision(run, layer, head)
-    after_the_first_picture(f"timeline-{run.record.run_id}", the_rest, run, layer, head)
+    after_first_chart(f"timeline-{run.record.run_id}", the_rest, run, layer, head)
 
 
 def the_rest(run: Run, layer: int, head: int) -> None:
-    decision_section(run, layer, head, asked_token())
+    decision_section(run, layer, head, url_number("token"))
     whole_history(run, layer, head)
 
 
 def show_without_events(run: Run) -> None:
-    page.explain_level(run, "the single events, so which token went where is not known")
+    page.explain_level(run, "single events, so the fate of tokens is unknown")
     if run.steps.empty:
         return
     budgets = budgets_by_layer(run.steps)
-    show(
-        memory_figures.slots_by_head(budgets, page_theme()),
-        budgets,
-        memory_figures.read_slots_by_head(budgets),
-        "timeline-budget",
-        page.file_name(run, "slots-by-head"),
-        page.source(run),
+    reading = memory_figures.read_slots_by_head(budgets)
+    page.show_figure(
+        run, memory_figures.slots_by_head(budgets, page_theme()), budgets, reading, "timeline-budget", "slots-by-head"
     )
 
 
@@ -119,14 +106,14 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         title=f"{run.record.label}: what the cache holds",
         source=page.source(run),
     )
-    let_it_out()
-    slots, happened, flow = st.tabs(["Slots at this step", "Events of this step", FLOW], key=TAB, bind="query-params")
-    # Only the open one is made: the other two would take most of the time of a step.
+    flush()
+    slots, step_events, flow = st.tabs(["Slots at this step", "Events of this step", FLOW], **in_url(TAB))
+    # Only the open tab is drawn: the other two would take most of the time of a step.
     with slots:
         if slots.open:
             slots_table(lineage, texts, step, masses, f"Slots of layer {layer}, head {head} after step {step}")
-    with happened:
-        if happened.open:
+    with step_events:
+        if step_events.open:
             events_table(run, layer, head, texts, step)
     with flow:
         if flow.open:
@@ -134,17 +121,17 @@ def linked_view(run: Run, layer: int, head: int) -> None:
 
 
 def slots_table(lineage: Lineage, texts: list[str], step: int, masses: page.Masses | None, name: str) -> None:
-    """The slots; of more than a table holds those that matter most."""
+    """The slots; if there are too many for a table, the most important ones."""
     table, count = slot_table(lineage, texts, step, masses, MOST_ROWS), int(lineage.alive(step).sum())
     if count > len(table):
-        st.caption(f"Of {count:,} slots the {len(table):,} that stand for most tokens and get most attention.")
+        st.caption(f"The {len(table):,} of {count:,} slots that represent the most tokens and get the most attention.")
     show_table(table, name, height=360)
 
 
 def events_table(run: Run, layer: int, head: int, texts: list[str], step: int) -> None:
     table = events_with_texts(run.events_at(layer, head, step), texts)
     if table.empty:
-        st.caption(f"Nothing left this head in step {step}.")
+        st.caption(f"Nothing was evicted or merged in this head in step {step}.")
         return
     show_table(table, f"Events of step {step}", height=360)
 
@@ -155,11 +142,11 @@ def lineage_of_slot(
     merged = merged_slots(lineage, step)
     options = list(merged) if slot is None or slot in merged else [slot, *merged]
     if not options:
-        st.caption("No slot of this head stands for more than one token at this step.")
+        st.caption("No slot of this head represents more than one token at this step.")
         return
     st.session_state[SLOT] = slot if slot is not None else options[0]
     every = merged_count(lineage, step)
-    listed = "" if every <= len(merged) else f" among the {len(merged)} of {every:,} with most votes"
+    listed = "" if every <= len(merged) else f" among the {len(merged)} of {every:,} with the most votes"
     chosen = st.selectbox(
         f"Slot (click a word or a slot above, or choose here{listed})",
         options,
@@ -172,14 +159,7 @@ def lineage_of_slot(
         st.caption(plain(river.read_merge_sankey(tree)))
         return
     figure = river.merge_sankey(tree, chosen, texts[chosen], page_theme())
-    show(
-        figure,
-        tree,
-        river.read_merge_sankey(tree),
-        "timeline-river",
-        page.file_name(run, f"slot-{chosen}"),
-        page.source(run),
-    )
+    page.show_figure(run, figure, tree, river.read_merge_sankey(tree), "timeline-river", f"slot-{chosen}")
 
 
 def whole_history(run: Run, layer: int, head: int) -> None:
@@ -187,55 +167,42 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     st.subheader("The whole run")
     name = f"layer-{layer}-head-{head}"
     picture, counts = mosaic(lineage), state_counts(lineage)
-    show(
-        along_text(timeline.token_mosaic(picture, texts, page_theme()), "y"),
-        picture,
-        timeline.read_token_mosaic(picture, counts),
-        "timeline-mosaic",
-        page.file_name(run, f"mosaic-{name}"),
-        page.source(run),
-    )
+    reading = timeline.read_token_mosaic(picture, counts)
+    figure = along_text(timeline.token_mosaic(picture, texts, page_theme()), "y")
+    page.show_figure(run, figure, picture, reading, "timeline-mosaic", f"mosaic-{name}")
     if len(lineage.steps) > 1:
-        show(
-            along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1),
-            counts,
-            timeline.read_state_totals(counts),
-            "timeline-states",
-            page.file_name(run, f"states-{name}"),
-            page.source(run),
-        )
-    trust(check_slots(lineage, page.head_steps(run, layer, head)))
+        reading = timeline.read_state_totals(counts)
+        figure = along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1)
+        page.show_figure(run, figure, counts, reading, "timeline-states", f"states-{name}")
+    show_check(check_slots(lineage, page.head_steps(run, layer, head)))
 
 
-def trust(table: pd.DataFrame) -> None:
-    """Whether the picture, which is folded from the events, agrees with what the cache itself counted."""
+def show_check(table: pd.DataFrame) -> None:
+    """Whether the history folded from the events agrees with the cache's own slot counts."""
     wrong = table[~table["agree"]]
     if wrong.empty:
-        st.caption(f"Folding the events gives the number of slots the cache counted at each of the {len(table)} steps.")
+        st.caption(
+            f"The number of slots derived from the events agrees with the cache's own count at all {len(table)} steps."
+        )
     else:
         first = wrong.iloc[0]
         st.warning(
-            f"At {len(wrong)} of {len(table)} steps the events do not add up to what the cache counted (first at "
+            f"At {len(wrong)} of {len(table)} steps the events do not agree with the cache's own slot count (first at "
             f"step {first['step']}: {first['folded']} slots against {first['recorded']}): do not trust this picture."
         )
 
 
 def chosen_slot(lineage: Lineage, step: int) -> int | None:
-    """The slot at `step` of the token the URL names, if it lives in one."""
+    """The slot of the URL's token at `step`, if it has one."""
     token = chosen_token(lineage)
     slot = -1 if token is None else int(lineage.owners(step)[token])
     return slot if slot >= 0 else None
 
 
 def chosen_token(lineage: Lineage) -> int | None:
-    """The position of the token the URL names, if the run has it."""
-    asked = asked_token()
-    return asked if asked is not None and asked < lineage.tokens else None
-
-
-def asked_token() -> int | None:
-    """The position of the token the URL names."""
-    return asked_number("token")
+    """The position of the URL's token, if the run has it."""
+    token = url_number("token")
+    return token if token is not None and token < lineage.tokens else None
 
 
 def remember_step() -> None:
@@ -244,15 +211,15 @@ def remember_step() -> None:
 
 
 def remember_token(merges: bool) -> None:
-    """The clicked token goes into the address; where slots flow into others, that is what opens."""
+    """Put the clicked token into the URL; open the lineage tab if slots were merged."""
     if (token := st.session_state[STRIP].get("token")) is not None:
-        keep("token", int(token), SLOT)
+        set_page_param("token", int(token), SLOT)
         if merges:
             st.session_state[TAB] = FLOW
 
 
 def remember_slot() -> None:
-    keep_listed("token", SLOT)
+    set_page_param_from("token", SLOT)
 
 
 main()

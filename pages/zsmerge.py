@@ -1,4 +1,4 @@
-"""ZSMerge: its figures and tables, drawn from what was recorded."""
+"""ZSMerge: the paper's figures and tables, drawn from recorded runs."""
 
 from app.atlas.paper import paper_page
 

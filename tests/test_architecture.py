@@ -230,3 +230,42 @@ def test_the_image_takes_torch_from_the_index_of_cpu_wheels() -> None:
     first, second = re.findall(r"pip install (.+)", image)
     assert "$TORCH_INDEX" in first and '"$TORCH"' in first
     assert "/tmp/constraints.txt" in second and "grep -v '^torch=='" in image
+
+
+def attributes(path: Path) -> list[ast.Attribute]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+
+
+def test_one_module_reads_and_writes_the_url() -> None:
+    """Others call its functions; `query_params` as a keyword gives the parameters of a link."""
+    owner, links = ROOT / "app/session/url_state.py", ROOT / "app/base/links.py"
+    for path in files("app", "pages"):
+        if path == owner:
+            continue
+        assert not [node.lineno for node in attributes(path) if node.attr == "query_params"], path
+        tree = ast.parse(path.read_text())
+        keywords = {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword)}
+        assert "bind" not in keywords, f"{path}: widgets are bound to the URL by `url_state.in_url`"
+        assert path == links or "query_params" not in keywords, path
+
+
+def test_one_module_uses_the_private_api_of_streamlit() -> None:
+    public = {"streamlit", "streamlit.config", "streamlit.delta_generator", "streamlit.errors"}
+    for path in files("app", "pages"):
+        if path == ROOT / "app/session/streamlit_internals.py":
+            continue
+        modules = {module for module, _ in imports(path) if module.split(".")[0] == "streamlit"}
+        names = {name for module, names in imports(path) for name in names if module == "streamlit"}
+        assert modules <= public and not names & {"runtime", "web", "elements", "proto"}, path
+        private = {node.attr for node in attributes(path) if node.attr.startswith("_") and not is_own(node)}
+        assert not private - {"_exit"} and "__file__" not in streamlit_attributes(path), path  # `os._exit`
+
+
+def is_own(node: ast.Attribute) -> bool:
+    return node.attr.startswith("__") or (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+
+
+def streamlit_attributes(path: Path) -> set[str]:
+    """The attributes of `streamlit` itself that a file uses."""
+    named = [node for node in attributes(path) if isinstance(node.value, ast.Name)]
+    return {node.attr for node in named if isinstance(node.value, ast.Name) and node.value.id in ("st", "streamlit")}

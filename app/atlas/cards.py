@@ -1,4 +1,4 @@
-"""The atlas at a glance: a card an exhibit, with a small picture of what it draws now and what it says of the claim."""
+"""The overview of the atlas: one card per exhibit with a thumbnail and the verdict on the claim, and a scorecard."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.atlas.exhibit import BADGES, failed
-from app.atlas.figure_cache import Kept
+from app.atlas.figure_cache import FigureCache
 from app.atlas.measure_button import measure_button
-from app.base.links import in_view, link
+from app.base.links import link, run_in_url
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, titled
@@ -29,15 +29,15 @@ from kvlab.results.shipped import Shipped, ShippedCard, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
-KEPT_BYTES = 16_000_000  # of pictures and words: some 30 atlases
+CACHE_BYTES = 16_000_000  # of thumbnails and texts: some 30 atlases
 CARD_WIDTH = 264
 
 
 @dataclass(frozen=True)
 class State:
-    """What an exhibit can show now: a picture, its claims and their source; else the measurement that is missing.
+    """The content of a card: thumbnail, claims and source; without data the reason, and the command that records it.
 
-    What ships with kvlab also has the measurement that makes the reader's own data.
+    A card of shipped results has the command for the user's own data too.
     """
 
     picture: str
@@ -51,7 +51,7 @@ class State:
 
 @dataclass(frozen=True)
 class Card:
-    """The places of a card that is on the page and whose state is not known yet."""
+    """The placeholders of a card whose content is not drawn yet."""
 
     exhibit: Exhibit
     picture: DeltaGenerator
@@ -59,56 +59,52 @@ class Card:
 
 
 def card(exhibit: Exhibit) -> Card:
-    """A card with its link and title; the picture and the state are filled in by `fill`."""
+    """A card with its link and title; `fill` adds the thumbnail and the rest."""
     with st.container(border=True, width=CARD_WIDTH, gap="small"):
         picture = st.empty()
         picture.image(blank("drawing …", page_theme()), width="stretch")
-        link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **in_view())
+        link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **run_in_url())
         st.markdown(plain(shorten(exhibit.title, 70)))
         return Card(exhibit, picture, st.empty())
 
 
 def fill(place: Card, sources: Sources) -> State:
-    """Draws the exhibit into its card; returns what it shows: without an origin there was nothing to draw it from.
-
-    It is drawn with the first recorded layer and head, and kept; where more was recorded since, an older one will do
-    while it is drawn anew.
-    """
+    """Draw the exhibit, for the first recorded layer and head, into its card; from the cache (`FigureCache`)."""
     theme = page_theme()
     try:
-        found = _kept().get(
+        state = _cache().get(
             (place.exhibit.key, theme), place.exhibit.seen(sources), lambda: _state(place.exhibit, sources, theme)
         )
-    except Exception as error:  # one exhibit's fault must not take the other cards down; not kept, so tried again
-        found = State(blank("failed", theme), missing=failed(place.exhibit, error))
-    place.picture.image(found.picture, width="stretch")
+    except Exception as error:  # other cards must not fail with this one; errors are not cached
+        state = State(blank("failed", theme), missing=failed(place.exhibit, error))
+    place.picture.image(state.picture, width="stretch")
     with place.line.container(gap="small"):
-        if found.claims:
-            judged = found.claims[0]
+        if state.claims:
+            judged = state.claims[0]
             colour, icon = BADGES[judged.verdict]
             st.badge(judged.verdict, color=colour, icon=icon, help=plain(judged.finding))  # type: ignore[arg-type]
             if judged.basis.words:
                 st.caption(plain(f"on {judged.basis.words}"))
-        setting = found.claims[0].setting if found.claims else ""
+        setting = state.claims[0].setting if state.claims else ""
         if setting and not setting.startswith(PUBLISHED):
             st.caption(f"judged {plain(shorten(setting, 60))}", help=plain(setting))
-        if found.origin:
-            words = found.source if found.is_shipped else f"drawn from {shorten(found.source, 60)}"
-            st.caption(plain(words), help=plain(found.origin))
-            if found.is_shipped and found.measurement:
-                measure_button(found.measurement, place.exhibit.key)
-        elif found.measurement:
-            command = command_line(found.measurement)
-            st.caption(f"needs `{shorten(command, 90)}`", help=f"{plain(found.missing)}\n\n`{command}`")
-            measure_button(found.measurement, place.exhibit.key)
+        if state.origin:
+            words = state.source if state.is_shipped else f"drawn from {shorten(state.source, 60)}"
+            st.caption(plain(words), help=plain(state.origin))
+            if state.is_shipped and state.measurement:
+                measure_button(state.measurement, place.exhibit.key)
+        elif state.measurement:
+            command = command_line(state.measurement)
+            st.caption(f"needs `{shorten(command, 90)}`", help=f"{plain(state.missing)}\n\n`{command}`")
+            measure_button(state.measurement, place.exhibit.key)
         else:
-            st.caption(plain(found.missing))
-    return found
+            st.caption(plain(state.missing))
+    return state
 
 
 @st.cache_resource(show_spinner=False)
-def _kept() -> Kept[State]:
-    return Kept(KEPT_BYTES, size=lambda state: len(repr(state)), stands=lambda state: bool(state.origin))
+def _cache() -> FigureCache[State]:
+    return FigureCache(CACHE_BYTES, size=lambda state: len(repr(state)), is_useful=lambda state: bool(state.origin))
 
 
 def _state(exhibit: Exhibit, sources: Sources, theme: Theme) -> State:
@@ -139,11 +135,11 @@ WIDTHS = (1.2, 2.4, 2, 2.4)
 
 
 def scorecard(place: DeltaGenerator, judged: Iterable[tuple[Exhibit, Iterable[Claim]]], query: dict[str, str]) -> None:
-    """A row a paper, a column a verdict: how many claims, and a link to the exhibit behind each."""
-    found = lines(judged)
+    """One row per paper, one column per verdict: the number of claims, and links to their exhibits."""
+    by_verdict = lines(judged)
     with place.container(border=True, gap="small"):
-        reading = "How many claims of each paper hold here, and the figures and tables that decide them."
-        titled(Offer("What is said of the papers' claims on this model", lambda: _table(found), reading), "scorecard")
+        reading = "How many claims of each paper hold here, and the figures and tables they are judged on."
+        titled(Offer("Verdicts on the papers' claims on this model", lambda: _table(by_verdict), reading), "scorecard")
         heads = st.columns(WIDTHS, gap="small")
         for head, verdict in zip(heads[1:], VERDICTS, strict=True):
             colour, icon = BADGES[verdict]
@@ -152,7 +148,7 @@ def scorecard(place: DeltaGenerator, judged: Iterable[tuple[Exhibit, Iterable[Cl
             row = st.columns(WIDTHS, gap="small", vertical_alignment="center")
             row[0].markdown(plain(title))
             for cell, verdict in zip(row[1:], VERDICTS, strict=True):
-                claims = found[paper][verdict]
+                claims = by_verdict[paper][verdict]
                 with cell, st.container(horizontal=True, gap="small", vertical_alignment="center"):
                     st.markdown(f"**{len(claims)}**", width="content")
                     for exhibit, claim in claims:
@@ -160,9 +156,9 @@ def scorecard(place: DeltaGenerator, judged: Iterable[tuple[Exhibit, Iterable[Cl
                         link(paper.replace("-", "_"), exhibit.number, help=help_text, exhibit=exhibit.slug, **query)
 
 
-def _table(found: Lines) -> Table:
+def _table(by_verdict: Lines) -> Table:
     rows = (
-        (title, *(_cell([exhibit.number for exhibit, _ in found[paper][verdict]]) for verdict in VERDICTS))
+        (title, *(_cell([exhibit.number for exhibit, _ in by_verdict[paper][verdict]]) for verdict in VERDICTS))
         for paper, title in PAPERS.items()
     )
     return Table(columns=("paper", *VERDICTS), rows=tuple(rows))

@@ -1,4 +1,4 @@
-"""One exhibit of the atlas on a page: its words, its controls, its figures, and whether the paper's claim holds."""
+"""One exhibit of the atlas on a page: description, controls, figures, and whether the paper's claim holds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from app.atlas.figure_cache import Kept
+from app.atlas.figure_cache import FigureCache
 from app.atlas.measure_button import measure_button
-from app.base.links import in_view, link
+from app.base.links import link, run_in_url
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import collect, page_file, show
 from app.navigation.selection import pick_head, pick_layer, pick_step, pick_token
+from app.session.url_state import in_url
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import find
 from kvlab.atlas.shipped_exhibits import with_shipped
@@ -31,7 +32,7 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, basis_sentences
 
 log = logging.getLogger(__name__)
-KEPT_BYTES = 24_000_000  # of figures and frames as they are sent; in memory they take about three times that
+CACHE_BYTES = 24_000_000  # of figures and frames as sent; about three times that in memory
 PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
 BADGES = {
     "holds": ("green", ":material/check_circle:"),
@@ -41,7 +42,7 @@ BADGES = {
 
 
 def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
-    """The whole exhibit: words, controls, figures or the command that makes them."""
+    """The whole exhibit: description, controls, and its figures or the command that records their data."""
     st.header(f"{exhibit.number} · {plain(exhibit.title)}", anchor=False)
     shows, look_for = st.columns(2, gap="large")
     shows.markdown(f"**What is shown.** {exhibit.shows}")
@@ -52,19 +53,19 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    except Exception as error:  # one exhibit's fault must not take the page down
+    except Exception as error:  # the rest of the page must not fail with the exhibit
         st.error(plain(failed(exhibit, error)), icon=":material/error:")
         return
     if isinstance(drawn, Needs):
         needs(drawn, exhibit.key)
         return
-    for one in drawn:
-        figure(exhibit, one)
+    for panel in drawn:
+        figure(exhibit, panel)
     page_file(f"{paper}, {exhibit.number}: {exhibit.title}", f"{exhibit.shows} {exhibit.look_for}")
 
 
 def controls(exhibit: Exhibit, sources: Sources) -> Choice:
-    """What the reader chooses; only the controls the exhibit asks for, and only with a run to choose in."""
+    """The values of the exhibit's controls; pickers of layers, heads, steps and tokens need a run."""
     names: Sequence[Control] = exhibit.controls if sources.run is not None and sources.run.memory.size else ()
     chosen: dict[str, int | None] = {}
     for name in names:
@@ -77,55 +78,55 @@ def controls(exhibit: Exhibit, sources: Sources) -> Choice:
         with next(places):
             value = st.number_input(
                 entry.label, entry.least, entry.most, entry.default,
-                key=entry.name, bind="query-params", help=entry.explanation or None,
+                **in_url(entry.name), help=entry.explanation or None,
             )  # fmt: skip
         numbers.append((entry.name, float(value)))
     return Choice(**chosen, numbers=tuple(numbers))  # type: ignore[arg-type]
 
 
 def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """What the exhibit draws, kept; where more was recorded since, an older one will do while it is drawn anew.
+    """The exhibit's figures, from the cache (`FigureCache`).
 
     Raises:
-        UserError: what it asks for was not recorded.
+        UserError: what they need was not recorded.
     """
 
     def now() -> tuple[Drawn, ...] | Needs:
         return with_shipped(exhibit, exhibit.draw(sources, choice, theme), shipped(), sources, theme)
 
     with st.spinner("Drawing"):
-        return _kept().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
+        return _cache().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
 
 
 @st.cache_resource(show_spinner=False)
-def _kept() -> Kept[tuple[Drawn, ...] | Needs]:
-    return Kept(KEPT_BYTES, size=_room, stands=lambda drawn: isinstance(drawn, tuple))
+def _cache() -> FigureCache[tuple[Drawn, ...] | Needs]:
+    return FigureCache(CACHE_BYTES, size=_bytes, is_useful=lambda drawn: isinstance(drawn, tuple))
 
 
-def _room(drawn: tuple[Drawn, ...] | Needs) -> int:
-    """Bytes of figures, as they are sent, and of their frames."""
-    found = drawn if isinstance(drawn, tuple) else ()
-    return sum(len(one.figure.to_json()) + int(one.frame.memory_usage(deep=True).sum()) for one in found)
+def _bytes(drawn: tuple[Drawn, ...] | Needs) -> int:
+    """Bytes of figures, as JSON, and of their frames."""
+    panels = drawn if isinstance(drawn, tuple) else ()
+    return sum(len(panel.figure.to_json()) + int(panel.frame.memory_usage(deep=True).sum()) for panel in panels)
 
 
 def failed(exhibit: Exhibit, error: Exception) -> str:
-    """One sentence on an exhibit that could not be drawn; the traceback goes to the server's log."""
+    """One sentence on an exhibit that could not be drawn; the traceback is logged."""
     log.error("%s could not be drawn", exhibit.key, exc_info=error)
-    said = " ".join(str(error).split())
-    what = type(error).__name__ + (f": {shorten(said, 160)}" if said else "")
-    return f"This exhibit failed while it was drawn ({what}): a fault in kvlab; the server's log has the traceback."
+    message = " ".join(str(error).split())
+    what = type(error).__name__ + (f": {shorten(message, 160)}" if message else "")
+    return f"This exhibit failed with an error ({what}). This is a bug in kvlab; the server's log has the traceback."
 
 
 def needs(missing: Needs, key: str) -> None:
-    """Why there is no figure yet, the command that makes it, and a button that queues it."""
-    st.info(plain(missing.sentence) + " This makes it:", icon=":material/info:")
+    """Why there is no figure yet, the command that records its data, and a button that queues it."""
+    st.info(plain(missing.sentence) + " This command records the data:", icon=":material/info:")
     if missing.measurement:
         st.code(command_line(missing.measurement), language="bash", wrap_lines=True)
         measure_button(missing.measurement, key)
 
 
 def figure(exhibit: Exhibit, drawn: Drawn) -> None:
-    """One figure with its export menu, its claim, the paper's own values in grey, and where it came from."""
+    """One figure with its export menu, its claim, the paper's values in grey, and its source."""
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
     show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
     collect(key, Section(drawn.figure, drawn.reading, str(drawn.origin), _claim_lines(drawn.claim)))
@@ -140,7 +141,7 @@ def figure(exhibit: Exhibit, drawn: Drawn) -> None:
 
 
 def claim(judged: Claim) -> None:
-    """What the paper says and whether this data agrees: a coloured badge with a sign, then the number."""
+    """The paper's claim, the verdict as a coloured badge with an icon, and the finding."""
     colour, icon = BADGES[judged.verdict]
     with st.container(border=True, gap="small"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -149,26 +150,26 @@ def claim(judged: Claim) -> None:
             if judged.judged_at:
                 paper, slug = judged.judged_at.split("/")
                 words = f"judged on {find(paper, slug).number}"
-                link(paper.replace("-", "_"), words, exhibit=slug, **in_view())
+                link(paper.replace("-", "_"), words, exhibit=slug, **run_in_url())
         st.markdown(f"**Here:** {plain(judged.finding)}")
         st.caption(plain(" ".join(basis_sentences(judged))))
         if judged.settle:
-            st.caption("More prompts may settle it:")
+            st.caption("More prompts may decide it:")
             st.code(command_line(judged.settle), language="bash", wrap_lines=True)
             measure_button(judged.settle, f"settle-{abs(hash((judged.paper, judged.finding)))}")
 
 
 def grey(values: pd.DataFrame, key: str) -> None:
-    """A table of the paper's values, in grey so that nobody takes them for measured here.
+    """A table of the paper's values, in grey as they were not measured here.
 
-    What is the same in every row, such as the model, is said once above it.
+    A text that is equal in every row, such as the model, is in the line above.
     """
     texts = [name for name in values if not pd.api.types.is_numeric_dtype(values[name])]
     same = [name for name in texts if len(values) > 1 and values[name].nunique(dropna=False) == 1]
-    said = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
-    words = f"The paper's own values{f' ({said})' if said else ''}, on its own models:"
+    setting = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
+    words = f"The paper's own values{f' ({setting})' if setting else ''}, on its own models:"
     left = values.drop(columns=same).rename(columns=spaced)
-    # A missing number would be shown as None: where there is one, the column is text.
+    # Streamlit shows a missing number as None, so such columns become text.
     gaps = [name for name in left.select_dtypes("number") if left[name].isna().any()]
     left = left.assign(**{name: [_printed(value) for value in left[name]] for name in gaps})
     titled(Offer("Values printed in the paper", lambda: table_of(left), source=words.rstrip(":")), key)

@@ -1,4 +1,4 @@
-"""What was drawn is kept over people: bounded in bytes, drawn once however many wait, and anew behind the page."""
+"""Cache of rendered figures shared by all sessions, bounded in bytes; stale figures are redrawn in the background."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvlab.results.sources import Seen
 from kvlab.server.users import acting, acting_as
 
 V = TypeVar("V")
-OLDEST_SECONDS = 60.0  # what is older than this is drawn anew where more has come since
+MAX_AGE_SECONDS = 60.0  # after which an outdated value is redrawn
 log = logging.getLogger(__name__)
 
 
@@ -26,52 +26,51 @@ class _Entry(Generic[V]):
     size: int
     drawn: float
 
+    def is_outdated(self, seen: Seen) -> bool:
+        return self.seen.stamp != seen.stamp and self.seen.at < seen.at
 
-def _is_older(entry: _Entry[V], seen: Seen) -> bool:
-    return entry.seen.stamp != seen.stamp and entry.seen.at < seen.at
 
+class FigureCache(Generic[V]):
+    """Least-recently-used cache of at most `max_bytes`, keyed by content and `Seen.place` (what the user may see).
 
-class Kept(Generic[V]):
-    """Values by what they are and `Seen.place`, the last used ones up to `most_bytes`.
-
-    A value drawn before more came is given as it is, and drawn anew by a thread that leaves the pages half of the time;
-    where something it was drawn from is gone or hidden since, or where `stands` says that it shows nothing, the one who
-    asks waits for a new one. Who asks while it is drawn waits for the same. Who looked before it was drawn takes it as
-    it is: a page that is slow would else put an older one in its place, card by card.
+    Each value is drawn once, however many sessions wait for it. An outdated value is returned, and redrawn by a
+    background thread that is idle half of the time; a caller waits for a new one only if a source of the old one was
+    deleted or hidden, or if `is_useful` is false for it. A value newer than the caller's sources is returned as it is:
+    otherwise a slow page would replace newer values by older ones.
     """
 
-    def __init__(self, most_bytes: int, size: Callable[[V], int], stands: Callable[[V], bool]) -> None:
+    def __init__(self, max_bytes: int, size: Callable[[V], int], is_useful: Callable[[V], bool]) -> None:
         self.bytes = 0
-        self._most, self._size, self._stands = most_bytes, size, stands
+        self._max_bytes, self._size, self._is_useful = max_bytes, size, is_useful
         self._entries: OrderedDict[Hashable, _Entry[V]] = OrderedDict()
         self._lock = threading.Lock()
         self._drawing: dict[Hashable, threading.Lock] = {}
-        self._behind: set[Hashable] = set()
+        self._queued: set[Hashable] = set()
         self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def get(self, what: Hashable, seen: Seen, draw: Callable[[], V]) -> V:
-        """The value, from `draw` where there is none yet. What `draw` raises is raised, and nothing is kept."""
+        """The value, from `draw` if it is not cached. Errors of `draw` are raised and not cached."""
         key = (what, seen.place)
         entry = self._find(key, seen)
         if entry is None:
             with self._lock:
-                alone = self._drawing.setdefault(key, threading.Lock())
-            with alone:
+                turn = self._drawing.setdefault(key, threading.Lock())
+            with turn:
                 entry = self._find(key, seen) or self._draw(key, seen, draw)
-        if _is_older(entry, seen) and time.monotonic() - entry.drawn >= OLDEST_SECONDS:
-            self._draw_behind(key, seen, draw)
+        if entry.is_outdated(seen) and time.monotonic() - entry.drawn >= MAX_AGE_SECONDS:
+            self._redraw_later(key, seen, draw)
         return entry.value
 
     def _find(self, key: Hashable, seen: Seen) -> _Entry[V] | None:
-        """The entry, where it will do."""
+        """The entry, if it may be shown."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
                 self._entries.move_to_end(key)
-        if entry is None or not _is_older(entry, seen):
+        if entry is None or not entry.is_outdated(seen):
             return entry
-        return entry if entry.seen.names <= seen.names and self._stands(entry.value) else None
+        return entry if entry.seen.names <= seen.names and self._is_useful(entry.value) else None
 
     def _draw(self, key: Hashable, seen: Seen, draw: Callable[[], V]) -> _Entry[V]:
         try:
@@ -81,7 +80,7 @@ class Kept(Generic[V]):
                 self._drop(key)
                 self._entries[key] = entry
                 self.bytes += entry.size
-                while self.bytes > self._most and len(self._entries) > 1:
+                while self.bytes > self._max_bytes and len(self._entries) > 1:
                     self._drop(next(iter(self._entries)))
             return entry
         finally:
@@ -92,26 +91,26 @@ class Kept(Generic[V]):
         entry = self._entries.pop(key, None)
         self.bytes -= entry.size if entry else 0
 
-    def _draw_behind(self, key: Hashable, seen: Seen, draw: Callable[[], V]) -> None:
-        person = acting()
+    def _redraw_later(self, key: Hashable, seen: Seen, draw: Callable[[], V]) -> None:
+        user = acting()
 
         def work() -> None:
             try:
-                with acting_as(person):
+                with acting_as(user):
                     self._draw(key, seen, draw)
-            except Exception as error:  # the page that asks next draws it, and says what is wrong
-                log.error("%s could not be drawn anew", key, exc_info=error)
+            except Exception as error:  # the next page draws it, and shows the error
+                log.error("%s could not be redrawn", key, exc_info=error)
                 with self._lock:
                     self._drop(key)
             with self._lock:
-                self._behind.discard(key)
+                self._queued.discard(key)
 
         with self._lock:
-            if key in self._behind:
+            if key in self._queued:
                 return
-            self._behind.add(key)
+            self._queued.add(key)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="kept", daemon=True)
+                self._thread = threading.Thread(target=self._work, name="figure-cache", daemon=True)
                 self._thread.start()
         self._queue.put(work)
 
@@ -120,5 +119,5 @@ class Kept(Generic[V]):
             work = self._queue.get()
             begun = time.monotonic()
             work()
-            del work  # it holds runs
+            del work  # it refers to runs
             time.sleep(time.monotonic() - begun)

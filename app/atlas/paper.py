@@ -1,4 +1,4 @@
-"""The page of one paper: its exhibits by number, and the one that is chosen."""
+"""The page of one paper: a picker of its exhibits, and the chosen one."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from app.base.text import code
 from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
-from app.session.url_state import asked_for, keep
+from app.session.url_state import set_page_param, url_value
 from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.registry import PAPERS, of_paper
 
 PICKED = "pick_exhibit"
 ABOUT = {
-    "zsmerge": "Each head's budget is split into recent, context and residual slots; what must leave is averaged into "
-    "residual slots that remember how many tokens they stand for.",
+    "zsmerge": "Each head's budget is split into recent, context and residual slots; evicted tokens are averaged into "
+    "residual slots that count how many tokens they represent.",
     "kvmerger": "Neighbouring tokens have similar keys; runs of them are merged toward a pivot by a Gaussian kernel. "
-    "The paper evicts nothing; here what is over the budget at its threshold is evicted.",
+    "The paper evicts nothing; here slots over the budget at its threshold are evicted.",
     "pyramid-pool": "The oldest tokens are pooled in windows, again and again, with budgets that shrink with depth.",
-    "keepkv": "Merging makes attention sag; electoral votes and a rule without perturbation keep a slot's influence.",
-    "gvote": "No budget is asked for: queries sampled from a Gaussian cast ballots, and their union is what stays.",
-    "beyond": "What newer methods claim, as far as a small model and its tasks can check it.",
+    "keepkv": "Merging makes attention sag; electoral votes and a merge without perturbation preserve a slot's "
+    "influence.",
+    "gvote": "No budget is needed: queries sampled from a Gaussian vote for tokens, and the union of their votes is "
+    "kept.",
+    "beyond": "Claims of newer methods that a small model and its tasks can check.",
 }
 
 
 def paper_page(paper: str) -> None:
-    """Draws the page of one paper; `exhibit` in the address chooses the figure or table."""
+    """Draw the page of one paper; `exhibit` in the URL chooses the figure or table."""
     exhibits = {exhibit.slug: exhibit for exhibit in of_paper(paper)}
     page.heading(
         PAPERS[paper],  # type: ignore[index]
@@ -37,19 +39,19 @@ def paper_page(paper: str) -> None:
     if sources.runs:
         warn_of_reference(sources.runs)
     if not exhibits:
-        st.info("Nothing of this paper is drawn yet.", icon=":material/info:")
+        st.info("There are no exhibits of this paper yet.", icon=":material/info:")
         return
     chosen = _pick(exhibits)
     show_exhibit(exhibits[chosen], sources, PAPERS[paper])  # type: ignore[index]
 
 
 def _pick(exhibits: dict[str, Exhibit]) -> str:
-    """The exhibit the address names, changeable here; the paper's first where it names none that exists."""
-    asked, first = asked_for("exhibit"), next(iter(exhibits))
-    if asked is not None and asked not in exhibits:
-        st.warning(f"Exhibit {code(asked)} is not in this paper: choose one below.")
-    # Bound by hand: a bound widget puts its labels into the address, and links are made of slugs.
-    st.session_state[PICKED] = asked if asked in exhibits else first
+    """The exhibit in the URL, else the paper's first, and a picker to change it."""
+    requested, first = url_value("exhibit"), next(iter(exhibits))
+    if requested is not None and requested not in exhibits:
+        st.warning(f"Exhibit {code(requested)} is not in this paper: choose one below.")
+    # Not `in_url`, which puts labels into the URL; links have slugs.
+    st.session_state[PICKED] = requested if requested in exhibits else first
     st.pills(
         "Figure or table",
         list(exhibits),
@@ -62,4 +64,4 @@ def _pick(exhibits: dict[str, Exhibit]) -> str:
 
 
 def _remember() -> None:
-    keep("exhibit", st.session_state[PICKED])
+    set_page_param("exhibit", st.session_state[PICKED])

@@ -1,6 +1,6 @@
-"""The rest of a page is drawn once its first picture is on the screen, so that the picture does not wait for it.
+"""Draw the rest of a page once its first chart is on the screen.
 
-The browser shows nothing of a page's charts before it has drawn all that have arrived.
+The browser paints no chart before it has drawn all that have arrived, so the first one would wait for the others.
 """
 
 from __future__ import annotations
@@ -19,20 +19,17 @@ HEAD_START_SECONDS = 0.05
 _component = st.components.v2.component("kvlab_first_paint", html="<span></span>", js=read_static("first-paint.js"))
 
 
-def let_it_out() -> None:
-    """Call behind what the reader waits for, before what takes time: what was drawn so far reaches the browser first.
+def flush() -> None:
+    """Let the browser receive what was drawn so far; call before something slow.
 
-    The thread that sends it gets its turn only when the one that draws pauses; 1.6 MB came 80 ms later without.
+    The sending thread gets its turn only when the drawing thread pauses; without this 1.6 MB came 80 ms later.
     """
     time.sleep(HEAD_START_SECONDS)
 
 
 @st.fragment
-def after_the_first_picture(identity: str, draw: Callable[..., None], *arguments: Any) -> None:
-    """Call `draw` with `arguments` when the browser says that a chart is there; later at once, for the same `identity`.
-
-    `identity` names the page and the run it shows.
-    """
+def after_first_chart(identity: str, draw: Callable[..., None], *arguments: Any) -> None:
+    """Call `draw` once the browser has painted a chart; from then on at once for the same `identity` (page and run)."""
     key = WAITING + identity
     if st.session_state.setdefault(key, True):
         st.caption("Drawing the rest …")

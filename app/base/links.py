@@ -1,4 +1,4 @@
-"""Links from page to page that keep the session and carry what to show in the URL."""
+"""Links between pages that keep the session and carry URL parameters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.session.url_state import get_param
 from kvlab.browser import read_static
 
 PAGES = Path(__file__).resolve().parents[2] / "pages"
@@ -16,19 +17,19 @@ def page_exists(name: str) -> bool:
 
 
 def link(name: str, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
-    """A link to `pages/<name>.py` with these query parameters; nothing when there is no such page."""
+    """A link to `pages/<name>.py` with these URL parameters; nothing if there is no such page."""
     if page_exists(name):
         st.page_link(PAGES / f"{name}.py", label=label, icon=icon, help=help, query_params=query or None)
 
 
-def go(name: str, **query: str) -> None:
-    """Leave for `pages/<name>.py`."""
+def go(name: str, /, **query: str) -> None:
+    """Switch to `pages/<name>.py`."""
     st.switch_page(PAGES / f"{name}.py", query_params=query or None)
 
 
-def in_view() -> dict[str, str]:
-    """The run and comparison of the address, which the menu's links do not carry."""
-    return {name: value for name in ("run", "comparison") if (value := st.query_params.get(name))}
+def run_in_url() -> dict[str, str]:
+    """The run and comparison in the URL, which the menu's links do not carry."""
+    return {name: value for name in ("run", "comparison") if (value := get_param(name))}
 
 
 HTML = '<button class="kv-copy" type="button" title="A link that shows this view again">Copy link</button>'
@@ -41,6 +42,6 @@ _component = st.components.v2.component(
 
 
 def copy_link() -> None:
-    """The button, on every page."""
+    """A button in the sidebar that copies the link of the view."""
     with st.sidebar:
         _component(key="copy-link", data={})

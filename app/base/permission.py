@@ -1,6 +1,6 @@
-"""Buttons of what not everybody may do: who may not sees them dead, with the reason.
+"""Buttons that require a role or ownership: disabled, with the reason, for users without it.
 
-What is shown here protects nothing: roles and owners are asked where things happen.
+This protects nothing: permissions are checked where the actions are carried out.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ import streamlit as st
 
 from kvlab.server.users import Role, acting, is_owner
 
-LOOKS = "You may look here: starting and changing things takes the role run."
+LOOKS = "Your role is read-only: to start or change something, you need the role run."
 OTHERS = "Only its owner and an administrator may change this."
 
 
 def why_not() -> str:
-    """Why the person who asks may start, make and save nothing; empty where they may."""
+    """Why the current user may not start or save anything; empty if they may."""
     return "" if acting().role >= Role.RUN else LOOKS
 
 
 def why_not_change(owners: Iterable[str]) -> str:
-    """Why they may not change what belongs to these owners; empty where they may."""
+    """Why the current user may not change something of these owners; empty if they may."""
     return why_not() or ("" if all(is_owner(owner) for owner in owners) else OTHERS)
 
 
 def button(label: str, why: str, **options: Any) -> bool:
-    """A button; dead where `why` says something."""
-    return st.button(label, **dead(why, **options))
+    """A button, disabled if `why` is not empty."""
+    return st.button(label, **disabled(why, **options))
 
 
-def dead(why: str, **options: Any) -> dict[str, Any]:
-    """The options of a widget, those of a dead one where `why` says something."""
+def disabled(why: str, **options: Any) -> dict[str, Any]:
+    """The options of a widget, disabled if `why` is not empty."""
     return options | {"disabled": True, "help": why} if why else options

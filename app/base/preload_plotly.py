@@ -1,24 +1,22 @@
-"""Plotly's code is fetched and read while the server still draws, not when the first chart arrives."""
+"""Load Plotly's code while the server still draws, instead of when the first chart arrives."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import streamlit as st
 
+from app.session.streamlit_internals import STATIC
 from kvlab.browser import read_static
 
-SCRIPTS = "static/js/PlotlyChart.*.js"  # as Streamlit names it; where it does not, charts load as they would anyway
+SCRIPTS = "static/js/PlotlyChart.*.js"  # under another name Plotly is loaded with the first chart
 
 _component = st.components.v2.component("kvlab_preload", html="<span></span>", js=read_static("preload-plotly.js"))
 
 
 def load_plotly_ahead() -> None:
-    """Call first on a page; it shows nothing."""
+    """Call first on a page; shows nothing."""
     _component(key="ahead", data={"scripts": _scripts()})
 
 
 @st.cache_resource(show_spinner=False)
 def _scripts() -> list[str]:
-    folder = Path(st.__file__).parent / "static"
-    return [file.relative_to(folder).as_posix() for file in folder.glob(SCRIPTS)]
+    return [file.relative_to(STATIC).as_posix() for file in STATIC.glob(SCRIPTS)]

@@ -1,4 +1,4 @@
-"""The theme of the dashboard, light or dark, as figures take it."""
+"""The theme that the browser shows, for figures."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from kvlab.figures.base.palette import Theme
 
 
 def theme() -> Theme:
-    """The theme the browser shows."""
+    """Light or dark."""
     return "dark" if st.context.theme.type == "dark" else "light"

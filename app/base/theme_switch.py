@@ -1,4 +1,4 @@
-"""Light, dark or as the system has it: a control in the sidebar of every page, kept in the browser."""
+"""A control in the sidebar for the theme: light, dark or the system's, stored in the browser."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ _component = st.components.v2.component(
 
 
 def theme_switch(paths: Sequence[str]) -> None:
-    """The control; `paths` are those of all pages, as Streamlit keeps a theme for each of them."""
+    """The control; `paths` are those of all pages, as Streamlit stores a theme for each."""
     with st.sidebar:
         _component(key="theme-switch", data={"paths": list(paths)}, on_chosen_change=lambda: None)

@@ -1,4 +1,4 @@
-"""The facts of a text, marked by clicking words or typed: kept in the session and, on New run, in the address."""
+"""The facts of a text, marked by clicking words or typed; stored in the session and, on New run, in the URL."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import streamlit as st
 
 from app.components.wordpicker import LONGEST_TEXT, Spans, word_picker, words_between
+from app.session.url_state import get_param, in_url, set_param
 from kvlab.common.errors import UserError
 from kvlab.requests.facts import find_facts
 
-ADDRESS = "marked"
+PARAM = "marked"
 
 
 @dataclass(frozen=True)
 class FactKeys:
-    """Where the facts of one text lie in the session: of New run, or of what is named, such as a comparison."""
+    """Session keys for the facts of one text: that of New run, or of the comparison `name`."""
 
     name: str = ""
 
@@ -29,7 +30,7 @@ class FactKeys:
         return f"facts{self.name and '-'}{self.name}"
 
     @property
-    def kept(self) -> str:
+    def marked(self) -> str:
         return f"facts-marked{self.name and '-'}{self.name}"
 
 
@@ -37,8 +38,8 @@ NEW_RUN = FactKeys()
 
 
 def facts_section(text: str, opened: bool = False) -> Spans:
-    """The facts of New run as spans of the text, those that were clicked first; raises as `fact_picker`."""
-    with st.expander("Facts: the words of the text that the answer rests on (optional)", expanded=opened):
+    """The facts of New run as spans of the text, clicked ones first; raises as `fact_picker`."""
+    with st.expander("Facts: the words of the text that the answer depends on (optional)", expanded=opened):
         try:
             return fact_picker(text, NEW_RUN)
         except UserError as error:
@@ -47,68 +48,64 @@ def facts_section(text: str, opened: bool = False) -> Spans:
 
 
 def fact_picker(text: str, keys: FactKeys, first: Spans = ()) -> Spans:
-    """The text to click facts in, and room to type them; `first` are those marked before anybody clicked.
+    """Widgets to click facts in the text or to type them; `first` are those marked initially.
 
     Raises:
-        UserError: words were typed that the text lacks.
+        UserError: typed words are not in the text.
     """
     if first:
-        st.session_state.setdefault(keys.kept, (text, first))
-    typed = st.session_state.get(keys.typed, st.query_params.get(keys.typed, ""))
-    problem, found = None, marked_in(text, keys)
+        st.session_state.setdefault(keys.marked, (text, first))
+    typed = st.session_state.get(keys.typed, get_param(keys.typed) or "")
+    problem, facts = None, marked_in(text, keys)
     try:
-        found = (*found, *(fact for fact in find_facts(text, _lines(typed)) if fact not in found))
+        facts = (*facts, *(fact for fact in find_facts(text, _lines(typed)) if fact not in facts))
     except UserError as error:
         problem = error
     if text.strip():
-        word_picker(text, found, keys.picker, lambda: change(text, found, keys))
+        word_picker(text, facts, keys.picker, lambda: change(text, facts, keys))
     if len(text) > LONGEST_TEXT:
         st.caption(f"Words can be clicked in the first {LONGEST_TEXT:,} characters.")
     st.text_area(
-        "Or type them as they stand in the text, one a line",
-        key=keys.typed,
-        bind="query-params",
+        "Or type them as they are in the text, one per line",
+        **in_url(keys.typed),
         height=68,
-        help="The first place where the words stand counts. Without any fact, the place of the answer is taken.",
+        help="The first occurrence is used. Without facts, the place of the answer is used.",
     )
     if problem is not None:
         raise problem
-    return found
+    return facts
 
 
 def change(text: str, shown: Spans, keys: FactKeys = NEW_RUN) -> None:
-    """Called before the script runs again: a fact was clicked together, or one of those shown was taken away."""
-    told = st.session_state[keys.picker]
-    kept = list(marked_in(text, keys))
-    if (picked := told.get("picked")) is not None:
+    """Callback: a fact was clicked, or one of those shown was removed."""
+    event = st.session_state[keys.picker]
+    facts = list(marked_in(text, keys))
+    if (picked := event.get("picked")) is not None:
         fact = words_between(text, int(picked[0]), int(picked[1]))
-        kept += [fact] if fact not in shown else []
-    elif (place := told.get("removed")) is not None and int(place) < len(shown):
-        away = shown[int(place)]
-        kept = [fact for fact in kept if fact != away]
+        facts += [fact] if fact not in shown else []
+    elif (index := event.get("removed")) is not None and int(index) < len(shown):
+        removed = shown[int(index)]
+        facts = [fact for fact in facts if fact != removed]
         lines = _lines(st.session_state.get(keys.typed, ""))
-        st.session_state[keys.typed] = "\n".join(line for line in lines if find_facts(text, [line])[0] != away)
-    keep(text, tuple(kept), keys)
+        st.session_state[keys.typed] = "\n".join(line for line in lines if find_facts(text, [line])[0] != removed)
+    store(text, tuple(facts), keys)
 
 
-def keep(text: str, facts: Spans, keys: FactKeys = NEW_RUN) -> None:
-    """Remember the facts of this text."""
-    st.session_state[keys.kept] = (text, facts)
+def store(text: str, facts: Spans, keys: FactKeys = NEW_RUN) -> None:
+    """Store the facts of this text in the session and, for New run, in the URL."""
+    st.session_state[keys.marked] = (text, facts)
     if keys.name:
         return
-    if facts:
-        st.query_params[ADDRESS] = ",".join(f"{start}-{stop}" for start, stop in facts)
-    else:
-        st.query_params.pop(ADDRESS, None)
+    set_param(PARAM, ",".join(f"{start}-{stop}" for start, stop in facts) or None, force=True)
 
 
 def marked_in(text: str, keys: FactKeys = NEW_RUN) -> Spans:
-    """The facts that were clicked; in a text that changed since, those whose words it still has."""
-    if keys.kept not in st.session_state:
-        places = [] if keys.name else re.findall(r"(\d{1,7})-(\d{1,7})", st.query_params.get(ADDRESS, ""))
+    """The facts that were clicked; if the text has changed since, those whose words it still has."""
+    if keys.marked not in st.session_state:
+        places = [] if keys.name else re.findall(r"(\d{1,7})-(\d{1,7})", get_param(PARAM) or "")
         spans = tuple((int(start), int(stop)) for start, stop in places)
         return tuple(span for span in spans if span[0] < span[1] <= len(text))
-    before, facts = st.session_state[keys.kept]
+    before, facts = st.session_state[keys.marked]
     if before == text:
         return facts
     words = [before[start:stop] for start, stop in facts]

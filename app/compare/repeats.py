@@ -1,4 +1,4 @@
-"""A batch on a page: how often each cell is right or how close, the ranking over all prompts, a cell's prompts."""
+"""A batch of prompts: accuracy or closeness per cell, the ranking over all prompts, and the prompts of a cell."""
 
 from __future__ import annotations
 
@@ -31,24 +31,22 @@ from kvlab.trace.schema import RunRecord
 
 CHART, CELL, PROMPT = "repeats-chart", "repeats-cell", "repeats-prompt"
 COLUMNS = {
-    "depth": st.column_config.NumberColumn(format="%.0f %%", help="Where in the text the needle stands"),
-    "KL answer": st.column_config.NumberColumn(format="%.3g", help="Nats a token, on the answer's tokens"),
-    "KL all": st.column_config.NumberColumn(format="%.3g", help="Nats a token, over the full cache's continuation"),
+    "depth": st.column_config.NumberColumn(format="%.0f %%", help="Position of the needle in the text"),
+    "KL answer": st.column_config.NumberColumn(format="%.3g", help="Nats per token, on the answer's tokens"),
+    "KL all": st.column_config.NumberColumn(format="%.3g", help="Nats per token, over the full cache's continuation"),
 }
 
 
 def batch_section(record: RunRecord) -> None:
-    """Of a repeat all that its batch says together, a way to each of its prompts, and the name of the one in view."""
+    """The results of a run's batch, links to its prompts, and the name of the prompt shown below."""
     repeat = record.repeat
     batch = _batch(list_repeats(runs_root(), repeat.batch)) if repeat else None
     if repeat is None or batch is None:
         return
     begun = len(batch.references)
-    of = f" of {repeat.of} asked for" if begun < repeat.of else ""
+    of = f" of {repeat.of} requested" if begun < repeat.of else ""
     references = figures.read_references(batch) if batch.is_asked else ""
-    about = (
-        "a needle of its own is planted in the same text each time." if repeat.planting else "each is run by itself."
-    )
+    about = "each has its own needle in the same text." if repeat.planting else "each was run separately."
     failing = NO_REFERENCE in references
     st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
     if failing:
@@ -67,11 +65,11 @@ def batch_section(record: RunRecord) -> None:
 
 
 def ranking(batch: analysis.Batch) -> None:
-    """At equal bytes the most often right first, what the prompts tell apart, and every cell that is left out."""
+    """The ranking at equal bytes, the significant differences, and the cells that are not ranked."""
     groups, left_out = analysis.ranked(batch.cells)
     if groups:
-        first = "most often right" if batch.is_asked else "closest to the full cache"
-        st.markdown(f"**Ranking over all prompts**, {first} first, at equal live bytes:")
+        order = "highest accuracy" if batch.is_asked else "closest to the full cache"
+        st.markdown(f"**Ranking over all prompts**, {order} first, at equal live bytes:")
     for group in groups:
         size = byte_size(group["live_bytes"].median())
         st.markdown(
@@ -80,49 +78,48 @@ def ranking(batch: analysis.Batch) -> None:
         )
         if apart := figures.read_significance(batch, group):
             st.caption(plain(apart))
-    reasons = ["**full cache**: what the others are compared with"]
+    reasons = ["**full cache**: the reference"]
     reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]
     st.caption(f"Not ranked: {'; '.join(reasons)}.")
 
 
 def choose_clicked() -> None:
-    """A click on any mark of a cell: its prompts are listed."""
+    """A click on a mark of a cell lists its prompts."""
     points = st.session_state[CHART].selection.points
-    if points and (told := points[0].get("customdata")):
-        st.session_state[CELL] = f"{told[0]} | {told[1]}"
+    if points and (cell := points[0].get("customdata")):
+        st.session_state[CELL] = f"{cell[0]} | {cell[1]}"
 
 
 def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
-    """The single prompts of one cell, and which of them the rest of the page is about."""
+    """The prompts of one cell, and the picker of the one shown below."""
     places = {f"{row.row} | {row.column}": (row.row, row.column) for row in batch.cells.itertuples()}
     if st.session_state.get(CELL) not in places:
         st.session_state[CELL] = _telling(batch.cells)
     chosen = st.selectbox("Prompts of (or click a cell)", list(places), key=CELL)
     single = analysis.single_prompts(batch, *places[chosen])
-    details = (plural(len(single), "prompt"),)
-    source = Provenance(f"comparison {comparison_id}", details, comparison_id=comparison_id)
-    offer = Offer(f"{chosen}: one row a prompt", lambda: table_of(_readable(single)), source=source)
+    source = f"comparison {comparison_id} · {plural(len(single), 'prompt')}"
+    offer = Offer(f"{chosen}: one row per prompt", lambda: table_of(_readable(single)), source=source)
     titled(offer, "repeats-table")
     st.dataframe(
         _readable(single),
         hide_index=True,
         column_config=COLUMNS,
-        alt="One row a prompt of the chosen cell",
+        alt="One row per prompt of the chosen cell",
         placeholder="",
     )
-    names = {row.comparison_id: f"{row.number} of {row.of}: {_apart(row)}" for row in single.itertuples()}
+    names = {row.comparison_id: f"{row.number} of {row.of}: {_label(row)}" for row in single.itertuples()}
     if comparison_id not in names:
-        names[comparison_id] = "the one in view"
+        names[comparison_id] = "the one shown"
     place = list(names).index(comparison_id)
     picked = st.selectbox(
-        "Prompt in view below", list(names), index=place, format_func=names.__getitem__, key=f"{PROMPT}-{comparison_id}"
+        "Prompt shown below", list(names), index=place, format_func=names.__getitem__, key=f"{PROMPT}-{comparison_id}"
     )
     if picked != comparison_id:
         go("compare", comparison=picked)
 
 
 def _telling(cells: pd.DataFrame) -> str:
-    """The cell to look into first: the one that is right on some prompts and wrong on others, nearest to half."""
+    """The cell to show first: the one whose accuracy is nearest to one half."""
     share = cells["share"].astype(float).fillna(1.0)
     if not cells["n"].any():
         return "{row} | {column}".format(**cells.iloc[0])
@@ -130,8 +127,8 @@ def _telling(cells: pd.DataFrame) -> str:
     return f"{row['row']} | {row['column']}"
 
 
-def _apart(row: Any) -> str:
-    """What tells a prompt from the others."""
+def _label(row: Any) -> str:
+    """What distinguishes a prompt from the others."""
     return row.name if pd.isna(row.depth) else f"depth {100 * row.depth:g} %, wording {row.wording:.0f}"
 
 
@@ -159,7 +156,7 @@ def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:
             labels = load_labels(runs_root(), entry.comparison_id)
             tables.append(_judged(tuple(map(str, paths)), written, labels))
         except UserError as error:
-            st.error(plain(f"Prompt {entry.number} is left out. {error}"))
+            st.error(plain(f"Prompt {entry.number} is skipped. {error}"))
     return analysis.build_batch(tables) if tables else None
 
 

@@ -1,4 +1,4 @@
-"""A menu that makes a report of the comparison in view."""
+"""The menu that exports a report of the comparison."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ LABELS = {"html": "HTML, one file", "pptx": "Slides (PPTX)", "pdf": "PDF"}
 
 
 def report_menu(runs: Sequence[Run]) -> None:
-    """Buttons for the formats; a file is made when it is asked for."""
+    """Buttons for the formats; a file is created on download."""
     if not any(run.record.method != "full" for run in runs):
         return
     with st.popover("Report of this comparison", icon=":material/summarize:", key="report"):
-        st.caption("Question, answers, table, telling figures, texts, and what to distrust.")
+        st.caption("Question, answers, table, key figures, texts, and caveats.")
         for kind, media in FORMATS.items():
             st.download_button(
-                LABELS[kind], partial(_made, runs, kind), f"{runs[0].record.comparison_id}.{kind}", media,
+                LABELS[kind], partial(_report, runs, kind), f"{runs[0].record.comparison_id}.{kind}", media,
                 key=f"report-{kind}", on_click="ignore", icon=":material/download:", width="stretch",
             )  # fmt: skip
 
 
-def _made(runs: Sequence[Run], kind: str) -> bytes:
+def _report(runs: Sequence[Run], kind: str) -> bytes:
     labels = load_labels(runs_root(), runs[0].record.comparison_id)
     return in_format(report(runs, labels), kind, image_writer())

@@ -1,4 +1,4 @@
-"""Who killed the answer, on pages: a button that asks the queue, and the panel of a search that runs."""
+"""Searches that restore a wrong run's answer: a button that queues one, and the progress of one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import streamlit as st
 from app.base import permission
 from app.base.links import go
 from app.base.text import plain
+from app.base.widgets import attempt
 from app.navigation.selection import runs_root
-from app.queue.submit import going_on, queued
+from app.queue.submit import live_status, queued
 from kvlab import jobs
 from kvlab.analysis.comparison.restore import estimate_seconds
 from kvlab.common.errors import UserError
@@ -21,36 +22,37 @@ MOST_RERUNS = 40
 POLL_SECONDS = 1.0
 
 
-def ask(run: Run, most_reruns: int = MOST_RERUNS) -> str | None:
-    """Put the search for what killed this run's answer into the queue; its job, or None with a sentence."""
+def queue_search(run: Run, most_reruns: int = MOST_RERUNS) -> str | None:
+    """Queue a search for this run; the job's id, or None with a sentence."""
     record = run.record
-    title = f"Who killed it? {record.label}"
-    asked = {"run_id": record.run_id, "most_reruns": most_reruns, "title": title, "private": record.private}
-    return queued(lambda: RescueRequest(**asked))
+    title = f"Restore the answer: {record.label}"
+    fields = {"run_id": record.run_id, "most_reruns": most_reruns, "title": title, "private": record.private}
+    return queued(lambda: RescueRequest(**fields))
 
 
-def button(run: Run, key: str, label: str = "Who killed it?") -> None:
-    """One click: the search begins, and its page opens; at once where somebody has looked already."""
+def button(run: Run, key: str, label: str = "Restore the answer") -> None:
+    """A button that starts a search, or opens the one there is."""
     record = run.record
-    known = rescue_path(runs_root(), record.comparison_id, record.run_id).exists()
-    if not permission.button(label, "" if known else permission.why_not(), icon=":material/mystery:", key=key):
+    exists = rescue_path(runs_root(), record.comparison_id, record.run_id).exists()
+    if not permission.button(label, "" if exists else permission.why_not(), icon=":material/mystery:", key=key):
         return
-    if known:
+    if exists:
         go("killed", run=record.run_id)
-    if job := ask(run):
+    if job := queue_search(run):
         go("killed", run=record.run_id, search=job)
 
 
 def estimate(run: Run, most_reruns: int) -> str:
-    """How long it may take, before it begins."""
+    """The estimated time of a search, in words."""
     seconds = estimate_seconds(run, most_reruns)
     if seconds is None:
         return f"at most {most_reruns} reruns"
-    return f"at most {most_reruns} reruns, about {format_duration(seconds, rough=True)} and the time to load the model"
+    duration = format_duration(max(seconds, 1), rough=True)
+    return f"at most {most_reruns} reruns, about {duration} plus the time to load the model"
 
 
 def follow(job_id: str) -> None:
-    """The search as it goes, with a button to stop it; once it ended, why it failed if it did."""
+    """The progress of a search, with a button to stop it; its error if it failed."""
     try:
         status = jobs.status(runs_root(), job_id)
     except UserError as error:
@@ -63,22 +65,18 @@ def follow(job_id: str) -> None:
 
 
 def _live(job_id: str) -> None:
-    status = going_on(job_id)
+    status = live_status(job_id)
     if status is None:
         return
-    told = status.progress
+    progress = status.progress
     ahead = (status.position or 1) - 1
-    stage = f"Waiting: {ahead} before it" if status.state == "queued" else "Loading the model"
-    stage = told.stage if told else stage
+    stage = f"Queued: {ahead} jobs ahead" if status.state == "queued" else "Loading the model"
+    stage = progress.stage if progress else stage
     left, right = st.columns([6, 1], vertical_alignment="bottom")
-    with left:
-        st.progress(told.done / told.total if told and told.total else 0.0, plain(stage))
+    left.progress(progress.done / progress.total if progress and progress.total else 0.0, plain(stage))
     with right:
-        why, kept = permission.why_not_change([status.owner]), "What was found by then is kept."
-        if permission.button("Stop", why, key="stop-search", disabled=status.cancelling, help=kept):
-            try:
-                jobs.cancel(runs_root(), job_id)
-            except UserError as error:
-                st.error(plain(str(error)))
-                return
+        why, note = permission.why_not_change([status.owner]), "Results so far are kept."
+        if permission.button("Stop", why, key="stop-search", disabled=status.cancelling, help=note) and attempt(
+            lambda: jobs.cancel(runs_root(), job_id)
+        ):
             st.rerun(scope="fragment")

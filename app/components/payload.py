@@ -1,7 +1,7 @@
-"""What a component is given, as bytes: vectors as they lie in memory, behind the JSON of all else.
+"""Pack a component's data into bytes: vectors as in memory, after a JSON header with everything else.
 
-Streamlit writes JSON twice, once to send it and once to see whether it changed; for six numbers a token of a text of
-131,072 tokens that takes as long as all else on a page.
+Streamlit serialises JSON twice, once to send it and once to detect changes; for six numbers per token of a text of
+131,072 tokens that takes as long as the rest of a page.
 """
 
 from __future__ import annotations
@@ -17,46 +17,47 @@ import streamlit as st
 
 from kvlab.browser import read_static
 
-ALIGNED = 8  # bytes: where a vector of any type may begin
+ALIGNED = 8  # bytes: alignment of vectors of any type
 
 
 def packed(data: Mapping[str, Any]) -> bytes:
     """The header's length (4 bytes, little-endian), the header, then the vectors; `payload.js` reads it.
 
-    Every numpy array of `data` becomes a typed array of the same type in the browser, its numbers in a row.
+    Every numpy array of `data` becomes a flat typed array of the same type in the browser.
     """
     vectors = {name: value for name, value in data.items() if isinstance(value, np.ndarray)}
     plain = {name: value for name, value in data.items() if name not in vectors}
-    places, behind, size = {}, [], 0
+    places, chunks, size = {}, [], 0
     for name, vector in vectors.items():
         places[name] = [vector.dtype.name, size, vector.size]
-        own = np.ascontiguousarray(vector).tobytes()
-        behind += [own, bytes(-len(own) % ALIGNED)]
-        size += vector.nbytes + len(behind[-1])
+        content = np.ascontiguousarray(vector).tobytes()
+        padding = bytes(-len(content) % ALIGNED)
+        chunks += [content, padding]
+        size += len(content) + len(padding)
     header = json.dumps({"plain": plain, "vectors": places}).encode()
     header += b" " * (-(4 + len(header)) % ALIGNED)
-    return b"".join([len(header).to_bytes(4, "little"), header, *behind])
+    return b"".join([len(header).to_bytes(4, "little"), header, *chunks])
 
 
 _component = st.components.v2.component("kvlab_texts", html="<span></span>", js=read_static("texts.js"))
 
 
 class SentTexts(list[str]):
-    """Texts that are kept for many views; `name` says which they are."""
+    """Token texts that are sent to the browser once for all views; `name` identifies them."""
 
     @cached_property
     def name(self) -> str:
-        """Another one for other texts."""
+        """A hash of the texts."""
         return hashlib.sha256(json.dumps(self).encode()).hexdigest()[:16]
 
     @cached_property
     def packed(self) -> bytes:
-        """As `app.components.payload` has them."""
+        """The texts as sent to the browser."""
         return packed({"name": self.name, "texts": list(self)})
 
 
 def texts_for(view: str, texts: list[str]) -> dict[str, Any]:
-    """What the view of this key is given: the texts, or the name of those that come beside it, where they are kept."""
+    """The data of a view: the texts, or for `SentTexts` the name of those that the browser has."""
     if not isinstance(texts, SentTexts):
         return {"texts": texts}
     with st.container(key=f"texts-{view}"):

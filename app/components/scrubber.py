@@ -1,4 +1,4 @@
-"""The step shown, the same on every page: a slider with play, arrow keys and a jump to the next event."""
+"""The step slider of the bar, with play, arrow keys and a jump to the next event."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ _component = st.components.v2.component(
 def scrubber(
     step: int, steps: Sequence[int], events: Sequence[int], texts: Sequence[str], *, identity: str, why: str = ""
 ) -> None:
-    """Mounts the scrubber at `step`; where the reader goes from there is kept in the address as `step`.
+    """Mount the scrubber at `step`; the URL parameter `step` follows the user.
 
-    `steps` are those recorded, `events` those in which something left, `texts` one word or two about each step, `why`
-    the reason for a step nobody chose. Put it into the fragment that draws what follows the step: it stands under the
-    bar on top of the page, wherever it is mounted.
+    `steps` are those recorded, `events` those with evictions or merges, `texts` a word or two about each step, `why`
+    the reason for a default step. Mount it in the fragment that draws the step: it sticks below the bar.
     """
     data = {
         "steps": list(steps),

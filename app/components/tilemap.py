@@ -1,4 +1,4 @@
-"""A similarity map that zooms: the browser draws the tile it has at once, the server computes the sharp one."""
+"""A zoomable similarity map: the browser shows the tile it has until the server has computed the sharp one."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def tilemap(
     key: str,
     on_window: Callable[[], None],
 ) -> Any:
-    """Mounts the map; the result's `window` is (first row, last row, first column, last column) the reader moved to.
+    """Mount the map; the result's `window` is (first row, last row, first column, last column) the user moved to.
 
-    Values travel as 16-bit integers, so the value under the pointer is exact to 0.0001.
+    Values are sent as 16-bit integers, so the value under the pointer is exact to 0.0001.
     """
     rows, columns = tile.values.shape
     data = {
@@ -82,7 +82,7 @@ def quantised(values: np.ndarray) -> np.ndarray:
 
 
 def clamp(window: Sequence[int] | None, tokens: int) -> Window:
-    """A window the map can show, square and inside the text; the whole text where none is asked for."""
+    """The window made square and inside the text; the whole text without one."""
     if window is None or len(window) != 4 or tokens == 0:
         return 0, tokens, 0, tokens
     span = max(1, min(tokens, int(window[1]) - int(window[0])))
@@ -91,7 +91,7 @@ def clamp(window: Sequence[int] | None, tokens: int) -> Window:
 
 
 def _texts(texts: Sequence[str], edges: np.ndarray) -> list[str]:
-    """The visible text of each block, cut short; set as text in the browser, so it needs no escaping."""
+    """The visible text of each block, shortened; the browser sets it as text, so it needs no escaping."""
     return [
         "".join(texts[start : min(stop, start + TEXT_LIMIT)]).translate(MARKS)[:TEXT_LIMIT]
         for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""The linked view of one head, scrubber, slot grid and token text: one component, so hovering stays in the browser."""
+"""The linked view of one head: scrubber, slot grid and token text, one component so that hovering needs no server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvlab.figures.base.palette import Theme
 from kvlab.report.views import history_data, history_of, state_looks
 from kvlab.results.provenance import FigureSource
 
-READING = "Which token each slot holds at this step, and what became of the others."
+READING = "Which token each slot holds at this step, and what happened to the others."
 
 _component = st.components.v2.component(
     "kvlab_tokenstrip",
@@ -44,16 +44,15 @@ def tokenstrip(
     title: str = "What the cache holds",
     source: FigureSource = "",
 ) -> Any:
-    """Mounts the view under its title with a menu.
+    """Mount the view under its title and menu.
 
-    The result's `step` is where the reader stopped and `token` the position just clicked.
-
-    `identity` names run, layer and head: while it stays the same the view keeps its place. `selected` is a position to
-    keep lit. `masses` are the true and the slot masses at `step`, shown for the word under the pointer. `why` is the
-    reason for a step nobody chose. `phases` says of each step what it is, where they are not the steps of a run.
+    The result's `step` is where the user stopped and `token` the position just clicked. The view keeps its scroll
+    position while `identity` (run, layer and head) is the same. `selected` is a position to highlight. `masses` are the
+    true and the slot masses at `step`, shown for the word under the pointer. `why` is the reason for a default step.
+    `phases` labels the steps if they are not those of a run.
     """
-    make = partial(history_of, lineage, texts, step, selected, phases)
-    titled(Offer(title, make, READING, source, pictured=True, steps=len(lineage.steps)), key)
+    build = partial(history_of, lineage, texts, step, selected, phases)
+    titled(Offer(title, build, READING, source, has_picture=True, steps=len(lineage.steps)), key)
     data = texts_for(key, texts) | history_data(lineage) | state_looks(theme) | _masses(masses, lineage.tokens)
     data |= {
         "identity": identity,

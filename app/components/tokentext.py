@@ -1,4 +1,4 @@
-"""The text of a run beside the figures: shaded by class, lit by charts that run along it, and lighting them back."""
+"""The text of a run, each token shaded by its class and linked to charts over the same tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvlab.report.views import Cue, Text, TokenClass
 from kvlab.report.views import state_classes as state_classes
 from kvlab.results.provenance import FigureSource
 
-READING = "Every token of the text, shaded by what became of it."
+READING = "Every token of the text, shaded by its fate."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
 
 _component = st.components.v2.component(
@@ -32,22 +32,22 @@ _component = st.components.v2.component(
 
 
 def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
-    """The figure, tied to the text: a point's position in it is `offset` plus its value on `axis`.
+    """Link the figure to the text: a point's token is `offset` plus its value on `axis`.
 
-    Labels that begin with the position count as it. For an axis of steps the offset is prompt tokens - 1: the newest
-    token of step k. `place` says what the figure is of, for whoever waits for it in the browser.
+    Labels may begin with the position. For an axis of steps the offset is prompt tokens - 1: the newest token of step
+    k. `place` names the layer and head of the figure, so that a test in the browser can wait for it.
     """
-    known = figure.layout.meta or {}
-    return figure.update_layout(meta={**known, "tokens": {"axis": axis, "offset": offset}, "place": place})
+    meta = figure.layout.meta or {}
+    return figure.update_layout(meta={**meta, "tokens": {"axis": axis, "offset": offset}, "place": place})
 
 
 def difference_classes(hues: Hues = HUES_OF_TWO) -> tuple[TokenClass, ...]:
     """The classes of `kvlab.analysis.comparison.difference.NAMES`, in its order.
 
-    `hues`: colours of the two runs, as in the figures beside the text.
+    `hues`: colours of the two runs, as in the figures.
     """
-    named = class_looks(hues)
-    looks = zip(NAMES, [named.get(name, ("grey", ""))[0] for name in NAMES], DIFFERENCE_CUES, strict=True)
+    by_name = class_looks(hues)
+    looks = zip(NAMES, [by_name.get(name, ("grey", ""))[0] for name in NAMES], DIFFERENCE_CUES, strict=True)
     return tuple(TokenClass(name=name, colour=HUES[hue], cue=cue) for name, hue, cue in looks)
 
 
@@ -64,22 +64,24 @@ def tokentext(
     title: str = "The text, token by token",
     source: FigureSource = "",
 ) -> Any:
-    """Mounts the panel under its title with a menu: token i is shaded as `classes[codes[i]]`.
+    """Mount the panel under its title and menu: token i is shaded as `classes[codes[i]]`.
 
-    With `on_chosen` words can be chosen (click, then shift-click); the result's `chosen` is [first, last] just then.
-    `identity` names the text: while it stays the same the panel keeps its place. `scroll` brings a token into view.
+    With `on_chosen` words can be chosen (click, then shift-click); the result's `chosen` is then [first, last]. The
+    panel keeps its scroll position while `identity` is the same. `scroll` brings a token into view.
     """
-    make = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
-    titled(Offer(title, make, READING, source, pictured=True), key)
-    hint = "Hover a word or a chart: both light the same token."
+    build = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
+    titled(Offer(title, build, READING, source, has_picture=True), key)
+    hint = "Hover over a word or a chart to highlight the token in both."
     theme = page_theme()
     data = texts_for(key, texts) | {
         "codes": codes.astype(np.uint8),
-        "classes": [{"name": one.name, "colour": pick(one.colour, theme), "cue": one.cue} for one in classes],
+        "classes": [{"name": item.name, "colour": pick(item.colour, theme), "cue": item.cue} for item in classes],
         "identity": identity,
         "chosen": None if chosen is None else list(chosen),
         "choosing": on_chosen is not None,
         "scroll": scroll,
-        "hint": f"{hint} Click a word to choose it, shift-click another to choose all between." if on_chosen else hint,
+        "hint": f"{hint} Click a word to choose it, shift-click another to choose all words between."
+        if on_chosen
+        else hint,
     }
     return _component(key=key, data=packed(data), on_chosen_change=on_chosen or (lambda: None))

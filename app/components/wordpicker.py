@@ -1,4 +1,4 @@
-"""A text whose words can be clicked: the first and the last word of a fact, several facts, each shown marked."""
+"""A text in which facts are marked by clicking their first and last word."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HTML = """
   <div class="facts" data-part="facts"></div>
 </div>
 """
-LONGEST_TEXT = 400_000  # characters in the browser; what stands further on can be typed
+LONGEST_TEXT = 400_000  # characters in the browser; facts after that can be typed
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -32,34 +32,34 @@ _component = st.components.v2.component(
 )
 
 
-@lru_cache(maxsize=2)  # of 130,000 words one takes 16 MB
+@lru_cache(maxsize=2)  # 16 MB for 130,000 words
 def word_spans(text: str) -> Spans:
-    """(start, stop) of every word of the text; a page asks for those of one text several times."""
+    """(start, stop) of every word of the text; cached, as a page needs them several times."""
     return tuple(found.span() for found in re.finditer(r"\S+", text))
 
 
 def words_between(text: str, first: int, last: int) -> tuple[int, int]:
-    """(start, stop) in the text from the word number `first` to the word number `last`, in either order."""
+    """(start, stop) in the text from word `first` to word `last`, in either order."""
     words = word_spans(text)
     first, last = sorted((first, last))
     return words[first][0], words[last][1]
 
 
 def marked_words(text: str, facts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(first, last) number of the words that hold a character of each fact; -1 twice for a fact beyond the text."""
+    """(first, last) word of each fact; (-1, -1) for a fact outside of the text."""
     words = word_spans(text)
-    found = []
+    marked = []
     for start, stop in facts:
-        inside = [place for place, (begin, end) in enumerate(words) if begin < stop and end > start]
-        found.append((inside[0], inside[-1]) if inside else (-1, -1))
-    return found
+        inside = [number for number, (begin, end) in enumerate(words) if begin < stop and end > start]
+        marked.append((inside[0], inside[-1]) if inside else (-1, -1))
+    return marked
 
 
 def word_picker(text: str, facts: Sequence[tuple[int, int]], key: str, on_change: Callable[[], None]) -> Any:
-    """Mounts the text with its facts marked.
+    """Mount the text with its facts marked.
 
-    `on_change` is called when two words were chosen (`st.session_state[key].picked` is [first, last] just then) or a
-    fact was taken away (`.removed` is its place in `facts`).
+    `on_change` is called when two words were chosen (`st.session_state[key].picked` is then [first, last]) or a fact
+    was removed (`.removed` is its index in `facts`).
     """
     shown = text[:LONGEST_TEXT]
     starts = [start for start, _ in word_spans(shown)]

@@ -1,30 +1,27 @@
-"""The results of an evaluation: ranks, scores against budgets and bytes, needle maps, and the prompts behind a cell."""
+"""The results of an evaluation: ranks, scores by budget and bytes, needle maps, and the prompts behind a cell."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go
-from app.base.segmented import one_of
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.base.widgets import one_of
 from app.evaluation.result_rows import measured_rows
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import show, slug
 from app.navigation.selection import runs_root
-from app.queue.submit import submitted
+from app.queue.submit import queue_and_open
 from app.queue.sweeps import planned, sweep_progress
-from app.session.url_numbers import forget_unknown
-from kvlab import jobs
+from app.session.url_state import drop_stale_option, in_url
 from kvlab.atlas import paper_table_text
 from kvlab.atlas.scores import origin_of
-from kvlab.common.errors import UserError
+from kvlab.evaluate.request import SampleJob
 from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
 from kvlab.figures.base.words import plural
@@ -38,7 +35,7 @@ from kvlab.trace.labels import load_labels
 RANKS = "quality-ranks"
 COLUMNS = {
     "index": "prompt", "length": "length", "depth": "depth", "score": "score", "full": "full cache's score",
-    "answer": "answer", "prediction": "what it wrote", "prediction_full": "what the full cache wrote",
+    "answer": "answer", "prediction": "generated text", "prediction_full": "full cache's text",
 }  # fmt: skip
 MOST_PROMPTS = 500
 TABLES = {".md": "Markdown", ".tex": "LaTeX"}
@@ -46,7 +43,7 @@ TABLES = {".md": "Markdown", ".tex": "LaTeX"}
 
 @dataclass(frozen=True)
 class Tables:
-    """What the figures show; drawn from rows of one model."""
+    """The data of the figures, for one model."""
 
     scores: pd.DataFrame
     means: pd.DataFrame
@@ -57,13 +54,13 @@ class Tables:
 
 
 @st.cache_resource(max_entries=16, show_spinner="Comparing")
-def _tables(_rows: pd.DataFrame, asked: str, key: tuple) -> Tables:
+def _tables(_rows: pd.DataFrame, budget: str, key: tuple) -> Tables:
     table = quality_tables.scores(_rows)
-    cells, means = quality_tables.needles(_rows, asked)
+    cells, means = quality_tables.needles(_rows, budget)
     return Tables(
         table,
         quality_tables.means(_rows, table, ["arm"]),
-        quality_tables.ranks(_rows, asked),
+        quality_tables.ranks(_rows, budget),
         quality_tables.by_bytes(_rows),
         cells,
         means,
@@ -71,33 +68,33 @@ def _tables(_rows: pd.DataFrame, asked: str, key: tuple) -> Tables:
 
 
 def results(name: str | None = None) -> None:
-    """The pickers and all figures of one evaluation; `name` is the one a job writes to."""
+    """The pickers and all figures of one evaluation; `name` is that of a job."""
     rows = chosen_rows(measured_rows("evaluations"), name)
     if rows.empty:
         return
     compressed = rows[rows["method"] != FULL]
     if compressed.empty:
-        st.info("Only the full cache was evaluated so far: the first compressed prompt makes the figures.")
+        st.info("Only the full cache is evaluated so far: figures appear with the first compressed prompt.")
         return
-    asked = pick_budget(rows)
+    budget = one_of("Budget", quality_tables.budgets(rows), key="ranked_at")  # at which methods are ranked
     tables = _tables(
-        rows, asked, (name, asked, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
+        rows, budget, (name, budget, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
     )
     origin = origin_of(rows)
-    ranks(tables, asked, origin)
+    ranks(tables, budget, origin)
     left, right = st.columns(2, gap="large")
     with left:
         by_budget(tables, origin)
     with right:
         by_bytes(tables, origin)
     needles(tables, origin)
-    prompts(rows, tables, asked)
+    prompts(rows, tables, budget)
     st.caption(f":material/folder_open: {plain(str(origin))}")
     table_files(rows)
 
 
 def table_files(rows: pd.DataFrame) -> None:
-    """Buttons for the scores as a table of a paper, made when one is pressed."""
+    """Buttons that export the scores as a table for a paper."""
     with st.container(horizontal=True, gap="small", key="quality-tables"):
         for ending, words in TABLES.items():
             st.download_button(
@@ -112,26 +109,25 @@ def table_files(rows: pd.DataFrame) -> None:
 
 
 def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
-    """The rows of the evaluation, model and way of asking that are picked."""
+    """The rows of the chosen evaluation, model and position of the question."""
     names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
     names += [sweep for sweep in planned() if sweep not in names]
     if not names and name is None:
-        st.info("Nothing was evaluated in this folder of runs yet: start one above, or with `kvlab eval`.")
+        st.info("There are no evaluations in this folder of runs yet: start one above, or with `kvlab eval`.")
         return rows
     if name is not None:
         if name not in names:
-            st.info("No row is written yet: the model is loaded and the first prompts are made.")
+            st.info("No results yet: the model is being loaded and the first prompts are being generated.")
             return rows.iloc[:0]
         st.session_state["evaluation"] = name
-    forget_unknown("evaluation", names)
+    drop_stale_option("evaluation", names)
     left, middle, right = st.columns(3)
-    with left:
-        found = st.selectbox("Evaluation", names, key="evaluation", bind="query-params")
-    sweep_progress(found)
-    if rows.empty or found not in set(rows["name"]):
-        st.info("No row of this evaluation is there yet, or all of them are an earlier one's too.")
+    chosen = left.selectbox("Evaluation", names, **in_url("evaluation"))
+    sweep_progress(chosen)
+    if rows.empty or chosen not in set(rows["name"]):
+        st.info("This evaluation has no results yet, or only those of an earlier one.")
         return rows.iloc[:0]
-    rows = rows[rows["name"] == found]
+    rows = rows[rows["name"] == chosen]
     rows = _pick(rows, "model", "Model", middle)
     aware = rows["question_aware"].map({True: "in sight", False: "not in sight"})
     return _pick(rows.assign(question=aware), "question", "Question", right).drop(columns="question")
@@ -142,45 +138,41 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
     if len(values) < 2:
         return rows
     key = f"eval_{column}_shown"
-    forget_unknown(key, values)
-    with place:
-        picked = st.selectbox(label, values, key=key, bind="query-params")
+    drop_stale_option(key, values)
+    picked = place.selectbox(label, values, **in_url(key))
     return rows[rows[column] == picked]
 
 
-def pick_budget(rows: pd.DataFrame) -> str:
-    """The budget at which methods are ranked."""
-    return one_of("Budget", quality_tables.budgets(rows), key="ranked_at")
-
-
-def ranks(tables: Tables, asked: str, origin: Provenance) -> None:
-    """Method by task; a click on a cell opens its prompts below."""
-    figure = figures.rank_table(tables.ranks, page_theme(), f"Ranks at {asked}")
+def ranks(tables: Tables, budget: str, origin: Provenance) -> None:
+    """Methods by task; a click on a cell shows its prompts below."""
+    figure = figures.rank_table(tables.ranks, page_theme(), f"Ranks at {budget}")
     reading = figures.read_rank_table(tables.ranks)
-    show(figure, tables.ranks, reading, RANKS, f"ranks-{asked}", origin, on_click=choose_clicked)
+    show(figure, tables.ranks, reading, RANKS, f"ranks-{budget}", origin, on_click=choose_clicked)
 
 
 def choose_clicked() -> None:
-    """A click on a cell: its task and method are those whose prompts are shown."""
+    """A click on a cell chooses its task and method."""
     points = st.session_state[RANKS].selection.points
-    if points and (told := points[0].get("customdata")) and len(told) == 2:
-        task, arm = told
+    if points and (cell := points[0].get("customdata")) and len(cell) == 2:
+        task, arm = cell
         st.session_state["cell_arm"] = arm
         if task != quality_tables.ALL_TASKS:
             st.session_state["cell_task"] = task
 
 
 def by_budget(tables: Tables, origin: Provenance) -> None:
-    """Scores of each task over the share of tokens really kept."""
-    figure = scores.score_against_budget(tables.scores, page_theme())
-    reading = scores.read_score_against_budget(tables.means)
+    """Scores of each task by the share of tokens actually kept."""
+    figure, reading = (
+        scores.score_against_budget(tables.scores, page_theme()),
+        scores.read_score_against_budget(tables.means),
+    )
     show(figure, tables.scores, reading, "quality-budget", "score-by-budget", origin)
 
 
 def by_bytes(tables: Tables, origin: Provenance) -> None:
-    """Scores over the bytes of a prompt, with the frontier; nothing where only losses were measured."""
+    """Scores by the bytes of a prompt, with the frontier; not for losses."""
     if tables.bytes.empty:
-        st.caption("No task of these has a score where more is better, so there is no frontier.")
+        st.caption("None of these tasks has a score for which more is better, so there is no frontier.")
         return
     figure = figures.score_against_bytes(tables.bytes, page_theme())
     reading = figures.read_score_against_bytes(tables.bytes)
@@ -188,46 +180,44 @@ def by_bytes(tables: Tables, origin: Provenance) -> None:
 
 
 def needles(tables: Tables, origin: Provenance) -> None:
-    """Needle maps where prompts were made at several depths."""
+    """Needle maps, if the prompts have several depths."""
     if tables.needles.empty:
-        st.caption("A needle map needs prompts at several depths: give depths such as 0, 0.25, 0.5, 0.75, 1.")
+        st.caption("A needle map needs prompts at several depths, for example 0, 0.25, 0.5, 0.75, 1.")
         return
     figure = needle_map.needle_map(tables.needles, page_theme())
     reading = needle_map.read_needle_map(tables.needles, tables.needle_means)
     show(figure, tables.needles, reading, "quality-needles", "needle-map", origin)
 
 
-def prompts(rows: pd.DataFrame, tables: Tables, asked: str) -> None:
-    """The prompts of a cell, the worst first; the one that is chosen can be recorded and looked into."""
+def prompts(rows: pd.DataFrame, tables: Tables, budget: str) -> None:
+    """The prompts of a cell, the worst first, and a button to record one."""
     st.subheader("The prompts behind a cell")
     left, right = st.columns(2)
     tasks = [task for task in tables.ranks["task"].drop_duplicates() if task != quality_tables.ALL_TASKS]
-    forget_unknown("cell_task", tasks)
-    with left:
-        task = st.selectbox("Task", tasks, key="cell_task", bind="query-params")
+    drop_stale_option("cell_task", tasks)
+    task = left.selectbox("Task", tasks, **in_url("cell_task"))
     arms = tables.ranks.loc[tables.ranks["task"] == task, "arm"].tolist()
-    forget_unknown("cell_arm", arms)
-    with right:
-        arm = st.selectbox("Method", arms, key="cell_arm", bind="query-params")
-    every = quality_tables.prompts_behind(rows, task, arm, asked)
+    drop_stale_option("cell_arm", arms)
+    arm = right.selectbox("Method", arms, **in_url("cell_arm"))
+    every = quality_tables.prompts_behind(rows, task, arm, budget)
     found = every.head(MOST_PROMPTS)
     if found.empty:
-        st.caption("This method was not asked this task at this budget.")
+        st.caption("This method was not evaluated on this task at this budget.")
         return
     shown = found.assign(index=found["index"] + 1)[list(COLUMNS)].rename(columns=COLUMNS)
     shown = shown.dropna(axis="columns", how="all")
-    told = f"evaluation · task {task} · {plural(len(found), 'prompt')}"
-    titled(Offer(f"{arm}: prompts of {task}, the worst first", partial(table_of, shown), source=told), "cell-table")
+    source = f"evaluation · task {task} · {plural(len(found), 'prompt')}"
+    titled(Offer(f"{arm}: prompts of {task}, the worst first", partial(table_of, shown), source=source), "cell-table")
     picked = st.dataframe(
         shown, hide_index=True, height=38 + 35 * min(len(shown), 7), key="cell_prompts", on_select="rerun",
-        selection_mode="single-row", alt="One row a prompt, the worst first",
+        selection_mode="single-row", alt="One row per prompt, the worst first",
     )  # fmt: skip
     places = [place for place in picked.selection.rows if place < len(found)]
     row = found.iloc[places[0] if places else 0]
     which = "the chosen prompt" if places else "the worst prompt"
     st.caption(
-        plain(f"{len(found):,} of {len(every):,} prompts, those first that lose most against the full cache. A "
-              "recorded comparison reads the prompt with its question in sight.")
+        plain(f"{len(found):,} of {len(every):,} prompts, those with the largest loss against the full cache "
+              "first. A recorded comparison reads the prompt with its question visible.")
     )  # fmt: skip
     label = f"Record {which} and open its autopsy"
     if permission.button(label, permission.why_not(), icon=":material/search_insights:", key="record_sample"):
@@ -235,14 +225,10 @@ def prompts(rows: pd.DataFrame, tables: Tables, asked: str) -> None:
 
 
 def record(row: pd.Series) -> None:
-    """Queue the prompt as a recorded comparison; the page follows it to its autopsy."""
-    root: Path = runs_root()
-    try:
-        private = load_labels(root, str(row["name"]), "evaluation").private
-        job = eval_form.sample_job(row.to_dict(), eval_form.known_files(root), private)
-        job_id = submitted(job)
-        jobs.ensure_worker(root)
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    go("quality", sample=job_id)
+    """Queue the prompt as a recorded comparison, which then opens in the autopsy."""
+
+    def build() -> SampleJob:
+        private = load_labels(runs_root(), str(row["name"]), "evaluation").private
+        return eval_form.sample_job(row.to_dict(), eval_form.known_files(runs_root()), private)
+
+    queue_and_open("quality", build, "sample")

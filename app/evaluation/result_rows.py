@@ -1,4 +1,4 @@
-"""The rows of all evaluations, and of all benchmarks, in the folder of runs."""
+"""The results in the folder of runs, and the page that shows them, a job's progress, or a form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from app.base.links import go
-from app.base.segmented import one_of
+from app.base.widgets import one_of
 from app.navigation.selection import runs_root
 from app.queue.job_panel import POLL_SECONDS, show_job
 from kvlab import jobs
@@ -20,7 +20,7 @@ from kvlab.results.sources import Sources
 
 
 def measured_rows(kind: Literal["evaluations", "benchmarks"]) -> pd.DataFrame:
-    """All rows of this kind; read anew only when a file there is new."""
+    """All rows of this kind; read again only when there is a new file."""
     sources = Sources(runs_root())
     return _rows(sources, kind, sources.stamp_of_results)
 
@@ -36,21 +36,21 @@ REDRAWN_SECONDS = 5 * POLL_SECONDS
 
 @dataclass(frozen=True)
 class ResultsPage:
-    """A page that shows results or sets up another `what` (evaluation, benchmark), done by jobs of this kind."""
+    """A page with the results of evaluations or benchmarks (`what`), and a form for a new one."""
 
     name: str
     what: str
     job: type[EvalJob | BenchJob]
-    results: Callable[..., None]  # takes the name of the results of one job
+    results: Callable[..., None]  # called with the name of a job's results, or without
 
-    def asks(self, at_first: bool) -> bool:
-        """Whether the reader sets up another; `at_first` is whether that is so before a choice."""
-        start = self._another if at_first else RESULTS
+    def shows_form(self, by_default: bool) -> bool:
+        """The switch between results and form; whether the form is chosen."""
+        start = self._another if by_default else RESULTS
         view = one_of("View", [RESULTS, self._another], start, key=f"{self.name}_view", label_visibility="collapsed")
         return view == self._another
 
     def follow(self, job_id: str) -> None:
-        """The job as it goes, with what it has by now; its results once it ended."""
+        """The progress of a job and its results so far."""
         status, request = jobs.status(runs_root(), job_id), jobs.request_of(runs_root(), job_id)
         if not isinstance(request, self.job):
             go("new_run", job=job_id)
@@ -64,7 +64,7 @@ class ResultsPage:
             self.redrawn(request.name)
 
     def redrawn(self, name: str | None = None) -> None:
-        """The results, drawn again as they grow."""
+        """The results, redrawn as they grow."""
         st.fragment(self.results, run_every=REDRAWN_SECONDS)(name)
 
     @property

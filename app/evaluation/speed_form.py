@@ -1,4 +1,4 @@
-"""The form of a benchmark: what to measure, methods, budgets and loads."""
+"""The form of a benchmark: measurements, methods, budgets and loads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.links import go
-from app.base.private_switch import private_switch
 from app.base.text import plain
+from app.base.widgets import private_switch
 from app.new_run.method_section import hyper_parameter_section, method_section
-from app.queue.submit import queued
+from app.queue.submit import queue_and_open
+from app.session.url_state import in_url
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.catalogue.models import model_field_help
 from kvlab.common.errors import UserError
@@ -23,42 +23,30 @@ FIRST = ["decode", "compress", "memory"]
 
 
 def speed_form(rows: pd.DataFrame) -> None:
-    """The whole form; `rows` are those of earlier benchmarks, for the estimate."""
+    """The form; `rows` are those of earlier benchmarks, for the estimate."""
     left, right = st.columns(2, gap="large")
     with left:
         st.subheader("Figures")
         modes = st.multiselect(
-            "Measure",
-            list(bench_form.KINDS),
-            FIRST,
-            bench_form.KINDS.__getitem__,
-            key="modes",
-            bind="query-params",
-            wrap=True,
+            "Measure", list(bench_form.KINDS), FIRST, bench_form.KINDS.__getitem__, **in_url("modes"), wrap=True
         )
         model = st.text_input(
             "Model",
             "mini",
-            key="bench_model",
-            bind="query-params",
+            **in_url("bench_model"),
             help=plain(f"{model_field_help()}, or a shape with random weights such as shape:llama3-8b"),
         )
         one, two, three = st.columns(3)
-        with one:
-            contexts = st.text_input("Tokens in the cache", "1024", key="contexts", bind="query-params")
-        with two:
-            batches = st.text_input("Batches", "1", key="batches", bind="query-params")
-        with three:
-            repeats = st.number_input("Repeats, in turns", 1, 100, 5, key="repeats", bind="query-params")
-        with st.expander("Device, size and name", key="bench_more", bind="query-params"):
+        contexts = one.text_input("Tokens in the cache", "1024", **in_url("contexts"))
+        batches = two.text_input("Batches", "1", **in_url("batches"))
+        repeats = three.number_input("Repeats, alternating", 1, 100, 5, **in_url("repeats"))
+        with st.expander("Device, size and name", **in_url("bench_more")):
             devices, dtypes = (list(PLACEMENTS[name][1]) for name in ("device", "dtype"))
-            device = st.selectbox("Device", devices, key="bench_device", bind="query-params")
-            dtype = st.selectbox("Number format", dtypes, key="bench_dtype", bind="query-params")
-            scale = st.number_input("Divide a shape's layers and width by", 1, 256, 1, key="scale", bind="query-params")
-            steps = st.number_input("Decode steps a repeat", 1, 1000, 8, key="steps", bind="query-params")
-            name = st.text_input(
-                "Name of the results", key="bench_name", bind="query-params", placeholder="made of date and time"
-            )
+            device = st.selectbox("Device", devices, **in_url("bench_device"))
+            dtype = st.selectbox("Number format", dtypes, **in_url("bench_dtype"))
+            scale = st.number_input("Divide a shape's layers and width by", 1, 256, 1, **in_url("scale"))
+            steps = st.number_input("Decode steps per repeat", 1, 1000, 8, **in_url("steps"))
+            name = st.text_input("Name of the results", **in_url("bench_name"), placeholder="date and time")
         private = private_switch("bench_private")
     try:
         with right:
@@ -75,25 +63,15 @@ def speed_form(rows: pd.DataFrame) -> None:
     estimate(job, rows)
     start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "measure"}
     if permission.button("Measure", permission.why_not(), **start):
-        submit(job)
+        queue_and_open("speed", lambda: job)
 
 
 def estimate(job: BenchJob, rows: pd.DataFrame) -> None:
-    """How many parts, and the time by what was measured of this model before."""
+    """The number of parts, and their time according to earlier measurements of this model."""
     seconds = bench_form.seconds(job, rows)
     count = len(parts_of(job.requests))
-    parts = f"{count} {'part' if count == 1 else 'parts'}, each all methods in turns beside the full cache"
-    known = "How long is not known, as nothing of this model was measured here."
-    told = (
-        known
-        if seconds is None
-        else f"About {format_duration(max(seconds, 5), rough=True)} by decode steps measured before."
-    )
-    st.caption(plain(f"{parts}. {told} Nothing else should run on this machine meanwhile."))
-
-
-def submit(job: BenchJob) -> None:
-    """Queue it and go to its progress."""
-    job_id = queued(lambda: job)
-    if job_id is not None:
-        go("speed", job=job_id)
+    parts = f"{count} {'part' if count == 1 else 'parts'}, each with all methods alternating with the full cache"
+    unknown = "The time is unknown, as this model was not measured here yet."
+    estimate = format_duration(max(seconds or 0, 5), rough=True)
+    time = unknown if seconds is None else f"About {estimate}, from decode steps measured before."
+    st.caption(plain(f"{parts}. {time} Nothing else should run on this machine during the benchmark."))

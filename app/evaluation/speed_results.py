@@ -1,4 +1,4 @@
-"""The results of a benchmark: rates, the split of a step, prefill, memory and recording's cost, bounds drawn in."""
+"""The results of a benchmark: rates, time within a step, prefill, memory, and the cost of recording, with bounds."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.evaluation.result_rows import measured_rows
 from app.figures.figure import show
-from app.session.url_numbers import forget_unknown
+from app.session.url_state import drop_stale_option, in_url
 from kvlab.figures import speed as figures
 from kvlab.results import speed_tables
 
-# Title, whether more is better, and what the tick is.
+# Title, whether more is better, and the meaning of the tick.
 TITLES = {
     "rate": ("Decode rate", True, figures.DEVICE_BOUND),
-    "prefill": ("Seconds until the prompt is read and compressed", False, figures.DEVICE_BOUND),
-    "memory": ("Memory held, beside what the budget promises", False, "what the budget promises"),
-    "freed": ("Memory that the device's allocator gave to the cache", False, "what the budget promises"),
+    "prefill": ("Seconds to read and compress the prompt", False, figures.DEVICE_BOUND),
+    "memory": ("Memory footprint, compared with the budget", False, "the budget"),
+    "freed": ("Memory that the device's allocator gave to the cache", False, "the budget"),
 }
 
 
 def results(name: str | None = None) -> None:
-    """The pickers and all figures of one file; `name` is the one a job writes to."""
+    """The pickers and all figures of one file; `name` is the file of a job."""
     rows = measured_rows("benchmarks")
     names = rows.sort_values("timestamp")["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
     if name is not None and name not in names:
-        st.info("Nothing is measured yet: the model is loaded first, and the first part has to end.")
+        st.info("No results yet: the model is being loaded, or the first part is not finished.")
         return
     if not names:
-        st.info("Nothing was measured in this folder of runs yet: start a benchmark above, or with `kvlab bench`.")
+        st.info("There are no benchmarks in this folder of runs yet: start one above, or with `kvlab bench`.")
         return
     if name is not None:
         st.session_state["file"] = name
-    forget_unknown("file", names)
+    drop_stale_option("file", names)
     left, right = st.columns(2)
-    with left:
-        file = st.selectbox("Benchmark", names, key="file", bind="query-params")
+    file = left.selectbox("Benchmark", names, **in_url("file"))
     rows = rows[rows["name"] == file]
-    there = {speed_tables.place(speed_tables.at(rows, load), load): load for load in speed_tables.loads(rows)}
-    if not there:
-        st.info("This file holds nothing that was measured of a cache.")
+    load_of = {speed_tables.place(speed_tables.at(rows, load), load): load for load in speed_tables.loads(rows)}
+    if not load_of:
+        st.info("This file has no measurements of a cache.")
         return
-    forget_unknown("load", list(there))
-    with right:
-        place = st.selectbox("Measured on", list(there), key="load", bind="query-params")
-    draw(speed_tables.at(rows, there[place]), rows, place)
+    drop_stale_option("load", list(load_of))
+    place = right.selectbox("Measured on", list(load_of), **in_url("load"))
+    draw(speed_tables.at(rows, load_of[place]), rows, place)
 
 
 def draw(here: pd.DataFrame, rows: pd.DataFrame, place: str) -> None:
-    """Every figure of one load, those without data left out."""
+    """All figures of one load that have data."""
     origin, theme = speed_tables.origin(here), page_theme()
     copied = speed_tables.bandwidth(rows)
     if copied is not None:
-        st.caption(plain(f"This device copies {copied:.1f} GB/s; bounds are the bytes that have to move over that."))
+        st.caption(
+            plain(f"This device copies {copied:.1f} GB/s; bounds are the bytes to be moved divided by that rate.")
+        )
     for name, (title, more, bound) in TITLES.items():
         figure_name, unit = speed_tables.MEASURES[name]
         frame = speed_tables.measured(here, figure_name)

@@ -1,4 +1,4 @@
-"""A figure, a table or a text becomes a slide of a story; a story a talk: presented, or taken away as a file."""
+"""Add a figure, table or text to a story as a slide; present a story as a talk, or export it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import streamlit as st
 
 from app.base.text import plain
 from app.base.theme import theme
-from app.figures.provenance import address, of_and_source
-from app.figures.shown_on_page import Seen
+from app.figures.image_writer import image_writer
+from app.figures.provenance import slide_caption, view_query
+from app.figures.shown_on_page import Item
 from app.session.open_runs import runs_root
-from app.session.url_state import page_in_view
+from app.session.url_state import current_page
 from kvlab.browser import read_static
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
@@ -34,70 +35,73 @@ _present = st.components.v2.component(
 
 
 def slide_of(
-    title: str, shown: go.Figure | Shown, reading: str, source: FigureSource, asked: Mapping[str, str], ground: Theme
+    title: str,
+    shown: go.Figure | Shown,
+    reading: str,
+    source: FigureSource,
+    query: Mapping[str, str],
+    theme_of_slide: Theme,
 ) -> Slide:
-    """What is seen, at the address `asked`, as a slide, with what it is of and where it came from."""
-    of, notes = of_and_source(source, asked, shown)
+    """A slide of a figure, table or text, with its caption and source; `query` are the URL parameters of the view."""
+    caption, notes = slide_caption(source, query, shown)
     if isinstance(shown, go.Figure):
-        drawn: str = str(shown.to_json())
+        content: str = str(shown.to_json())
         kind: Kind = "figure"
     else:
-        drawn, kind = shown.model_dump_json(), kind_of(shown)
-    if len(drawn) > LARGEST_FIGURE:
-        raise UserError("This is too large for a slide: add the view from the sidebar, or narrow what is shown.")
-    return Slide(title=title, reading=reading, of=of, source=notes, kind=kind, figure=drawn, theme=ground)
+        content, kind = shown.model_dump_json(), kind_of(shown)
+    if len(content) > LARGEST_FIGURE:
+        raise UserError("This is too large for a slide: add the view from the sidebar, or show less of it.")
+    return Slide(
+        title=title, reading=reading, of=caption, source=notes, kind=kind, figure=content, theme=theme_of_slide
+    )
 
 
 def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: FigureSource) -> None:
-    """Put what is seen at the end of the story that was added to last."""
-    name = st.session_state.get(STORY) or usual_story()
+    """Append a slide to the story that was last added to."""
+    name, query = st.session_state.get(STORY) or default_story(), view_query()
     try:
-        view = View(
-            page=page_in_view(), query=address(), slide=slide_of(title, shown, reading, source, address(), theme())
-        )
+        view = View(page=current_page(), query=query, slide=slide_of(title, shown, reading, source, query, theme()))
         story = load_story(runs_root(), name).with_view(view)
         save_story(runs_root(), story)
     except UserError as error:
         st.error(plain(str(error)))
         return
-    st.toast(f"Slide {len(story.views)} of {plain(story.name)}.", icon=":material/bookmark_added:")
+    st.toast(f"Added slide {len(story.views)} to {plain(story.name)}.", icon=":material/bookmark_added:")
 
 
-def slide_of_view(page_title: str, seen: Sequence[Seen]) -> Slide:
-    """The first of what a page shows that fits on a slide, for the whole view.
+def slide_of_view(page_title: str, items: Sequence[Item]) -> Slide:
+    """A slide of the whole view: the first item of the page that fits.
 
     Raises:
-        UserError: nothing does.
+        UserError: none does.
     """
     reason = ""
-    for one in seen:
+    for item in items:
         try:
-            title = f"{page_title}: {one.title}"
-            return slide_of(title, one.make(), one.reading, one.source, address(), theme())
+            title = f"{page_title}: {item.title}"
+            return slide_of(title, item.build(), item.reading, item.source, view_query(), theme())
         except UserError as error:
             reason = reason or f" ({error})"
-    raise UserError(f"Nothing on this page can stand on a slide, which would be empty{reason}.")
+    raise UserError(f"Nothing on this page fits on a slide{reason}.")
 
 
-def usual_story() -> str:
-    """The story that is added to where nobody named one: the first of one's own, or a new one."""
-    person = acting().name
-    return next(iter(list_stories(runs_root(), own=True)), f"Story of {person}" if person else "My story")
+def default_story() -> str:
+    """The user's first story, or the name of a new one."""
+    user = acting().name
+    return next(iter(list_stories(runs_root(), own=True)), f"Story of {user}" if user else "My story")
 
 
-def present_button(story: Story, made: str) -> None:
-    """Opens the talk (HTML) in a tab of its own, from where keys lead through it."""
-    _present(key="story-present", data={"html": made, "name": story.name})
+def present_button(story: Story, talk_html: str) -> None:
+    """A button that opens the talk in a new tab."""
+    _present(key="story-present", data={"html": talk_html, "name": story.name})
 
 
-@st.cache_data(max_entries=4, show_spinner="Making the talk")
-def made_talk(_story: Story, written: str) -> str:
-    """The talk as HTML; `written` is the story as JSON, by which it is kept. Raises UserError as `deck`."""
+@st.cache_data(max_entries=4, show_spinner="Creating the talk")
+def talk_html(_story: Story, content: str) -> str:
+    """The talk as HTML; `content` is the story as JSON, the cache key. Raises UserError as `deck`."""
     return deck(_story).decode()
 
 
-def made_file(story: Story, kind: str) -> bytes:
+def talk_file(story: Story, kind: str) -> bytes:
     """The talk as a file of `kvlab.report.export.FORMATS`."""
-    from app.figures.image_writer import image_writer  # that part has the button which makes slides
-
     return talk(story, kind, image_writer())

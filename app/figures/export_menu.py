@@ -1,4 +1,4 @@
-"""The menu of what is no chart, a table or a text: take it away as picture or file, or add it to a story."""
+"""The menu of a table or text: export it as a picture or file, or add it to a story."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from app.base import permission
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide, slide_of
-from app.figures.figure import slug
+from app.figures.figure import STORY_BUTTON, slug
 from app.figures.image_writer import browser, image_writer
-from app.figures.provenance import address, for_picture
-from app.figures.shown_on_page import Seen, note_seen
+from app.figures.provenance import picture_source, view_query
+from app.figures.shown_on_page import Item, record_item
 from kvlab.figures.base.export import NO_BROWSER, ImageFormat
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
@@ -25,69 +25,67 @@ from kvlab.report.views import History, Shown
 from kvlab.results.provenance import FigureSource
 from kvlab.trace.stories import Story, View
 
+HELP = "Export it, or add it to a story"
+
 
 @dataclass(frozen=True)
 class Offer:
-    """Something that can be taken away: `make` is called when it is, as a text of 131,072 tokens takes seconds."""
+    """A table or text to export; `build` is called on export, as it takes seconds for 131,072 tokens."""
 
     title: str
-    make: Callable[[], Shown]
+    build: Callable[[], Shown]
     reading: str = ""
     source: FigureSource = ""
-    pictured: bool = False
-    steps: int = 0  # that a GIF could play
+    has_picture: bool = False
+    steps: int = 0  # frames of a GIF; none without
 
 
 def titled(offer: Offer, key: str) -> None:
-    """The title with its menu."""
+    """The title and the menu."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"heading-{key}"):
         st.markdown(f"**{plain(offer.title)}**", width="stretch")
         menu(offer, key)
 
 
 def menu(offer: Offer, key: str) -> None:
-    """A button that opens what can be done with it."""
-    note_seen(key, Seen(offer.title, offer.make, offer.reading, offer.source))
-    tip = "Take it away, or add it to a story"
-    with st.popover("", icon=":material/download:", help=tip, type="tertiary", key=f"menu-{key}"):
-        name, asked, theme = slug(offer.title), address(), page_theme()
+    """A button that opens the menu."""
+    record_item(key, Item(offer.title, offer.build, offer.reading, offer.source))
+    with st.popover("", icon=":material/download:", help=HELP, type="tertiary", key=f"menu-{key}"):
+        name, query, theme = slug(offer.title), view_query(), page_theme()
         with st.container(horizontal=True, gap="small", width="content"):
-            if offer.pictured:
-                _pictures(offer, name, key, asked, theme)
+            if offer.has_picture:
+                _pictures(offer, name, key, query, theme)
 
-            def alone() -> bytes:
-                slide = slide_of(offer.title, offer.make(), offer.reading, offer.source, asked, theme)
+            def page() -> bytes:
+                slide = slide_of(offer.title, offer.build(), offer.reading, offer.source, query, theme)
                 return deck(Story(name=offer.title, views=(View(page="", slide=slide),)))
 
-            st.download_button("HTML", alone, f"{name}.html", key=f"{key}-html", on_click="ignore")
+            st.download_button("HTML", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
         if offer.steps > 1:
             st.caption(f"GIF: {size_before(offer.steps)}.")
-        tip = "As a slide that stays alive"
-        if permission.button(
-            "Add to story", permission.why_not(), icon=":material/bookmark_add:", key=f"{key}-slide", help=tip
-        ):
-            add_slide(offer.title, offer.make(), offer.reading, offer.source)
+        if permission.button("Add to story", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON):
+            add_slide(offer.title, offer.build(), offer.reading, offer.source)
 
 
-def _pictures(offer: Offer, name: str, key: str, asked: dict[str, str], theme: Theme) -> None:
+def _pictures(offer: Offer, name: str, key: str, query: dict[str, str], theme: Theme) -> None:
     writer, missing = image_writer(), browser() is None
     if missing:
         st.caption(NO_BROWSER)
 
     def image(kind: ImageFormat) -> bytes:
-        shown = offer.make()
-        source = for_picture(offer.source, asked, shown)
+        shown = offer.build()
+        source = picture_source(offer.source, query, shown)
         return writer.picture(picture(shown, theme, TALL), kind, offer.reading, source, theme)
 
-    def played() -> bytes:
-        history = offer.make()
+    def gif() -> bytes:
+        history = offer.build()
         assert isinstance(history, History)
         return animation(history, writer, theme)
 
     kinds: dict[str, Callable[[], bytes]] = {"png": partial(image, "png"), "svg": partial(image, "svg")}
     if offer.steps > 1:
-        kinds["gif"] = played
-    for kind, make in kinds.items():
+        kinds["gif"] = gif
+    for kind, build in kinds.items():
         st.download_button(
-            kind.upper(), make, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
+            kind.upper(), build, f"{name}.{kind}", key=f"{key}-{kind}", on_click="ignore", disabled=missing
         )

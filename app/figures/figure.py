@@ -1,4 +1,4 @@
-"""A figure on a page: the chart, what the reader sees in it, and a menu to take it away."""
+"""A figure on a page: the chart, its one-line reading, and the export menu."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide
 from app.figures.image_writer import browser, image_writer
-from app.figures.provenance import address, for_picture
-from app.figures.shown_on_page import Seen, forget_seen, note_seen
+from app.figures.provenance import picture_source, view_query
+from app.figures.shown_on_page import Item, clear_items, record_item
 from kvlab.figures.base import export
 from kvlab.figures.base.template import has_colour_bar, same_lines
 from kvlab.results.provenance import FigureSource
 
 SHOWN = "shown_figures"
+STORY_BUTTON = {"icon": ":material/bookmark_add:", "help": "As an interactive slide"}
 CONFIG = {
     "displaylogo": False,
     "scrollZoom": False,
@@ -37,19 +38,18 @@ def show(
     source: FigureSource = "",
     on_click: Callable[[], None] | None = None,
 ) -> bool:
-    """Title and export menu, the chart, and its one-line reading; `source` names run and versions in the HTML file.
+    """Draw title and export menu, the chart, and its one-line reading; `source` is the run and versions, for exports.
 
-    `on_click` is called when a mark of the chart is clicked; what it was then lies under `key` in the session. False
-    where no chart is drawn, as all of its lines are the same.
+    `on_click` is called when a mark of the chart is clicked; the selection is then in the session under `key`. Returns
+    False, without a chart, if all of its lines are equal.
     """
     collect(key, export.Section(figure, reading, str(source)))
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, reading, key, filename, source)
     if count := same_lines(figure):
-        note(f"All {count} lines are the same, so they are not drawn. {reading}")
+        note(f"All {count} lines are equal, so they are not drawn. {reading}")
         return False
-    # The title is text of the page, so that it wraps and zooms with it.
-    # Above a colour bar there is room for the toolbar, which would lie on it.
+    # The title is page text, so that it wraps and zooms. The margin keeps the toolbar off a colour bar.
     above = 34 if has_colour_bar(figure) else 30 if figure.layout.annotations else 12
     chart = go.Figure(figure).update_layout(title=None, margin_t=above, height=(figure.layout.height or 400) - 30)
     st.plotly_chart(
@@ -65,19 +65,19 @@ def show(
     return True
 
 
-def forget_shown() -> None:
-    """Called where a page begins: what it shows from here on makes up its file."""
+def begin_page() -> None:
+    """Forget the figures and items of the page before."""
     st.session_state[SHOWN] = {}
-    forget_seen()
+    clear_items()
 
 
 def collect(key: str, section: export.Section) -> None:
-    """Takes a figure into the page's file, once however often the page is drawn again."""
+    """Add a figure to the page's HTML file, or replace the one of this key."""
     st.session_state.setdefault(SHOWN, {})[key] = section
 
 
 def page_file(title: str, introduction: str) -> None:
-    """A button for all figures the page has shown so far as one HTML file that needs nothing else."""
+    """A button that exports all figures shown so far as one self-contained HTML file."""
     sections, theme = list(st.session_state.get(SHOWN, {}).values()), page_theme()
     st.download_button(
         "This page as one HTML file",
@@ -100,14 +100,14 @@ def heading(
     filename: str,
     source: FigureSource = "",
 ) -> None:
-    """The title of a figure with its export menu; `draw` is called when a file is asked for."""
-    note_seen(key, Seen(title, draw, reading, source))
+    """The title of a figure with its export menu; `draw` is called on export."""
+    record_item(key, Item(title, draw, reading, source))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"heading-{key}"):
         st.markdown(f"**{plain(title)}**", width="stretch")
         with st.popover(
             "",
             icon=":material/download:",
-            help="Export this figure: PNG, SVG, CSV, HTML",
+            help="Export this figure, or add it to a story",
             type="tertiary",
             key=f"menu-{key}",
         ):
@@ -115,7 +115,7 @@ def heading(
 
 
 def note(reading: str) -> None:
-    """The one line that says what the reader sees; it quotes token text, which Markdown must not read."""
+    """The one-line reading of a figure, escaped as it quotes token text."""
     st.caption(plain(reading))
 
 
@@ -128,30 +128,27 @@ def _downloads(
         st.caption(export.NO_BROWSER)
     writer = image_writer()
 
-    asked = address()
+    query = view_query()
 
     def image(kind: export.ImageFormat) -> bytes:
         figure = draw()
-        return writer.image(figure, kind, reading, for_picture(source, asked, figure), theme)
+        return writer.image(figure, kind, reading, picture_source(source, query, figure), theme)
 
-    # In one row, so that the menu of a figure at the foot of the window stays inside it.
+    # In one row, so that the menu of a figure at the bottom of the window is not cut.
     with st.container(horizontal=True, gap="small", width="content"):
         _button("PNG", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
         _button("SVG", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
         _button("CSV", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
         _button("HTML", lambda: export.page(draw(), reading, str(source), theme), f"{name}.html", f"{key}-html")
-    tip = "As a slide that stays alive"
-    if permission.button(
-        "Add to story", permission.why_not(), icon=":material/bookmark_add:", key=f"{key}-slide", help=tip
-    ):
+    if permission.button("Add to story", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON):
         figure = draw()
         add_slide(str(figure.layout.title.text or "Figure"), figure, reading, source)
 
 
-def _button(label: str, make: Callable[[], bytes], file_name: str, key: str, disabled: bool = False) -> None:
-    st.download_button(label, make, file_name, key=key, on_click="ignore", disabled=disabled)
+def _button(label: str, build: Callable[[], bytes], file_name: str, key: str, disabled: bool = False) -> None:
+    st.download_button(label, build, file_name, key=key, on_click="ignore", disabled=disabled)
 
 
 def slug(text: str) -> str:
-    """A file name without spaces or signs."""
+    """The text as a file name: lower-case letters, digits and hyphens."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower().replace("%", "pc")).strip("-") or "figure"

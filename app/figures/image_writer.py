@@ -1,4 +1,4 @@
-"""One process that writes figures as images, shared by all sessions."""
+"""The process that renders figures as images, shared by all sessions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from kvlab.figures.base import export
 
 @st.cache_data(ttl=60, show_spinner=False)
 def browser() -> str | None:
-    """The Chromium that draws images, looked for again after a minute."""
+    """The path of Chromium, if installed; looked up again after a minute."""
     return export.find_browser()
 
 
 @st.cache_resource(show_spinner=False, on_release=export.ImageWriter.close)
 def image_writer() -> export.ImageWriter:
-    """The one image writer of this server; its Chromium starts with the first image and stops with the server."""
+    """The server's image writer; its Chromium starts with the first image and stops with the server."""
     return export.ImageWriter()

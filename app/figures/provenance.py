@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import plotly.graph_objects as go
-import streamlit as st
 
 from app.session.open_runs import open_cached, runs_root
+from app.session.url_state import params
 from kvlab.common.errors import UserError
 from kvlab.report.caption import place_of, provenance, what_of
 from kvlab.report.views import Text
@@ -16,22 +16,23 @@ from kvlab.results.provenance import FigureSource
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
 
-NOT_KEPT = ("job", "embed", "embed_options", "telling", "place")
+TELLING, PLACE = "telling", "place"  # the story that is told, and its view
+NOT_OF_THE_VIEW = ("job", "embed", "embed_options", TELLING, PLACE)
 
 
-def address() -> dict[str, str]:
-    """The query parameters that name the view."""
-    return {key: value for key, value in st.query_params.to_dict().items() if key not in NOT_KEPT}
+def view_query() -> dict[str, str]:
+    """The URL parameters that describe the view."""
+    return {key: value for key, value in params().items() if key not in NOT_OF_THE_VIEW}
 
 
-def runs_of(source: FigureSource, asked: Mapping[str, str]) -> list[Run]:
+def runs_of(source: FigureSource, query: Mapping[str, str]) -> list[Run]:
     """The runs of a source; if it is empty, the run that the address names."""
     if not source:
-        ids = {asked["run"]} if "run" in asked else set()
+        ids = {query["run"]} if "run" in query else set()
     elif isinstance(source, str):
         ids = set()
     elif source.comparison_id:
-        parts = asked.get("comparison", "").split("/")
+        parts = query.get("comparison", "").split("/")
         names = parts if source.comparison_id in parts else [source.comparison_id]
         ids = {entry.run_id for name in names for entry in list_runs(runs_root(), comparison_id=name)}
     else:
@@ -43,28 +44,28 @@ def runs_of(source: FigureSource, asked: Mapping[str, str]) -> list[Run]:
     return runs
 
 
-def of_and_source(source: FigureSource, asked: Mapping[str, str], shown: object = None) -> tuple[str, str]:
+def slide_caption(source: FigureSource, query: Mapping[str, str], shown: object = None) -> tuple[str, str]:
     """The caption under a slide, and the provenance for its notes."""
-    runs, asked = runs_of(source, asked), _with_chosen(asked, shown)
+    runs, query = runs_of(source, query), _with_chosen(query, shown)
     text = str(source)
-    of = what_of(runs, asked, shows_all(shown)) or text
+    of = what_of(runs, query, axes_of(shown)) or text
     return of, "\n".join(filter(None, (text, provenance(runs))))
 
 
-def for_picture(source: FigureSource, asked: Mapping[str, str], shown: object = None) -> str:
+def picture_source(source: FigureSource, query: Mapping[str, str], shown: object = None) -> str:
     """The provenance under a picture, with the prompt, layer, head and the words looked up."""
-    place = place_of(runs_of(source, asked), _with_chosen(asked, shown), shows_all(shown))
+    place = place_of(runs_of(source, query), _with_chosen(query, shown), axes_of(shown))
     return " · ".join(filter(None, (str(source), place)))
 
 
-def _with_chosen(asked: Mapping[str, str], shown: object) -> Mapping[str, str]:
+def _with_chosen(query: Mapping[str, str], shown: object) -> Mapping[str, str]:
     """The address, with the words that a text opened with if none are chosen in it."""
-    if not isinstance(shown, Text) or shown.chosen is None or asked.keys() & {"words", "span", "token"}:
-        return asked
-    return {**asked, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}
+    if not isinstance(shown, Text) or shown.chosen is None or query.keys() & {"words", "span", "token"}:
+        return query
+    return {**query, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}
 
 
-def shows_all(figure: object) -> Sequence[str]:
+def axes_of(figure: object) -> Sequence[str]:
     """Query parameters that are an axis of the figure: it shows all their values, not the page's choice."""
     axes = (figure.layout.meta or {}).get("go", {}).values() if isinstance(figure, go.Figure) else ()
     return ("layer", "head") if "layer" in axes or "head" in axes else ()

@@ -1,4 +1,4 @@
-"""Figures, tables and texts that a page has shown, in order: a slide of the whole view takes the first."""
+"""The figures, tables and texts that a page has shown, in order, for slides of the whole view."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import streamlit as st
 from kvlab.report.views import Shown
 from kvlab.results.provenance import FigureSource
 
-SEEN = "seen_on_page"
+ITEMS = "shown_on_page"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A chart, table or text under its title; `make` is called when a slide is made of it."""
+class Item:
+    """A chart, table or text with its title; `build` is called when a slide needs it."""
 
     title: str
-    make: Callable[[], go.Figure | Shown]
+    build: Callable[[], go.Figure | Shown]
     reading: str = ""
     source: FigureSource = ""
 
 
-def note_seen(key: str, seen: Seen) -> None:
-    """Take in what is shown; what is drawn again under its key keeps its place."""
-    st.session_state.setdefault(SEEN, {})[key] = seen
+def record_item(key: str, item: Item) -> None:
+    """Record an item that the page shows; one that is redrawn keeps its place."""
+    st.session_state.setdefault(ITEMS, {})[key] = item
 
 
-def all_seen() -> list[Seen]:
-    """All that the page has shown so far."""
-    return list(st.session_state.get(SEEN, {}).values())
+def shown_items() -> list[Item]:
+    """What the page has shown so far."""
+    return list(st.session_state.get(ITEMS, {}).values())
 
 
-def forget_seen() -> None:
-    """Called where a page begins."""
-    st.session_state[SEEN] = {}
+def clear_items() -> None:
+    """Call where a page begins."""
+    st.session_state[ITEMS] = {}

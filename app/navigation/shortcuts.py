@@ -1,4 +1,4 @@
-"""Keys that work on the whole page: next and previous head, and the list of all keys."""
+"""Keyboard shortcuts of a page: next and previous head, and the list of all keys."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import streamlit as st
 
 from app.navigation import context_bar
 from app.navigation.selection import place_of, recorded_layers
-from app.session.fragments import drawn_alone
-from app.session.url_state import go_to, turned_so_far
+from app.session.streamlit_internals import is_fragment_run
+from app.session.url_state import go_to, heads_turned
 from kvlab.browser import read_static
 from kvlab.trace.reader import Run
 
@@ -22,11 +22,11 @@ HTML = """
   </dialog>
 </div>
 """
-Keys = tuple[tuple[str, str], ...]  # each with what it does
+Keys = tuple[tuple[str, str], ...]  # with their actions
 STEP_KEYS: Keys = (
     ("← →", "one step back or forward"),
     ("Home, End", "first or last step"),
-    ("n", "next step in which a slot left"),
+    ("n", "next step in which a slot was evicted or merged"),
     ("space", "play or pause"),
 )
 HEAD_KEYS = (("j or ]", "next head, then the next layer"), ("k or [", "previous head"))
@@ -41,17 +41,17 @@ _component = st.components.v2.component(
 
 
 def page_keys(run: Run | None = None, *, steps: bool = True, more: Keys = ()) -> None:
-    """A small button that lists the keys; with `run`, its heads are walked through by j and k."""
+    """A small button that lists the keys; with `run`, j and k go through its heads."""
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
     data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
-    with context_bar.place(), st.container(key="context-keys", width="content"):
+    with context_bar.row(), st.container(key="context-keys", width="content"):
         _component(key=KEY, data=data, on_turned_change=partial(_turned, run))
-    if run and _turn(run):  # the callback was stopped by the next request, and is not called again
-        st.rerun("fragment" if drawn_alone() else "app")
+    if run and _turn(run):  # the next request interrupted the callback, which is not called again
+        st.rerun("fragment" if is_fragment_run() else "app")
 
 
 def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> tuple[int, int]:
-    """The layer and head `by` places further, over all recorded layers and round at the ends."""
+    """The layer and head `by` places further, through all recorded layers and cyclic at the ends."""
     place = (layers.index(layer) * heads + head + by) % (len(layers) * heads)
     return layers[place // heads], place % heads
 
@@ -62,12 +62,12 @@ def _turned(run: Run | None) -> None:
 
 
 def _turn(run: Run) -> bool:
-    """Go to where the keys have turned to since they were last asked; whether that is another place."""
+    """Go to the head that the keys have turned to since the last call; whether it is another one."""
     turned = (st.session_state.get(KEY) or {}).get("turned")
     layers = recorded_layers(run)
     layer, head = place_of(run)
-    if turned is None or turned == turned_so_far() or layer not in layers:
+    if turned is None or turned == heads_turned() or layer not in layers:
         return False
-    layer, head = next_head(layer, head, int(turned) - turned_so_far(), layers, run.record.model.num_key_value_heads)
+    layer, head = next_head(layer, head, int(turned) - heads_turned(), layers, run.record.model.num_key_value_heads)
     go_to(int(turned), layer=layer, head=head)
     return True

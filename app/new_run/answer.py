@@ -1,4 +1,4 @@
-"""What a new run's prompt asks for: the expected answer and its fact, or a needle planted in a person's own text."""
+"""The expected answer and its facts on the form New run, or a needle planted in the user's text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from app.base.text import plain, shorten
 from app.compare.facts import facts_section
-from app.new_run.prompt_source import Given
+from app.new_run.prompt_source import PromptChoice
+from app.session.url_state import in_url
 from kvlab.common.errors import UserError
 from kvlab.figures.base.words import plural
 from kvlab.models.mini import phrasing
@@ -25,10 +26,10 @@ from kvlab.tasks.shipped_samples import shipped_samples
 
 @dataclass(frozen=True)
 class Question:
-    """The prompt as it will be read, and what is asked of it; `error` says in one sentence what cannot be used.
+    """The prompt with its expected answer and facts; `error` is one sentence on why it cannot be used.
 
-    With `repeats` the prompt is the first of them, and `text` what their needles are planted in. With `turns` it is a
-    conversation; of `several` prompts it is the longest.
+    With `repeats` the prompt is the first of them, and `text` the text without needles. With `turns` it is a
+    conversation; with `several` prompts it is the longest.
     """
 
     prompt: str
@@ -43,8 +44,8 @@ class Question:
     notes: tuple[str, ...] = ()
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """The fields of a request that it fills."""
+    def request_fields(self) -> dict[str, Any]:
+        """The fields of a request."""
         if self.repeats:
             return {"prompt": self.text, "repeats": self.repeats, "notes": self.notes}
         if self.several:
@@ -58,7 +59,7 @@ class Question:
 
     @property
     def as_prompt(self) -> OnePrompt | None:
-        """What can be saved of it; None for several prompts or repeats, and for what cannot be used."""
+        """The prompt to save; None for several prompts, repeats, and errors."""
         if self.repeats or self.several or self.error or not self.prompt.strip():
             return None
         fields = {"turns": self.turns} if self.turns else {"prompt": self.prompt}
@@ -69,104 +70,97 @@ class Question:
 
     @property
     def comparisons(self) -> int:
-        """How many it asks for."""
+        """The number of comparisons."""
         return len(self.repeats) or len(self.several) or 1
 
 
 def planted(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...] = ()) -> Question:
-    """The question of the first of `repeats`, with the others to come where there are more; `notes` are the text's.
+    """The question with the needle of the first of `repeats`; `notes` are those of the text.
 
     Raises:
         UserError: as `kvlab.tasks.plant.plant`.
     """
     first = repeats[0]
-    found = plant(text, first.depth, first.draw, first.wording)
-    facts = find_facts(found.prompt, [found.fact])
+    needle = plant(text, first.depth, first.draw, first.wording)
+    facts = find_facts(needle.prompt, [needle.fact])
     several = repeats if len(repeats) > 1 else ()
-    return Question(found.prompt, found.answer, facts, repeats=several, text=text, notes=notes)
+    return Question(needle.prompt, needle.answer, facts, repeats=several, text=text, notes=notes)
 
 
-def answer_section(given: Given) -> Question:
-    """The prompt with its answer and facts: some have their own, other texts get them typed here or planted."""
+def answer_section(choice: PromptChoice) -> Question:
+    """The prompt with its answer and facts, which come with it, are typed here, or are planted as a needle."""
     st.subheader("Answer")
-    one, prompt = given.one, given.one.prompt
-    if given.several:
-        return _of_several(given)
-    if given.brings_answer:
-        return _brought(one)
+    one, prompt = choice.prompt, choice.prompt.prompt
+    if choice.several:
+        return _of_several(choice)
+    if choice.has_answer:
+        return _with_own_answer(one)
     sample = next((sample for sample in shipped_samples() if sample.text == prompt), None)
     if sample is not None and sample.answer is not None:
         return _of_sample(prompt, sample.answer, sample.facts)
     if not one.turns and st.toggle(
         "Plant a needle in my text",
-        key="plant",
-        bind="query-params",
-        help="A sentence with a number, asked for at the end of the text: expected answer and fact in one",
+        **in_url("plant"),
+        help="A sentence with a number, and a question for it at the end of the text. Sets answer and fact",
     ):
         return _planted(one)
     answer = st.text_input(
         "Expected answer (optional)",
-        key="answer",
-        bind="query-params",
-        help="A run is right where its text holds these words. The board on Compare starts from it.",
+        **in_url("answer"),
+        help="A run is right if its text contains these words. The board on Compare uses it.",
     )
     try:
         facts = facts_section(prompt, opened=bool(answer.strip()))
-        right = check_answer(answer) if answer.strip() else None
-        return Question(prompt, right, facts, turns=one.turns, notes=one.notes)
+        expected = check_answer(answer) if answer.strip() else None
+        return Question(prompt, expected, facts, turns=one.turns, notes=one.notes)
     except UserError as error:
         return _unusable(prompt, error)
 
 
-def _of_several(given: Given) -> Question:
-    asked = sum(one.answer is not None for one in given.several)
-    told = "each has its answer" if asked == len(given.several) else f"{asked} of them have an answer"
-    alone = "none has an answer, so the runs are told apart by how close they stay to the full cache"
+def _of_several(choice: PromptChoice) -> Question:
+    answers, count = sum(one.answer is not None for one in choice.several), len(choice.several)
+    note = "each has an answer" if answers == count else f"{answers} of them have an answer"
+    note = note if answers else "none has an answer, so runs are compared by how close they stay to the full cache"
     st.caption(
-        f"**{len(given.several)} prompts**, one comparison each, and what they say together; "
-        f"{told if asked else alone}. The table beside takes answers; a row's own stands in its column `answer`, its "
-        "facts in `facts`. Level light is enough."
+        f"**{count} prompts**, with one comparison each and results over all of them; {note}. Enter answers in the "
+        "table, or provide them in a column `answer`, and facts in a column `facts`. Level light is enough."
     )
-    return Question(given.one.prompt, turns=given.one.turns, several=given.several)
+    return Question(choice.prompt.prompt, turns=choice.prompt.turns, several=choice.several)
 
 
-def _brought(one: OnePrompt) -> Question:
-    """Answer and facts as they came with the prompt."""
+def _with_own_answer(one: OnePrompt) -> Question:
+    """A prompt that came with its answer and facts."""
     words = [one.prompt[start:stop] for start, stop in one.facts]
-    rests = f", which rests on “{plain(shorten(words[0], 120))}”" if words else ""
+    basis = f", which depends on “{plain(shorten(words[0], 120))}”" if words else ""
     right = " or ".join(f"**{plain(answer)}**" for answer in (one.answer, *one.other_answers) if answer)
-    told = f"The right answer is {right}{rests}." if right else "No answer was given with it."
-    st.caption(told)
+    st.caption(f"The right answer is {right}{basis}." if right else "This prompt has no answer.")
     return Question(
         one.prompt, one.answer, one.facts, turns=one.turns, other_answers=one.other_answers, notes=one.notes
     )
 
 
 def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:
-    rests = f", which rests on “{plain(facts[0])}”" if facts else ""
-    st.caption(f"The right answer is **{plain(answer)}**{rests}.")
+    basis = f", which depends on “{plain(facts[0])}”" if facts else ""
+    st.caption(f"The right answer is **{plain(answer)}**{basis}.")
     return Question(prompt, answer, find_facts(prompt, facts))
 
 
 def _planted(one: OnePrompt) -> Question:
-    count, vary = _repeats_asked()
+    count, vary = _repeats_section()
     kind, depth = 0, 30
     if "wording" not in vary:
         kind = st.selectbox(
-            "Wording (those that mini was taught)",
+            "Wording (those that mini was trained on)",
             range(WORDINGS),
-            key="plant_kind",
-            bind="query-params",
+            **in_url("plant_kind"),
             format_func=lambda kind: phrasing.needle_statement(phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
         )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     if "depth" in vary:
         left, right = right, left
     else:
-        with left:
-            depth = st.slider("Depth", 0, 100, 30, 5, format="%d %%", key="plant_depth", bind="query-params")
-    with right:
-        seed = int(st.number_input("Draw", 0, 9999, 0, key="plant_seed", bind="query-params"))
+        depth = left.slider("Depth", 0, 100, 30, 5, format="%d %%", **in_url("plant_depth"))
+    seed = int(right.number_input("Seed", 0, 9999, 0, **in_url("plant_seed")))
     first = Planting(wording=kind, depth=depth / 100, draw=seed)
     try:
         repeats = plantings(count, first, WORDINGS, vary) if count > 1 else (first,)
@@ -175,52 +169,51 @@ def _planted(one: OnePrompt) -> Question:
         return _unusable(one.prompt, error)
     if len(repeats) > 1:
         st.caption(_in_words(repeats))
-    asks = question.prompt.rsplit("\nQuestion: ", 1)[1].replace("\nAnswer:", " · Answer:")
+    appended = question.prompt.rsplit("\nQuestion: ", 1)[1].replace("\nAnswer:", " · Answer:")
     ((start, stop),) = question.facts
     st.caption(
         f"{'The first is planted' if question.repeats else 'Planted'} at {100 * repeats[0].depth:g} %: "
-        f"“{plain(question.prompt[start:stop])}” Appended: “{plain(asks)}” "
+        f"“{plain(question.prompt[start:stop])}” Appended: “{plain(appended)}” "
         f"The right answer is **{plain(question.answer or '')}**."
     )
     return question
 
 
-def _repeats_asked() -> tuple[int, tuple[str, ...]]:
-    """How many prompts, and what changes from one to the next beside name and number."""
+def _repeats_section() -> tuple[int, tuple[str, ...]]:
+    """The number of prompts, and what varies between them besides name and number."""
     left, right = st.columns([2, 3], vertical_alignment="bottom")
-    with left:
-        count = int(
-            st.number_input(
-                "Repeats",
-                1,
-                MOST_REPEATS,
-                1,
-                key="plant_repeats",
-                bind="query-params",
-                on_change=_lighter,
-                help="As many prompts, each with a name and a number of its own: every cell of the board then has its "
-                "share of right answers, with an interval",
-            )
+    count = int(
+        left.number_input(
+            "Repeats",
+            1,
+            MOST_REPEATS,
+            1,
+            **in_url("plant_repeats"),
+            on_change=_lighter,
+            help="The number of prompts, each with another name and number: the board then shows the accuracy of "
+            "every cell with a confidence interval",
         )
+    )
     if count == 1:
         return 1, ()
-    with right:
-        vary = st.pills("Vary", VARIED, selection_mode="multi", default=VARIED, key="plant_vary", bind="query-params")
+    vary = right.pills("Vary", VARIED, selection_mode="multi", default=VARIED, **in_url("plant_vary"))
     return count, tuple(vary)
 
 
 def _lighter() -> None:
-    """Called before the script runs again: many prompts are recorded lightly, unless the reader says otherwise."""
+    """Callback: preselect level light for several prompts."""
     if st.session_state["plant_repeats"] > 1:
         st.session_state["level"] = "light"
 
 
 def _in_words(repeats: Sequence[Planting]) -> str:
-    depths = sorted(100 * one.depth for one in repeats)
+    depths = sorted(100 * repeat.depth for repeat in repeats)
     spread = f"depths {depths[0]:g} to {depths[-1]:g} %" if depths[0] < depths[-1] else f"depth {depths[0]:g} %"
-    wordings = len({one.wording for one in repeats})
-    told = f"{len(repeats)} prompts, one after another: {spread}, {plural(wordings, 'wording')}, new names and numbers."
-    return f"{told} Level light is enough for the board over all prompts."
+    wordings = plural(len({repeat.wording for repeat in repeats}), "wording")
+    return (
+        f"{len(repeats)} prompts, one after another: {spread}, {wordings}, new names and numbers. Level light is "
+        "enough for the board over all prompts."
+    )
 
 
 def _unusable(prompt: str, error: UserError) -> Question:

@@ -1,4 +1,4 @@
-"""The drawing on the start page: what happens to tokens in a compressed cache. A schematic, not a measurement."""
+"""The schematic on the start page: tokens that are kept, merged or evicted, and the slots of the cache."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme
 
 CELL, GAP, HEIGHT = 58, 6, 42
 TOKENS = ("The", "old", "key", "lies", "under", "the", "stone")
-FATES = ("kept", "merged", "merged", "gone", "kept", "gone", "kept")
+FATES = ("kept", "merged", "merged", "evicted", "kept", "evicted", "kept")
 SLOTS = {0: (0,), 1: (1, 2), 4: (4,), 6: (6,)}  # tokens of each slot, by the first
 WIDTH = len(TOKENS) * (CELL + GAP) - GAP
 
 
 @dataclass(frozen=True)
 class Colours:
-    """The few colours of the drawing in one theme."""
+    """The colours of the schematic in one theme."""
 
     ink: str
     quiet: str
@@ -31,7 +31,7 @@ class Colours:
 
 
 def drawing(theme: Theme) -> str:
-    """An SVG: a row of tokens above, the slots they became below."""
+    """The SVG: a row of tokens above the row of slots."""
     colours = Colours.of(theme)
     body = [_label(16, "tokens of the prompt", colours), *_tokens(colours), *_edges(colours), *_slots(colours)]
     body.append(_label(190, "slots of one head's cache", colours))
@@ -56,9 +56,9 @@ def _label(y: float, text: str, colours: Colours) -> str:
 def _tokens(colours: Colours) -> list[str]:
     drawn = []
     for index, (text, fate) in enumerate(zip(TOKENS, FATES, strict=True)):
-        fill = {"kept": colours.kept, "merged": colours.merged, "gone": "none"}[fate]
-        dash = ' stroke-dasharray="3 3"' if fate == "gone" else ""
-        stroke, ink = (colours.quiet, colours.quiet) if fate == "gone" else (fill, colours.on_fill)
+        fill = {"kept": colours.kept, "merged": colours.merged, "evicted": "none"}[fate]
+        dash = ' stroke-dasharray="3 3"' if fate == "evicted" else ""
+        stroke, ink = (colours.quiet, colours.quiet) if fate == "evicted" else (fill, colours.on_fill)
         drawn.append(_box(_left(index), 28, CELL, fill, stroke, dash) + _text(_centre(index), 54, text, ink))
     return drawn
 
@@ -72,7 +72,7 @@ def _edges(colours: Colours) -> list[str]:
 
 
 def _slot_spans() -> dict[int, tuple[float, float]]:
-    """Left edge and width of each slot; a merged one is as wide as its tokens, and the row is centred."""
+    """Left edge and width of each slot; a merged slot is as wide as its tokens, and the row is centred."""
     widths = {slot: len(members) * (CELL + GAP) - GAP for slot, members in SLOTS.items()}
     left = (WIDTH - sum(widths.values()) - GAP * (len(widths) - 1)) / 2
     spans: dict[int, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""Before a comparison: what the full cache itself answers, asked through the queue and shown as soon as it is there."""
+"""The full cache's answer to the prompt before a comparison, generated through the queue."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from kvlab.common.errors import UserError
 from kvlab.forms import compare_form
 from kvlab.requests.compare import MethodChoice
 
-ASKED = "asked-full-cache"
-MOST_TOKENS = 32
+REQUESTED = "full-cache-request"
+MAX_TOKENS = 32
 POLL_SECONDS = 1.0
 
 
 def full_answer(question: Question, model: str, options: dict[str, Any]) -> None:
-    """A button that asks, and what was written to this very prompt by this model; `options` are those of the run."""
-    same = (question.prompt, question.answer, model)
-    why, label = permission.why_not(), "Ask the full cache first"
+    """A button that generates the answer, and the answer to this prompt; `options` are those of the run."""
+    request = (question.prompt, question.answer, model)
+    why, label = permission.why_not(), "Test the full cache first"
     if permission.button(label, why, icon=":material/help:", key="ask-full", width="stretch"):
         try:
             job_id = _submit(question, model, options)
         except UserError as error:
             st.error(plain(str(error)))
             return
-        st.session_state[ASKED] = (same, job_id)
-    asked, job_id = st.session_state.get(ASKED, (None, ""))
-    if asked != same:
+        st.session_state[REQUESTED] = (request, job_id)
+    requested, job_id = st.session_state.get(REQUESTED, (None, ""))
+    if requested != request:
         return
     try:
         ended = jobs.status(runs_root(), job_id).ended
@@ -50,8 +50,8 @@ def full_answer(question: Question, model: str, options: dict[str, Any]) -> None
 def _submit(question: Question, model: str, options: dict[str, Any]) -> str:
     changed = {
         "level": "off",
-        "max_new_tokens": min(MOST_TOKENS, int(options["max_new_tokens"])),
-        "title": "What the full cache answers",
+        "max_new_tokens": min(MAX_TOKENS, int(options["max_new_tokens"])),
+        "title": "The full cache's answer",
         "aside": True,
         "private": True,
     }
@@ -66,22 +66,22 @@ def _wait(job_id: str) -> None:
     status = jobs.status(runs_root(), job_id)
     if status.ended:
         st.rerun()
-    waiting = f"{(status.position or 1) - 1} jobs before it" if (status.position or 1) > 1 else "a few seconds"
-    st.caption(f"Asking the full cache ({waiting}) …")
+    waiting = f"{(status.position or 1) - 1} jobs ahead" if (status.position or 1) > 1 else "a few seconds"
+    st.caption(f"Running the full cache ({waiting}) …")
 
 
 def _show(question: Question, job_id: str) -> None:
-    """The text, and whether it holds the answer; a plain warning where it does not."""
+    """The text, and whether it contains the answer."""
     status = jobs.status(runs_root(), job_id)
     if status.state != "complete" or not status.run_ids:
-        st.warning(plain(f"The full cache was not asked: {status.message or status.state}"))
+        st.warning(plain(f"The full cache did not answer: {status.message or status.state}"))
         return
     try:
         texts = phase_texts(open_cached(jobs.aside_root(runs_root()) / status.run_ids[0]), "free")
     except UserError as error:
         st.error(plain(str(error)))
         return
-    wrote = f"The full cache writes: “{plain(''.join(texts).strip()[:300]) or 'only spaces'}”"
+    wrote = f"The full cache generates “{plain(''.join(texts).strip()[:300]) or 'only white space'}”"
     if question.answer is None:
         st.info(f"{wrote}.")
     elif judge_any(texts, (question.answer, *question.other_answers)).kind == "right":

@@ -1,4 +1,4 @@
-"""The form of one method, built from its JSON schema: a new method appears here by being registered."""
+"""The form of one method, built from its JSON schema, so that registered methods appear automatically."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ from typing import Any
 
 import streamlit as st
 
-from app.base.segmented import one_of
 from app.base.text import plain
+from app.base.widgets import one_of
+from app.session.url_state import in_url
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.parameters import DEFAULT, PRESET, Parameter, parameters
 
-LEFT_TO_METHOD = "left to the method"
+LEFT_TO_METHOD = "chosen by the method"
 
 
 def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
     """The preset and the hyper-parameters of one method, as typed; `kvlab.catalogue.parameters.changed` checks them.
 
-    `usual` is the preset that methods which have it start from.
+    `usual` is the preset to start from, if the method has it.
     """
-    with st.expander(plain(entry.title) or entry.name, key=f"form.{entry.name}", bind="query-params"):
+    with st.expander(plain(entry.title) or entry.name, **in_url(f"form.{entry.name}")):
         source = f" [Paper]({entry.paper})" if entry.paper else ""
         st.caption(plain(entry.summary) + source)
         if entry.origin:
             st.caption(plain(f"From the plug-in {entry.origin}."))
         preset = _preset(entry, usual)
-        found = parameters(entry, preset)
-        if not found:
-            st.caption("Nothing to set.")
+        fields = parameters(entry, preset)
+        if not fields:
+            st.caption("This method has no settings.")
         columns = st.columns(2)
         values: dict[str, Any] = {PRESET: preset}
-        for number, parameter in enumerate(found):
+        for number, parameter in enumerate(fields):
             with columns[number % 2]:
                 values[parameter.name] = _widget(entry.name, parameter, preset, entry.reasons.get(parameter.name, ""))
         return values
 
 
 def _preset(entry: MethodEntry, usual: str) -> str:
-    """The named settings the form starts from; `usual` where the reader chose none and the method has it."""
+    """The chosen preset; `usual` by default, if the method has it."""
     if not entry.presets:
         return DEFAULT
     names = [DEFAULT, *entry.presets]
@@ -51,26 +52,26 @@ def _preset(entry: MethodEntry, usual: str) -> str:
 
 
 def _widget(method: str, parameter: Parameter, preset: str, reason: str) -> Any:
-    # Another preset makes another widget, which starts from that preset's value.
+    # Each preset has its own widgets, which start from its values.
     key = f"{method}.{parameter.name}" if preset == DEFAULT else f"{method}.{preset}.{parameter.name}"
     label = plain(parameter.name.replace("_", " "))
     if parameter.source:
-        said = plain(f"{parameter.default} by {parameter.source}")
+        source = plain(f"{parameter.default} by {parameter.source}")
     else:
-        said = plain(f"Default {parameter.default}" + (f": {reason}" if reason else ""))
-    text = ". ".join(part for part in (_help(parameter), said) if part)
+        source = plain(f"Default {parameter.default}" + (f": {reason}" if reason else ""))
+    text = ". ".join(part for part in (_help(parameter), source) if part)
     if parameter.optional and st.checkbox(
-        f"{label}: {LEFT_TO_METHOD}", parameter.default is None, key=f"{key}.none", bind="query-params"
+        f"{label}: {LEFT_TO_METHOD}", parameter.default is None, **in_url(f"{key}.none")
     ):
         return None
     if parameter.kind == "choice":
-        return st.selectbox(label, parameter.options, _index(parameter), help=text, key=key, bind="query-params")
+        return st.selectbox(label, parameter.options, _index(parameter), help=text, **in_url(key))
     if parameter.kind == "switch":
-        return st.toggle(label, bool(parameter.default), help=text, key=key, bind="query-params")
+        return st.toggle(label, bool(parameter.default), help=text, **in_url(key))
     if parameter.kind in ("integer", "number"):
         return _number(parameter, label, text, key)
     default = parameter.default if parameter.kind == "text" else json.dumps(parameter.default)
-    return st.text_input(label, default or "", help=text, key=key, bind="query-params")
+    return st.text_input(label, default or "", help=text, **in_url(key))
 
 
 def _number(parameter: Parameter, label: str, text: str, key: str) -> int | float:
@@ -80,7 +81,7 @@ def _number(parameter: Parameter, label: str, text: str, key: str) -> int | floa
     default = parameter.default if parameter.default is not None else (low or 0)
     step, shape = (1, "%d") if cast is int else (0.05, "%g")
     return st.number_input(  # type: ignore
-        label, low, high, cast(default), step, format=shape, help=text, key=key, bind="query-params"
+        label, low, high, cast(default), step, format=shape, help=text, **in_url(key)
     )
 
 

@@ -1,4 +1,4 @@
-"""What a comparison will take of this machine, before it starts: one line, and the parts behind it."""
+"""The memory, disk and time that a comparison will need: one line, and a table of the parts."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from kvlab.common.formatting import format_bytes
 from kvlab.planning import Plan
 from kvlab.report.views import table_of
 
-NOT_AT_ONCE = "Not all of it at the same time: each is as large as it gets in any phase."
+NOT_AT_ONCE = "The parts are not all needed at the same time: each is its maximum over all phases."
 
 
 def show_plan(plan: Plan | None, notes: Sequence[str] = ()) -> None:
-    """The verdict with the time, and a table of parts; nothing where no plan can be made yet.
-
-    `notes` say what of the methods such budgets leave.
-    """
+    """Show the verdict with the time, and a table of parts, if there is a plan; `notes` are about the methods."""
     for note in notes:
         st.warning(plain(note))
     if plan is None:
         return
     (st.caption if plan.fits else st.warning)(plain(plan.verdict))
-    with st.expander("What it takes", key="plan"):
-        st.caption(plain(f"Time, without loading: {plan.seconds or 'not known, as nothing has run here yet'}."))
+    with st.expander("Memory, disk and time", key="plan"):
+        st.caption(plain(f"Time, without loading: {plan.seconds or 'unknown, as nothing has run here yet'}."))
         where = {"device": plan.machine.device, "host": "host", "disk": "disk"}
         table = pd.DataFrame(
-            {"part": part.name, "where": where[part.place], "at most": format_bytes(part.bytes), "what it is": part.why}
+            {"part": part.name, "where": where[part.place], "at most": format_bytes(part.bytes), "purpose": part.why}
             for part in plan.parts
         )
         of = f"{plan.model.name} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
-        offer = Offer("What the comparison takes", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of)
+        offer = Offer(
+            "Memory, disk and time of the comparison", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of
+        )
         titled(offer, "plan-table")
-        st.dataframe(table, hide_index=True, alt="One row a part: where it lies, and how large it gets")
+        st.dataframe(table, hide_index=True, alt="One row per part: its place and maximum size")
         st.caption(NOT_AT_ONCE)

@@ -1,41 +1,43 @@
-"""A conversation as the prompt of a new run: turns with roles that are added, removed and ordered."""
+"""A conversation as the prompt of a new run: turns with roles, which can be added, removed and moved."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import streamlit as st
 from pydantic import TypeAdapter, ValidationError
 
+from app.session.url_state import get_param, set_param
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import MOST_TURNS, ROLES, Role, Turn, as_text, check_turns
 
-KEPT = "chat-turns"  # the ids of the turns, in their order
-ADDRESS = "turns"
-LINKED_CHARACTERS = 2_000  # of a conversation, in the address
+TURNS = "chat-turns"  # the ids of the turns, in their order
+PARAM = "turns"
+LINKED_CHARACTERS = 2_000  # of a conversation, in the URL
 FIRST: tuple[tuple[Role, str], ...] = (("system", "You answer briefly."), ("user", ""))
 
 
 def role_key(number: int) -> str:
-    """Where the role of a turn lies in the session."""
+    """The session key of a turn's role."""
     return f"turn-role-{number}"
 
 
 def text_key(number: int) -> str:
-    """Where what a turn says lies in the session."""
+    """The session key of a turn's text."""
     return f"turn-text-{number}"
 
 
 def chat_prompt() -> OnePrompt:
-    """The conversation as it is typed.
+    """The conversation as typed.
 
     Raises:
-        UserError: no model could answer it.
+        UserError: a turn is empty, or the order of roles is invalid.
     """
-    if KEPT not in st.session_state:
-        keep_turns(_linked() or FIRST)
-    numbers = st.session_state[KEPT]
+    if TURNS not in st.session_state:
+        set_turns(_turns_in_url() or FIRST)
+    numbers = st.session_state[TURNS]
     for place, number in enumerate(numbers):
         _turn(place, number, len(numbers))
     room = len(numbers) < MOST_TURNS
@@ -47,16 +49,16 @@ def chat_prompt() -> OnePrompt:
     turns = [Turn(role=role, content=text) for role, text in typed if text]
     if len(turns) < len(typed):
         empty = next(place for place, (_, text) in enumerate(typed, 1) if not text)
-        raise UserError(f"Turn {empty} is empty: write what it says, or remove it.")
+        raise UserError(f"Turn {empty} is empty: enter its text, or remove it.")
     return OnePrompt(prompt=as_text(turns), turns=check_turns(turns))
 
 
-def keep_turns(turns: list[tuple[Role, str]] | tuple[tuple[Role, str], ...]) -> None:
-    """Put these turns into the form, before it is drawn."""
+def set_turns(turns: Sequence[tuple[Role, str]]) -> None:
+    """Fill in the form; call before it is drawn."""
     numbers = list(range(len(turns)))
     for number, (role, text) in zip(numbers, turns, strict=True):
         st.session_state[role_key(number)], st.session_state[text_key(number)] = role, text
-    st.session_state[KEPT] = numbers
+    st.session_state[TURNS] = numbers
 
 
 def _turn(place: int, number: int, count: int) -> None:
@@ -79,44 +81,47 @@ def _turn(place: int, number: int, count: int) -> None:
                 disabled=count == 1, on_click=_remove, args=(place,),
             )  # fmt: skip
         st.text_area(
-            f"Turn {place + 1}", key=text_key(number), height=100, label_visibility="collapsed", placeholder="Says …"
+            f"Turn {place + 1}",
+            key=text_key(number),
+            height=100,
+            label_visibility="collapsed",
+            placeholder="Text of the turn",
         )
 
 
 def _add() -> None:
-    numbers = st.session_state[KEPT]
+    numbers = st.session_state[TURNS]
     after = st.session_state[role_key(numbers[-1])]
     number = max(numbers) + 1
     st.session_state[role_key(number)] = "assistant" if after == "user" else "user"
     st.session_state[text_key(number)] = ""
-    st.session_state[KEPT] = [*numbers, number]
+    st.session_state[TURNS] = [*numbers, number]
 
 
 def _move(place: int, to: int) -> None:
-    numbers = list(st.session_state[KEPT])
+    numbers = list(st.session_state[TURNS])
     numbers.insert(to, numbers.pop(place))
-    st.session_state[KEPT] = numbers
+    st.session_state[TURNS] = numbers
 
 
 def _remove(place: int) -> None:
-    numbers = list(st.session_state[KEPT])
+    numbers = list(st.session_state[TURNS])
     del numbers[place]
-    st.session_state[KEPT] = numbers
+    st.session_state[TURNS] = numbers
 
 
 def _remember(typed: list[tuple[Role, str]]) -> None:
-    words = json.dumps(typed, ensure_ascii=False)
-    if len(words) <= LINKED_CHARACTERS:
-        st.query_params[ADDRESS] = words
-    else:
-        st.query_params.pop(ADDRESS, None)
-        st.caption(f"A link to this page leaves the turns out: it carries at most {LINKED_CHARACTERS:,} characters.")
+    text = json.dumps(typed, ensure_ascii=False)
+    is_short = len(text) <= LINKED_CHARACTERS
+    set_param(PARAM, text if is_short else None, force=True)
+    if not is_short:
+        st.caption(f"Links to this page do not contain the turns, which have over {LINKED_CHARACTERS:,} characters.")
 
 
-def _linked() -> list[tuple[Role, str]]:
-    """The turns of the address; none where it has none that can be used."""
+def _turns_in_url() -> list[tuple[Role, str]]:
+    """The turns in the URL; empty if missing or invalid."""
     try:
-        found = TypeAdapter(list[tuple[Role, str]]).validate_json(st.query_params.get(ADDRESS, ""))
+        turns = TypeAdapter(list[tuple[Role, str]]).validate_json(get_param(PARAM) or "")
     except ValidationError:
         return []
-    return found[:MOST_TURNS]
+    return turns[:MOST_TURNS]

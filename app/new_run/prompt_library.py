@@ -1,4 +1,4 @@
-"""One's own prompts on the form of a new run: chosen by name, searched, renamed, removed with undo, and saved."""
+"""The user's saved prompts on the form New run: search, choose, rename, remove with undo, and save."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ import streamlit as st
 from app.base import permission
 from app.base.text import plain
 from app.navigation.selection import runs_root
-from app.new_run.prompt_chat import keep_turns
+from app.new_run.prompt_chat import set_turns
+from app.session.url_state import in_url, params
 from kvlab.common.errors import UserError
 from kvlab.library import prompts
 from kvlab.requests.compare import OnePrompt
 
-NAME = "prompt"  # the parameter of the address
+NAME = "prompt"  # the URL parameter
 REMOVED = "prompt-removed"
 
 
-def from_the_address() -> None:
-    """`?prompt=NAME` alone chooses the saved prompts."""
-    if NAME in st.query_params and "source" not in st.query_params and "source" not in st.session_state:
+def choose_from_url() -> None:
+    """Make `?prompt=NAME` alone choose the source Saved."""
+    if NAME in params() and "source" not in params() and "source" not in st.session_state:
         st.session_state["source"] = "Saved"
 
 
 def saved_prompt() -> tuple[OnePrompt, str]:
-    """The chosen prompt with its answer and facts, and its name; empty where nothing is saved."""
-    words = st.text_input("Search", key="prompt_words", bind="query-params", placeholder="words of name or text")
-    found = {one.name: one for one in prompts.saved_prompts(runs_root(), words)}
+    """The chosen prompt with its answer and facts, and its name; empty if nothing is saved."""
+    words = st.text_input("Search", **in_url("prompt_words"), placeholder="words of the name or text")
+    saved = {prompt.name: prompt for prompt in prompts.saved_prompts(runs_root(), words)}
     _undo()
-    if not found:
-        none = "No saved prompt holds these words." if words.strip() else "Nothing is saved yet."
-        st.info(f"{none} Any prompt of this form can be saved: the button stands below its answer.")
+    if not saved:
+        note = "No saved prompt contains these words." if words.strip() else "No prompt is saved yet."
+        st.info(f"{note} You can save any prompt of this form with the button below its answer.")
         return OnePrompt(prompt=""), ""
-    name = st.selectbox("Prompt", list(found), key=NAME, bind="query-params")
-    chosen = found[name]
+    name = st.selectbox("Prompt", list(saved), **in_url(NAME))
+    chosen = saved[name]
     why = permission.why_not_change([chosen.owner])
     when = f", saved {chosen.saved[:10]}" if chosen.saved else ""
     st.caption(plain(f"{chosen.kind}{when}"))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.button("Edit a copy", key="prompt-edit", on_click=_edit, args=(chosen,), type="tertiary")
-        with st.popover("Rename", **permission.dead(why, type="tertiary")):
+        with st.popover("Rename", **permission.disabled(why, type="tertiary")):
             st.text_input("New name", name, key=f"prompt-name-{name}")
             permission.button("Rename", why, key="prompt-rename", on_click=_rename, args=(name,))
         permission.button("Remove", why, key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
@@ -48,34 +49,34 @@ def saved_prompt() -> tuple[OnePrompt, str]:
 
 
 def save_section(one: OnePrompt) -> None:
-    """Keep the prompt with its answer and facts under a name."""
-    with st.popover("Save this prompt", **permission.dead(permission.why_not(), icon=":material/bookmark_add:")):
-        name = st.text_input("Name", key="prompt-save-name", placeholder="such as: needle in my notes")
-        replace = st.checkbox("Replace the one of this name", key="prompt-save-replace")
+    """A form that saves the prompt with its answer and facts."""
+    with st.popover("Save this prompt", **permission.disabled(permission.why_not(), icon=":material/bookmark_add:")):
+        name = st.text_input("Name", key="prompt-save-name", placeholder="for example: needle in my notes")
+        replace = st.checkbox("Replace the prompt of this name", key="prompt-save-replace")
         if permission.button("Save", permission.why_not(), key="prompt-save", disabled=not name.strip()):
             try:
                 saved = prompts.save_prompt(runs_root(), name, one, replace)
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            st.success(plain(f"Saved as {saved.name}: it stands under Saved, and in kvlab prompts ls."))
+            st.success(plain(f"Saved as {saved.name}. Find it under Saved, or with kvlab prompts ls."))
 
 
 def _rename(name: str) -> None:
-    """Called before the script runs again, as all below."""
+    """A callback, as all functions below."""
     _try(lambda: prompts.rename_prompt(runs_root(), name, st.session_state[f"prompt-name-{name}"]).name)
 
 
 def _try(change: Callable[[], str]) -> None:
-    """Make a change whose outcome is the name to choose next, "" for none; what cannot be is said on the page."""
+    """Apply a change that returns the name to choose next, "" for none; its error is shown on the page."""
     st.session_state[REMOVED] = ("", "")
     try:
         name = change()
     except UserError as error:
         st.session_state[REMOVED] = ("", str(error))
         return
-    # A browser keeps showing what was chosen until it is told another.
-    left = [one.name for one in prompts.saved_prompts(runs_root(), st.session_state.get("prompt_words", ""))]
+    # The browser shows the old choice until it gets another.
+    left = [prompt.name for prompt in prompts.saved_prompts(runs_root(), st.session_state.get("prompt_words", ""))]
     if name or left:
         st.session_state[NAME] = name or left[0]
     else:
@@ -83,11 +84,11 @@ def _try(change: Callable[[], str]) -> None:
 
 
 def _edit(chosen: prompts.SavedPrompt) -> None:
-    """The form is filled with what was saved."""
+    """Fill in the form with the saved prompt."""
     st.session_state["answer"] = chosen.answer or ""
     st.session_state["facts"] = "\n".join(chosen.prompt[start:stop] for start, stop in chosen.facts)
     if chosen.turns:
-        keep_turns([(turn.role, turn.content) for turn in chosen.turns])
+        set_turns([(turn.role, turn.content) for turn in chosen.turns])
         st.session_state["source"] = "Chat"
     else:
         st.session_state["pasted"], st.session_state["source"] = chosen.prompt, "Paste"
@@ -104,10 +105,8 @@ def _undo() -> None:
     if problem:
         st.error(plain(problem))
     if name:
-        st.button(
-            f"Bring {plain(name)} back", icon=":material/undo:", key="prompt-undo", on_click=_bring_back, args=(name,)
-        )
+        st.button(f"Restore {plain(name)}", icon=":material/undo:", key="prompt-undo", on_click=_restore, args=(name,))
 
 
-def _bring_back(name: str) -> None:
+def _restore(name: str) -> None:
     _try(lambda: prompts.bring_back(runs_root(), name).name)

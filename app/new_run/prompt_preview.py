@@ -1,4 +1,4 @@
-"""A prompt as HTML: token by token, or with the part that will be cut struck out. All text is escaped."""
+"""A prompt as escaped HTML: token by token, or with the part that will be cut struck out."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ STYLE = """<style>
 
 
 def tokens_as_html(text: str, spans: list[tuple[int, int]], own: tuple[int, int] | None = None) -> str:
-    """The text with every other token shaded and underlined; what belongs to no token stays plain.
+    """The text with every other token shaded and underlined; text outside of tokens is plain.
 
-    `own` (start, stop) is where the prompt stands in the text: tokens that a chat template puts around it are marked.
+    `own` (start, stop) is the prompt's place in the text; the chat template's tokens around it are marked.
     """
     first, last = own or (0, len(text))
     parts, end = [], 0
@@ -42,7 +42,7 @@ def tokens_as_html(text: str, spans: list[tuple[int, int]], own: tuple[int, int]
 
 
 def tokens_as_text(text: str, spans: list[tuple[int, int]], own: tuple[int, int] | None = None) -> Text:
-    """The same as a slide keeps it; characters between two tokens go with the one before them."""
+    """The same for a slide; characters between two tokens belong to the first."""
     first, last = own or (0, len(text))
     starts = [0, *(start for start, _ in spans[1:]), len(text)]
     codes = tuple(at % 2 if first <= start < last else 2 for at, (start, _) in enumerate(spans))
@@ -50,14 +50,14 @@ def tokens_as_text(text: str, spans: list[tuple[int, int]], own: tuple[int, int]
 
 
 def cut_as_passages(cut: TruncatedPrompt) -> Passages:
-    """What is read around the cut, and the beginning and end of what is not."""
+    """The text around the cut, and the beginning and end of the removed part."""
     removed = cut.removed if len(cut.removed) <= 2 * AROUND else _middle_out(cut.removed)
     parts = (Segment("same", cut.before[-AROUND:]), Segment("missing", removed), Segment("same", cut.after[:AROUND]))
     return Passages(passages=(("", parts),))
 
 
 def cut_as_html(cut: TruncatedPrompt) -> str:
-    """The same on the page, what is not read struck out."""
+    """The same as HTML, with the removed part struck out."""
     ((_, (before, removed, after)),) = cut_as_passages(cut).passages
     marked = f"{html.escape(before.text)}<del>{html.escape(removed.text)}</del>{html.escape(after.text)}"
     return f'{STYLE}<div class="kv-prompt">{marked}</div>'

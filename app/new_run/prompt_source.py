@@ -1,4 +1,4 @@
-"""Where the prompt of a new run comes from: a sample, text, turns, files or what was saved; tokens on demand."""
+"""The source of a new run's prompt: a sample, text, chat turns, files or saved prompts, with a preview of tokens."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pandas as pd
 import streamlit as st
 
 from app.base import permission
-from app.base.segmented import one_of
 from app.base.text import plain, shorten
+from app.base.widgets import one_of
 from app.figures.export_menu import Offer, titled
 from app.new_run.prompt_chat import chat_prompt
-from app.new_run.prompt_library import from_the_address, saved_prompt
+from app.new_run.prompt_library import choose_from_url, saved_prompt
 from app.new_run.prompt_preview import tokens_as_html, tokens_as_text
+from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.errors import UserError
 from kvlab.documents.document import LARGEST_BYTES
@@ -33,41 +34,41 @@ SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
 NOTHING = OnePrompt(prompt="")
 PREVIEW_CHARACTERS = 20_000
 TABLE_HEIGHT, ROW_HEIGHT = 260, 35  # of the table of prompts, pixels
-EVERY = "upload_many"  # whether all rows of a table are run
-LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the address
-READ = "What every method reads, and the full cache beside them."
+ALL_ROWS = "upload_many"  # whether all rows of a table are run
+LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the URL
+READ = "The prompt of every method and of the full cache."
 
 
 @dataclass(frozen=True)
-class Given:
-    """A prompt and its title; of several prompts all of them, and the longest as the one.
+class PromptChoice:
+    """A prompt and its title; with several prompts, `prompt` is the longest.
 
-    `brings_answer` where answer and facts came with it, as those of a saved prompt or of a row do.
+    `has_answer`: answer and facts came with it, as for a saved prompt or a row.
     """
 
-    one: OnePrompt = NOTHING
+    prompt: OnePrompt = NOTHING
     title: str = ""
     several: tuple[OnePrompt, ...] = ()
-    brings_answer: bool = False
+    has_answer: bool = False
 
 
-def prompt_section() -> Given:
-    """The prompt from the chosen source, shown as it is; empty when it cannot be used."""
+def prompt_section() -> PromptChoice:
+    """The prompt from the chosen source, with a preview; empty if it cannot be used."""
     st.subheader("Prompt")
-    from_the_address()
-    source = one_of("Where from", SOURCES, "Sample", key="source", label_visibility="collapsed")
+    choose_from_url()
+    source = one_of("Source", SOURCES, "Sample", key="source", label_visibility="collapsed")
     read = {"Paste": pasted_prompt, "Chat": typed_chat, "Upload": uploaded_prompt, "Saved": saved_one}
     try:
         return read.get(source, sample_prompt)()
     except UserError as error:
         st.error(plain(str(error)))
-        return Given()
+        return PromptChoice()
 
 
-def sample_prompt() -> Given:
-    """A prompt that ships with kvlab."""
+def sample_prompt() -> PromptChoice:
+    """A prompt shipped with kvlab."""
     by_title = {sample.title: sample for sample in shipped_samples()}
-    chosen = by_title[st.selectbox("Sample", list(by_title), key="sample", bind="query-params")]
+    chosen = by_title[st.selectbox("Sample", list(by_title), **in_url("sample"))]
     st.markdown(plain(chosen.description))
     st.caption(f"Look for: {plain(chosen.look_for)}")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -75,65 +76,64 @@ def sample_prompt() -> Given:
         st.caption(f"Suggested: a budget of {budget} and {chosen.max_new_tokens} new tokens.", width="content")
         st.button("Use these", on_click=suggest, args=(budget, chosen.max_new_tokens), type="tertiary", key="suggest")
     preview(chosen.text)
-    return Given(OnePrompt(prompt=chosen.text), chosen.title)
+    return PromptChoice(OnePrompt(prompt=chosen.text), chosen.title)
 
 
 def suggest(budget: str, new_tokens: int) -> None:
-    """Called before the script runs again: fills in what the sample suggests."""
+    """Callback: fill in what the sample suggests."""
     st.session_state["budgets"], st.session_state["max_new_tokens"] = budget, new_tokens
 
 
-def typed_chat() -> Given:
-    """A conversation, shown as the model reads it."""
+def typed_chat() -> PromptChoice:
+    """A conversation, with a preview of its tokens."""
     one = chat_prompt()
     if one.prompt and tokens_wanted():
         show_tokens(one.prompt, one.turns)
-    return Given(one)
+    return PromptChoice(one)
 
 
-def saved_one() -> Given:
-    """A prompt of one's own library."""
+def saved_one() -> PromptChoice:
+    """A saved prompt."""
     one, name = saved_prompt()
     if one.prompt:
         preview(one.prompt, one.turns)
-    return Given(one, name, brings_answer=True)
+    return PromptChoice(one, name, has_answer=True)
 
 
-def pasted_prompt() -> Given:
-    """What is typed or pasted. The address carries it while it is short; raises UserError where it cannot be run."""
+def pasted_prompt() -> PromptChoice:
+    """A typed or pasted text, in the URL if it is short. Raises UserError if it cannot be run."""
     if "pasted" not in st.session_state:
-        st.session_state["pasted"] = st.query_params.get("text", "")
+        st.session_state["pasted"] = get_param("text") or ""
     text = st.text_area(
         "Text", key="pasted", height=640, placeholder="Paste a prompt", persist_state="page", on_change=remember_pasted
     )
     if text.strip():
         check_prompt(text)
     if len(text) > LINKED_CHARACTERS:
-        st.caption(f"A link to this page leaves the text out: it carries at most {LINKED_CHARACTERS:,} characters.")
+        st.caption(f"Links to this page do not contain the text, which has over {LINKED_CHARACTERS:,} characters.")
     if text.strip() and tokens_wanted():
         show_tokens(text)
-    return Given(OnePrompt.model_construct(name="", prompt=text, turns=(), answer=None, facts=()))
+    return PromptChoice(OnePrompt.model_construct(name="", prompt=text, turns=(), answer=None, facts=()))
 
 
 def remember_pasted() -> None:
     text = st.session_state["pasted"]
-    if 0 < len(text) <= LINKED_CHARACTERS:
-        st.query_params["text"] = text
-    else:
-        st.query_params.pop("text", None)
+    set_param("text", text if 0 < len(text) <= LINKED_CHARACTERS else None, force=True)
 
 
-def uploaded_prompt() -> Given:
-    """The text of an uploaded file; of a table every row, or those chosen; of several files all of them."""
+def uploaded_prompt() -> PromptChoice:
+    """The text of uploaded files, or the chosen rows of a table."""
     label = (
-        "Text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON lines, JSON, CSV or Parquet, one a "
-        "row; one file or several"
+        "One or several files: text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON Lines, JSON, "
+        "CSV or Parquet, one per row"
     )
-    given = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
-    files = st.file_uploader(label, **permission.dead(permission.why_not(), key="upload", on_change=_lighter, **given))
+    limits = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
+    files = st.file_uploader(
+        label, **permission.disabled(permission.why_not(), key="upload", on_change=_lighter, **limits)
+    )
     found = [_read(file) for file in files or ()]
     if not found:
-        return Given()
+        return PromptChoice()
     table = found[0] if len(found) == 1 and found[0].rows else None
     field, rows = "", slice(None)
     if table is not None:
@@ -142,60 +142,59 @@ def uploaded_prompt() -> Given:
             field = _field(table)
         if len(table.rows) > 1:
             if not _every_row(table, right):
-                return _one_of(table, field)
+                return _one_row(table, field)
             rows = _rows(table)
     chosen = uploads.prompts_of(found, field, rows)
     if len(chosen) == 1:
         return _shown(chosen[0], found[0].name)
     chosen = _with_answers(chosen)
-    names = [f"{number} of {len(chosen)}: {one.name}" for number, one in enumerate(chosen, 1)]
-    look = st.selectbox("Look at", names, key="upload_look", bind="query-params")
-    at = names.index(look) if look in names else 0
-    _tell(uploads.notes_of(chosen))
+    names = [f"{number} of {len(chosen)}: {prompt.name}" for number, prompt in enumerate(chosen, 1)]
+    shown = st.selectbox("Preview", names, **in_url("upload_look"))
+    at = names.index(shown) if shown in names else 0
+    _show_notes(uploads.notes_of(chosen))
     preview(chosen[at].prompt, chosen[at].turns)
-    longest = max(chosen, key=lambda one: len(one.prompt))
+    longest = max(chosen, key=lambda prompt: len(prompt.prompt))
     title = found[0].name if len(found) == 1 else f"{len(found)} files: {', '.join(one.name for one in found)}"
-    return Given(longest, shorten(title, 90), tuple(chosen))
+    return PromptChoice(longest, shorten(title, 90), tuple(chosen))
 
 
 def _field(table: uploads.Upload) -> str:
-    """The column whose text alone is the prompt; none: as the rows are read."""
+    """The column that is the prompt; "" to read the rows by their column names."""
     return st.selectbox(
         "Prompt",
         ["", *table.fields],
-        key="upload_field",
-        bind="query-params",
-        format_func=lambda name: name or f"as its columns say: {table.usual}",
-        help="Of a table with a context, its question is read after it. A column chosen here is read alone",
+        **in_url("upload_field"),
+        format_func=lambda name: name or f"by column names: {table.usual}",
+        help="By column names, a context is followed by its question. A column chosen here is the whole prompt",
     )
 
 
 def _with_answers(chosen: Sequence[OnePrompt]) -> list[OnePrompt]:
-    """Every prompt on a line, with what is right as the reader leaves it.
+    """The prompts with their answers, which can be edited in a table.
 
     Raises:
-        UserError: an answer that is typed cannot be looked for.
+        UserError: a typed answer cannot be searched for.
     """
-    known = [" or ".join(filter(None, (one.answer, *one.other_answers))) for one in chosen]
+    answers = [" or ".join(filter(None, (one.answer, *one.other_answers))) for one in chosen]
     lines = pd.DataFrame(
         {
             "name": [one.name for one in chosen],
-            "answer": known,
+            "answer": answers,
             "prompt": [shorten(" ".join(one.prompt[:400].split()), 120) for one in chosen],
             "characters": [len(one.prompt) for one in chosen],
         },
         index=pd.RangeIndex(1, len(chosen) + 1),
     )
-    of = hash(tuple(lines.itertuples()))  # what was typed for other prompts is not theirs
+    key = hash(tuple(lines.itertuples()))  # edits apply to these prompts only
     edited = st.data_editor(
         lines,
         height=min(TABLE_HEIGHT, ROW_HEIGHT * (len(chosen) + 1) + 3),
         disabled=["name", "prompt", "characters"],
-        column_config={"answer": st.column_config.TextColumn(help="What is right: type another, or none")},
-        alt="One row a prompt: its name, what is right, how it begins, and its length",
-        key=f"upload-answers-{of}",
+        column_config={"answer": st.column_config.TextColumn(help="The expected answer; edit it, or leave it empty")},
+        alt="One row per prompt: name, expected answer, beginning, and length",
+        key=f"upload-answers-{key}",
     )
-    typed = zip(chosen, known, edited["answer"].fillna(""), strict=True)
+    typed = zip(chosen, answers, edited["answer"].fillna(""), strict=True)
     return [one if text == before else _answered(one, str(text)) for one, before, text in typed]
 
 
@@ -213,7 +212,7 @@ def _read(file: Any) -> uploads.Upload:
 
 @st.cache_data(max_entries=64, show_spinner="Reading the file")
 def _uploaded(name: str, content: bytes) -> uploads.Upload | str:
-    """What the file holds, or the sentence that says why it cannot be used: either is found once."""
+    """The content of the file, or the error; both are cached."""
     try:
         return uploads.read_upload(name, content)
     except UserError as error:
@@ -221,22 +220,22 @@ def _uploaded(name: str, content: bytes) -> uploads.Upload | str:
 
 
 def _lighter() -> None:
-    """Called before the script runs again: several prompts are recorded lightly, unless the reader says otherwise."""
+    """Callback: preselect level light for several prompts."""
     files = st.session_state.get("upload") or ()
-    if len(files) > 1 or (files and st.session_state.get(EVERY, _every_at_first()) and _has_rows(files[0])):
+    if len(files) > 1 or (files and st.session_state.get(ALL_ROWS, _all_rows_by_default()) and _has_rows(files[0])):
         st.session_state["level"] = "light"
 
 
 def _has_rows(file: Any) -> bool:
     try:
         return len(_read(file).rows) > 1
-    except UserError:  # said where the file is shown
+    except UserError:  # shown with the file
         return False
 
 
-def _every_at_first() -> bool:
-    """Every row, unless the address names one."""
-    return "upload_row" not in st.query_params
+def _all_rows_by_default() -> bool:
+    """All rows, unless the URL names one."""
+    return "upload_row" not in params()
 
 
 def _every_row(table: uploads.Upload, beside: Any) -> bool:
@@ -244,49 +243,43 @@ def _every_row(table: uploads.Upload, beside: Any) -> bool:
         st.space("small")
         return st.toggle(
             f"All of {len(table.rows):,} rows",
-            _every_at_first(),
-            key=EVERY,
-            bind="query-params",
+            _all_rows_by_default(),
+            **in_url(ALL_ROWS),
             on_change=_lighter,
-            help="One comparison a row, one after another, and what they say together with intervals",
+            help="One comparison per row, one after another, and results over all of them with confidence intervals",
         )
 
 
 def _rows(table: uploads.Upload) -> slice:
     count, left, right = len(table.rows), *st.columns(2)
-    with left:
-        first = int(st.number_input("From row", 1, count, 1, key="upload_first", bind="query-params"))
-    with right:
-        last = int(
-            st.number_input("To row", 1, count, min(count, MOST_REPEATS), key="upload_last", bind="query-params")
-        )
+    first = int(left.number_input("From row", 1, count, 1, **in_url("upload_first")))
+    last = int(right.number_input("To row", 1, count, min(count, MOST_REPEATS), **in_url("upload_last")))
     if last < first:
-        raise UserError(f"The rows end before they begin: give a last row of {first} or more.")
+        raise UserError(f"The last row is before the first: choose a last row of {first} or more.")
     return slice(first - 1, last)
 
 
-def _one_of(upload: uploads.Upload, field: str) -> Given:
+def _one_row(upload: uploads.Upload, field: str) -> PromptChoice:
     """One row of a table."""
     count = len(upload.rows)
-    row = int(st.number_input(f"Row of {count:,}", 1, count, 1, key="upload_row", bind="query-params")) - 1
+    row = int(st.number_input(f"Row of {count:,}", 1, count, 1, **in_url("upload_row"))) - 1
     return _shown(upload.one(row, field), f"{upload.name}, row {row + 1}")
 
 
-def _shown(one: OnePrompt, title: str) -> Given:
-    """The prompt as the model will read it, under what of the file is not in it."""
-    _tell(one.notes)
+def _shown(one: OnePrompt, title: str) -> PromptChoice:
+    """The preview of a prompt, and notes on the parts of the file that were left out."""
+    _show_notes(one.notes)
     preview(one.prompt, one.turns)
-    return Given(one, title, brings_answer=one.answer is not None)
+    return PromptChoice(one, title, has_answer=one.answer is not None)
 
 
-def _tell(notes: Sequence[str]) -> None:
-    """Show which parts of the files were left out of the prompts."""
+def _show_notes(notes: Sequence[str]) -> None:
     if notes:
         st.info(plain(" ".join(notes)), icon=":material/content_cut:")
 
 
 def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:
-    """The beginning of the prompt, letter by letter: nothing in it is read as Markdown or HTML."""
+    """The beginning of the prompt as plain text, or its tokens."""
     if tokens_wanted():
         show_tokens(text, turns)
         return
@@ -298,18 +291,18 @@ def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:
 
 
 def as_passage(text: str) -> Passages:
-    """What of a prompt is shown, as a slide keeps it."""
+    """The shown part of a prompt, for a slide."""
     return Passages(passages=(("", (Segment("same", text[:PREVIEW_CHARACTERS]),)),))
 
 
 def tokens_wanted() -> bool:
-    """Whether tokens are to be shown."""
-    explanation = "What the model is given, every other token shaded; what its chat template puts around is in italics."
-    return st.toggle("Show tokens", key="show_tokens", bind="query-params", help=explanation)
+    """The switch that shows tokens."""
+    help_text = "The model's input with every other token shaded; text added by its chat template is in italics."
+    return st.toggle("Show tokens", **in_url("show_tokens"), help=help_text)
 
 
 def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
-    """The prompt as the model will be given it, token by token: in its chat template where it has one."""
+    """The tokens of the model's input, with its chat template if it has one."""
     how = replace(manner_further_down(), turns=turns)
     try:
         read = render_prompt(prompt, how)
@@ -319,25 +312,25 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
     shown = truncation.shortened(read, PREVIEW_CHARACTERS)
     spans = truncation.token_spans(shown.text, how.model)
 
-    def as_seen() -> Passages | Text:
+    def content() -> Passages | Text:
         return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.own)
 
-    titled(Offer("The prompt, token by token", as_seen, READ, f"as {how.model} reads it"), "prompt-tokens")
+    titled(Offer("The prompt, token by token", content, READ, f"as {how.model} reads it"), "prompt-tokens")
     with st.container(height=560, border=True):
         if spans is None:
             st.text(prompt[:PREVIEW_CHARACTERS])
         else:
             st.html(tokens_as_html(shown.text, spans, shown.own))
     if spans is None:
-        st.caption("The model's tokenizer is not on this machine, so its tokens are not known.")
+        st.caption("The model's tokenizer is not on this machine, so its tokens are unknown.")
     elif read.templated:
-        st.caption("In italics: what the model's chat template puts around the prompt.")
+        st.caption("Text added by the model's chat template is in italics.")
     if len(read.text) > len(shown.text):
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(prompt):,} characters.")
 
 
 def manner_further_down() -> ChatFormat:
-    """How the prompt is put to the model, as the fields of the form that are drawn later say."""
+    """How the prompt is given to the model, from fields that are drawn later."""
     if (chat := str(further_down("chat", "auto"))) == "no":
         return ChatFormat(str(further_down("model", "mini")).strip(), "no")
     words = {"system": str(further_down("system", "")), "thinking": str(further_down("thinking", "template"))}
@@ -345,5 +338,5 @@ def manner_further_down() -> ChatFormat:
 
 
 def further_down(key: str, default: Any) -> Any:
-    """The value of a widget that is drawn later: in the session, or in the address before the first time."""
-    return st.session_state.get(key) or st.query_params.get(key) or default
+    """The value of a widget that is drawn later, from the session or, in the first run, the URL."""
+    return st.session_state.get(key) or get_param(key) or default

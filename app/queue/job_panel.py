@@ -1,14 +1,17 @@
-"""A job as the queue sees it: place in line, progress, log, cancel, and the runs it made. Polls only while it lasts."""
+"""The panel of a job: position in the queue, progress, log, actions, and its runs. Polls until the job ends."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import streamlit as st
 
 from app.base import permission
 from app.base.links import go, link
 from app.base.text import plain
+from app.base.widgets import attempt
 from app.navigation.selection import runs_root
-from app.queue.submit import going_on
+from app.queue.submit import live_status
 from kvlab import jobs
 from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.bench.request import BenchJob
@@ -23,14 +26,14 @@ from kvlab.jobs.work import Work
 from kvlab.requests.compare import CompareRequest, RescueRequest
 from kvlab.server.settings import lab
 from kvlab.server.users import Role, acting
-from kvlab.trace.catalogue import list_repeats, list_runs
+from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
 
 POLL_SECONDS = 1.0
 LOG_LINES = 400
-LEAST_SHARE = 0.05  # of the work, from which on the time left is told
+LEAST_SHARE = 0.05  # of the work, from which the time left is estimated
 PREVIEW_CHARACTERS = 20_000
 STATE_BADGES = {
-    "queued": ("Waiting", "gray"),
+    "queued": ("Queued", "gray"),
     "running": ("Running", "blue"),
     "complete": ("Complete", "green"),
     "cancelled": ("Cancelled", "orange"),
@@ -39,7 +42,7 @@ STATE_BADGES = {
 
 
 def show_job(job_id: str) -> None:
-    """The panel of one job, redrawn every second until it ends; an unknown id is one sentence."""
+    """The panel of one job, redrawn every second until it ends; one sentence for an unknown id."""
     try:
         status = jobs.status(runs_root(), job_id, LOG_LINES)
     except UserError as error:
@@ -53,38 +56,38 @@ def show_job(job_id: str) -> None:
 
 
 def badge(state: str, reason: str = "") -> None:
-    """The state of a job or a run as a small coloured label; the reason shows when the pointer rests on it."""
+    """The state of a job or run as a coloured label, with the reason as its tooltip."""
     label, colour = STATE_BADGES[state]
     st.badge(label, color=colour, help=plain(reason) or None)  # type: ignore[arg-type]
 
 
 def _request(request: Work) -> None:
-    """What was asked for, with the prompt letter by letter."""
+    """The request, or a link to its results."""
     if isinstance(request, RescueRequest):
-        link("killed", "What was found", run=request.run_id)
+        link("killed", "Results", run=request.run_id)
         return
     if isinstance(request, EvalJob):
-        link("quality", "The results so far", evaluation=request.name)
+        link("quality", "Results so far", evaluation=request.name)
         return
     if isinstance(request, BenchJob):
-        link("speed", "The results so far", file=request.name)
+        link("speed", "Results so far", file=request.name)
         return
     if isinstance(request, FitJob):
         file, method = fitted_file(runs_root(), request.name), request.request.method
         if file.exists():
-            st.caption("Its file is ready. In the form of a run, or on the command line:")
-            here = f"fit:{request.name}" if lab() else str(file.absolute())
-            st.code(f"{method}:{SETTING[method]}={here}", language=None, wrap_lines=True)
+            st.caption("The file is ready. Use it in the form of a run, or on the command line:")
+            value = f"fit:{request.name}" if lab() else str(file.absolute())
+            st.code(f"{method}:{SETTING[method]}={value}", language=None, wrap_lines=True)
             if permission.button("Use it in a new run", permission.why_not(), type="primary", key="use_fitted"):
                 title = next((entry.title for entry in methods() if entry.name == method), method)
-                go("new_run", model=request.request.model, methods=title, **{f"{method}.{SETTING[method]}": here})
+                go("new_run", model=request.request.model, methods=title, **{f"{method}.{SETTING[method]}": value})
         return
     if isinstance(request, SampleJob):
         return
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
     facts += [f"{request.comparisons} {_parts(request)}"] if request.is_batch else []
-    with st.expander("What was asked for"):
+    with st.expander("Request"):
         st.caption(plain(" · ".join([*facts, f"level {request.level}", f"seed {request.seed}"])))
         st.caption(plain(", ".join(choice.label for choice in request.choices)))
         with st.container(height=240):
@@ -92,7 +95,7 @@ def _request(request: Work) -> None:
 
 
 def _live(job_id: str) -> None:
-    status = going_on(job_id, LOG_LINES)
+    status = live_status(job_id, LOG_LINES)
     if status is not None:
         _panel(status)
 
@@ -116,7 +119,7 @@ def _panel(status: JobStatus) -> None:
 
 
 def _log(lines: tuple[str, ...]) -> str:
-    """The log as it may be read: on a shared server no folder of the machine stands in it."""
+    """The log; without folder names for users who are not administrators."""
     text = "\n".join(lines)
     return text if acting().role is Role.ADMINISTER else hide_paths(text)
 
@@ -126,48 +129,46 @@ def _actions(status: JobStatus) -> None:
     if isinstance(request, CompareRequest) and request.is_batch:
         _batch_actions(status, request)
     if status.state in ("cancelled", "failed") and not isinstance(request, RescueRequest):
-        _go_on(status, request)
+        _resume(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
         if permission.button(label, _why_not(status), key="cancel_job", disabled=status.cancelling):
-            try:
-                jobs.cancel(runs_root(), status.job_id)
-            except UserError as error:
-                st.error(plain(str(error)))
-                return
-            st.rerun()
+            _act(lambda: jobs.cancel(runs_root(), status.job_id))
     elif list_runs(runs_root(), comparison_id=status.job_id, limit=1) and st.button(
         "Compare the runs", type="primary", key="open_comparison"
     ):
         go("compare", comparison=status.job_id)
 
 
-def _go_on(status: JobStatus, request: Work) -> None:
-    """The rest of a job that was cut short: what it saved stays."""
-    if not permission.button(_left(status, request), _why_not(status), type="primary", key="go_on"):
-        return
-    try:
+def _resume(status: JobStatus, request: Work) -> None:
+    """A button that resumes a stopped job; what it saved is kept."""
+
+    def resume() -> None:
         jobs.resume(runs_root(), status.job_id)
         jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    st.rerun()
+
+    if permission.button(_resume_label(status, request), _why_not(status), type="primary", key="go_on"):
+        _act(resume)
+
+
+def _act(action: Callable[[], object]) -> None:
+    if attempt(action):
+        st.rerun()
 
 
 def _why_not(status: JobStatus) -> str:
     return permission.why_not_change([status.owner])
 
 
-def _left(status: JobStatus, request: Work) -> str:
-    """`Go on with 3 of 7`, where it can be counted."""
+def _resume_label(status: JobStatus, request: Work) -> str:
+    """`Resume with 3 of 7`, if that can be counted."""
     if not isinstance(request, CompareRequest):
-        return "Go on"
+        return "Resume"
     if request.is_batch:
         missing = missing_repeats(runs_root(), request.batch or status.job_id, request)
-        return f"Go on with {len(missing)} of {request.comparisons}"
-    made = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
-    return f"Go on with {len(request.runs) - len(made)} of {len(request.runs)}"
+        return f"Resume with {len(missing)} of {request.comparisons}"
+    complete = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
+    return f"Resume with {len(request.runs) - len(complete)} of {len(request.runs)}"
 
 
 def _parts(request: CompareRequest) -> str:
@@ -175,29 +176,29 @@ def _parts(request: CompareRequest) -> str:
 
 
 def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
-    """Of a job with repeats: a way to those that are there, and to go on with those that are not."""
+    """A button that compares the repeats recorded so far."""
     batch = request.batch or status.job_id
-    made = list_repeats(runs_root(), batch)
-    if made and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
-        go("compare", comparison=made[0].comparison_id)
+    recorded = list_repeats(runs_root(), batch)
+    if recorded and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
+        go("compare", comparison=recorded[0].comparison_id)
 
 
 def _repeats(status: JobStatus, request: CompareRequest) -> None:
-    """The repeats that were begun, each with how it ended."""
-    made = list_repeats(runs_root(), request.batch or status.job_id)
-    for entry in made:
+    """The repeats that have started, with their status."""
+    started = list_repeats(runs_root(), request.batch or status.job_id)
+    for entry in started:
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(entry.status)
             link("compare", plain(f"{entry.number} of {request.comparisons}"), comparison=entry.comparison_id)
-    if left := request.comparisons - len(made):
-        st.text(f"{left} {'has' if left == 1 else 'have'} not begun.")
+    if left := request.comparisons - len(started):
+        st.text(f"{left} {'has' if left == 1 else 'have'} not started.")
 
 
 def _progress(status: JobStatus) -> None:
     if status.state == "queued":
         ahead = (status.position or 1) - 1
-        line = "next in line" if ahead == 0 else f"{ahead} {'job' if ahead == 1 else 'jobs'} before this one"
-        st.progress(0.0, f"Waiting: {line}")
+        line = "next in the queue" if ahead == 0 else f"{ahead} {'job' if ahead == 1 else 'jobs'} before this one"
+        st.progress(0.0, f"Queued: {line}")
         return
     done = status.progress
     share = done.done / done.total if done and done.total else 0.0
@@ -207,46 +208,48 @@ def _progress(status: JobStatus) -> None:
         share = 1.0 if status.state == "complete" else share
     else:
         request = jobs.request_of(runs_root(), status.job_id)
-        # Repeats and evaluations say themselves what is left.
-        tells = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and request.is_batch)
-        left = [time_left(status.elapsed, share)] if share >= LEAST_SHARE and not tells else []
-        stage = " · ".join([*told_runs(status), stage, *left, format_duration(status.elapsed)])
+        # The stage of batches and evaluations includes the time left.
+        has_time = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and request.is_batch)
+        left = [time_left(status.elapsed, share)] if share >= LEAST_SHARE and not has_time else []
+        stage = " · ".join([*run_count(status), stage, *left, format_duration(status.elapsed)])
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
 
-def told_runs(status: JobStatus) -> list[str]:
-    """`3 of 13`: the run that is being made, once one has begun."""
+def run_count(status: JobStatus) -> list[str]:
+    """`3 of 13`: the current run, once one has started."""
     request = jobs.request_of(runs_root(), status.job_id)
-    made = len(list_runs(runs_root(), comparison_id=status.job_id))
-    return [f"{made} of {len(request.runs)}"] if made and isinstance(request, CompareRequest) else []
+    started = len(list_runs(runs_root(), comparison_id=status.job_id))
+    return [f"{started} of {len(request.runs)}"] if started and isinstance(request, CompareRequest) else []
 
 
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, RescueRequest | EvalJob | BenchJob | FitJob):
-        return  # it records no run; the page that shows what was found is linked below
+        return  # records no runs; its results are linked below
     if isinstance(request, SampleJob):
         for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):
-            with st.container(horizontal=True, vertical_alignment="center"):
-                badge(run.status, run.message)
-                link("timeline", plain(run.label), run=run.run_id)
+            _run_row(run, run.label)
         return
     if request.is_batch:
         st.caption(_parts(request).capitalize())
         _repeats(status, request)
         return
     planned = request.runs
-    st.caption(f"Runs, {len(planned)} in all")
-    made = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
+    st.caption(f"Runs: {len(planned)} in total")
+    started = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
     names = distinct_names(planned)
-    for run, name in zip(made, names, strict=False):
-        with st.container(horizontal=True, vertical_alignment="center"):
-            badge(run.status, run.message)
-            link("timeline", plain(name), run=run.run_id)
-    pending = names[len(made) :]
+    for run, name in zip(started, names, strict=False):
+        _run_row(run, name)
+    pending = names[len(started) :]
     for name in pending if not status.ended else []:
         with st.container(horizontal=True, vertical_alignment="center"):
             badge("queued")
             st.markdown(plain(name))
     if pending and status.ended:
-        st.caption(f"Never begun: {plain(', '.join(pending))}.")
+        st.caption(f"Not started: {plain(', '.join(pending))}.")
+
+
+def _run_row(run: RunEntry, name: str) -> None:
+    with st.container(horizontal=True, vertical_alignment="center"):
+        badge(run.status, run.message)
+        link("timeline", plain(name), run=run.run_id)

@@ -1,4 +1,4 @@
-"""What pages ask of the queue: a job goes in with a worker to run it, or the page says in one sentence why not."""
+"""Queue a job with a worker to run it, or show why that is impossible."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from app.base.links import go
 from app.base.text import plain
 from app.navigation.selection import runs_root, session_id
 from kvlab import jobs
@@ -15,10 +16,10 @@ from kvlab.jobs.work import Work
 from kvlab.server.users import Role, require
 
 
-def queued(make: Callable[[], Work]) -> str | None:
-    """The id of the job that `make` makes; None where it cannot be made or queued, which was then said."""
+def queued(build: Callable[[], Work]) -> str | None:
+    """The id of the job that `build` returns; None, with an error, if it cannot be built or queued."""
     try:
-        job_id = submitted(make())
+        job_id = submitted(build())
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
@@ -26,15 +27,21 @@ def queued(make: Callable[[], Work]) -> str | None:
     return job_id
 
 
+def queue_and_open(page: str, build: Callable[[], Work], parameter: str = "job") -> None:
+    """Queue the job that `build` returns, and open the page that shows its progress."""
+    if job_id := queued(build):
+        go(page, **{parameter: job_id})
+
+
 def submitted(work: Work) -> str:
-    """The id of a new job. Raises UserError where it is too big for this machine, or may not be queued."""
+    """The id of a new job. Raises UserError if it is too large for this machine or not permitted."""
     require(Role.RUN, "start runs")
     plan_preview.check_work(work, runs_root())
     return jobs.submit(runs_root(), work, session_id())
 
 
-def going_on(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
-    """How far a job is, with a worker to run it; None, said, where that cannot be read. Draws anew once it ended."""
+def live_status(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
+    """The status of a job, with a worker to run it; None, with an error, if unreadable. Reruns the page at its end."""
     try:
         status = jobs.status(runs_root(), job_id, log_lines)
         if not status.ended:
@@ -43,5 +50,5 @@ def going_on(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
         st.error(plain(str(error)))
         return None
     if status.ended:
-        st.rerun()  # once more without polling
+        st.rerun()  # without polling
     return status

@@ -1,4 +1,4 @@
-"""How far the sweep of an evaluation's folder is, from its files: whoever works on it needs no queue here."""
+"""The progress of sweeps, read from their folders: their workers need no queue here."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kvlab.trace.labels import may_look_at
 
 
 def planned() -> list[str]:
-    """Names of the evaluations that are sweeps and may be seen, in alphabetic order."""
-    found = (folder.name for folder in _root().glob("*") if is_sweep(folder))
-    return sorted(name for name in found if may_look_at(runs_root(), name, "evaluation"))
+    """Names of the evaluations that are sweeps and visible to the user, in alphabetical order."""
+    names = (folder.name for folder in _root().glob("*") if is_sweep(folder))
+    return sorted(name for name in names if may_look_at(runs_root(), name, "evaluation"))
 
 
 def any_at_work() -> bool:
-    """Whether workers are at some sweep now, so that results change."""
-    found = [_state(name) for name in planned()]
-    return any(now is not None and now.left and now.running for now in found)
+    """Whether workers are running some sweep, so that results change."""
+    states = map(_state, planned())
+    return any(sweep is not None and sweep.left and sweep.running for sweep in states)
 
 
 def sweep_progress(name: str) -> None:
-    """A bar and a line for a sweep that is not done, a line for one that is, nothing for another evaluation."""
+    """The progress of a sweep and its errors; nothing for other evaluations."""
     if not is_sweep(_root() / name):
         return
     try:
@@ -39,10 +39,10 @@ def sweep_progress(name: str) -> None:
         st.progress(now.measured / max(1, now.planned), text=plain(f"Sweep: {now.summary}"))
     else:
         st.caption(f":material/lan: {plain(f'Sweep: {now.summary}')}")
-    told = [*(f"Given up: {said}" for said in now.given_up.values()), *(now.errors if now.left else [])]
-    if told:
-        with st.expander(f"What went wrong ({len(told)})"):
-            for line in told:
+    errors = [*(f"Given up: {reason}" for reason in now.given_up.values()), *(now.errors if now.left else [])]
+    if errors:
+        with st.expander(f"Errors ({len(errors)})"):
+            for line in errors:
                 st.markdown(plain(line))
 
 

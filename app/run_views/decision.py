@@ -1,4 +1,4 @@
-"""The prompt's decision of one head on a page: the scores, the budget a token would have taken, and the player."""
+"""A head's eviction decision after the prompt: scores, the budget a token would have needed, and the player."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import streamlit as st
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.components.tokenstrip import tokenstrip
-from app.figures.figure import show
 from app.run_views import page
-from app.session.url_numbers import asked_number
-from app.session.url_state import keep
+from app.session.open_runs import BY_STAMP
+from app.session.url_state import set_page_param, url_number
 from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import decision as analysis
 from kvlab.common.errors import UserError
@@ -22,29 +21,30 @@ STRIP = "decision-strip"
 
 
 def decision_section(run: Run, layer: int, head: int, token: int | None) -> None:
-    """Who stayed and who nearly did; of the chosen `token`, or else of the marked fact, what it would have taken."""
+    """Scores of kept and evicted tokens, and the budget that keeping `token`, or else the fact, would have needed."""
     st.subheader("The prompt's decision")
     try:
-        table = _decision(run, *page.stamp(run), layer, head)
+        table = decision(run, layer, head)
     except UserError as error:
         st.caption(plain(str(error)))
         return
     chosen = chosen_tokens(run, token, table)
     figure = figures.scores_at_decision(table, chosen, page_theme())
     reading = figures.read_scores_at_decision(table, chosen)
-    name = page.file_name(run, f"decision-layer-{layer}-head-{head}")
-    show(figure, table, reading, "decision", name, page.source(run))
+    page.show_figure(run, figure, table, reading, "decision", f"decision-layer-{layer}-head-{head}")
     if not chosen:
-        st.caption("Click a word above, or mark a fact, to see what keeping it would have taken in every head.")
+        st.caption(
+            "Click a word above, or mark a fact, to see the budget that keeping it would have needed in every head."
+        )
         return
-    heads = _by_head(run, *page.stamp(run), tuple(chosen))
+    heads = budgets_by_head(run, tuple(chosen))
     if heads["needed"].notna().any():
         figure, reading = figures.budgets_for(heads, page_theme()), figures.read_budgets_for(heads)
-        show(figure, heads, reading, "decision-heads", page.file_name(run, "decision-budgets"), page.source(run))
+        page.show_figure(run, figure, heads, reading, "decision-heads", "decision-budgets")
 
 
 def chosen_tokens(run: Run, token: int | None, table: pd.DataFrame) -> list[int]:
-    """The token, or without one those of the fact that the run knows of."""
+    """The token, else the tokens of the run's fact."""
     if token is not None:
         return [token] if (table["token"] == token).any() else []
     try:
@@ -54,17 +54,17 @@ def chosen_tokens(run: Run, token: int | None, table: pd.DataFrame) -> list[int]
 
 
 def played_decision(run: Run, layer: int, head: int) -> None:
-    """The player over the decision itself: what leaves, the lowest score first."""
+    """The player of the decision: evictions by ascending score."""
     lineage, _, texts = page.head_history(run, layer, head)
     try:
-        table = _decision(run, *page.stamp(run), layer, head)
+        table = decision(run, layer, head)
     except UserError as error:
         st.info(plain(str(error)), icon=":material/info:")
         return
     history = analysis.replay(lineage, table)
-    gone = [int((history.leave <= step).sum()) for step in history.steps]
-    words = [f"{count:,} of {gone[-1]:,} have left, the lowest scores first" for count in gone]
-    words[0] = "the prompt was read, and nothing has left" if gone[-1] else "this head keeps the whole prompt"
+    evicted = [int((history.leave <= step).sum()) for step in history.steps]
+    phases = [f"{count:,} of {evicted[-1]:,} evicted, lowest scores first" for count in evicted]
+    phases[0] = "the prompt was read, and nothing is evicted" if evicted[-1] else "this head keeps the whole prompt"
     tokenstrip(
         history,
         texts[: history.tokens],
@@ -76,33 +76,35 @@ def played_decision(run: Run, layer: int, head: int) -> None:
         key=STRIP,
         on_step=remember_frame,
         on_token=remember_token,
-        phases=words,
+        phases=phases,
         title=f"{run.record.label}: the prompt's decision",
         source=page.source(run),
     )
 
 
 def chosen_frame(count: int) -> int:
-    """The frame the address names, else the first."""
-    asked = asked_number("frame")
-    return asked if asked is not None and asked < count else 0
+    """The frame in the URL, else the first."""
+    frame = url_number("frame")
+    return frame if frame is not None and frame < count else 0
 
 
 def remember_frame() -> None:
     if (step := st.session_state[STRIP].get("step")) is not None:
-        keep("frame", int(step))
+        set_page_param("frame", int(step))
 
 
 def remember_token() -> None:
     if (token := st.session_state[STRIP].get("token")) is not None:
-        keep("token", int(token))
+        set_page_param("token", int(token))
 
 
-@st.cache_resource(max_entries=page.OPEN_HEADS, show_spinner=False)
-def _decision(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
-    return analysis.decision(_run, layer, head, page.head_history(_run, layer, head)[0])
+@st.cache_resource(max_entries=page.OPEN_HEADS, show_spinner=False, hash_funcs=BY_STAMP)
+def decision(run: Run, layer: int, head: int) -> pd.DataFrame:
+    """The scores at the decision of one head."""
+    return analysis.decision(run, layer, head, page.head_history(run, layer, head)[0])
 
 
-@st.cache_data(max_entries=16, show_spinner="Reading every head's decision")
-def _by_head(_run: Run, path: str, written: int, tokens: tuple[int, ...]) -> pd.DataFrame:
-    return analysis.budgets_by_head(analysis.decisions(_run), tokens)
+@st.cache_data(max_entries=16, show_spinner="Reading every head's decision", hash_funcs=BY_STAMP)
+def budgets_by_head(run: Run, tokens: tuple[int, ...]) -> pd.DataFrame:
+    """The budget that keeping these tokens would have needed in every head."""
+    return analysis.budgets_by_head(analysis.decisions(run), tokens)

@@ -1,4 +1,4 @@
-"""The pages of views that plug-ins bring: kvlab's page around their frame and figure."""
+"""Pages for the views of plug-ins, which provide a frame and a figure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import streamlit as st
 
 from app.base.text import plain
 from app.base.theme import theme
-from app.figures.figure import show
 from app.navigation.selection import current_run
 from app.run_views import page
 from kvlab.common.errors import UserError
@@ -16,12 +15,11 @@ from kvlab.figures.base.views import VIEWS, View
 
 
 def view_pages() -> list[st.Page]:
-    """A page for every view that was registered; none without plug-ins."""
-    found = []
-    for view in VIEWS.values():
-        script = partial(_page, view)
-        found.append(st.Page(script, title=view.title, icon=":material/extension:", url_path=f"view_{view.name}"))
-    return found
+    """A page for every registered view."""
+    return [
+        st.Page(partial(_page, view), title=view.title, icon=":material/extension:", url_path=f"view_{view.name}")
+        for view in VIEWS.values()
+    ]
 
 
 def _page(view: View) -> None:
@@ -37,10 +35,10 @@ def _page(view: View) -> None:
     except UserError as error:
         st.info(plain(str(error)), icon=":material/info:")
         return
-    except Exception as error:  # a stranger's code: the other pages stand
-        told = (str(error).strip().splitlines() or ["no message"])[0]
-        st.error(plain(f"The view {view.title} failed on this run: {type(error).__name__}: {told}"))
+    except Exception as error:  # an error of the plug-in's code
+        message = (str(error).strip().splitlines() or ["no message"])[0]
+        st.error(plain(f"The view {view.title} failed on this run: {type(error).__name__}: {message}"))
         return
     if not figure.layout.title.text:
         figure.update_layout(title_text=view.title)
-    show(figure, frame, reading, f"view-{view.name}", page.file_name(run, view.name), page.source(run))
+    page.show_figure(run, figure, frame, reading, f"view-{view.name}", view.name)

@@ -1,4 +1,4 @@
-"""The run of a page that needs more than was recorded of every run: what is missing is said in its place."""
+"""The run of a page that requires a record level, with a sentence if it was recorded at a lower one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.navigation.selection import Prefer, current_run
 from app.run_views import page, view
-from app.session.open_runs import runs_root
+from app.session.open_runs import BY_STAMP, runs_root
 from kvlab.analysis.comparison import board as analysis
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError
@@ -17,7 +17,7 @@ from kvlab.trace.reader import Run
 
 
 def full_run(prefer: Prefer, missing: str) -> Run | None:
-    """The run that is looked at, recorded in full; None, with a sentence, where `missing` was left out of it."""
+    """The run to show, if recorded at level full; None, with a sentence, if it lacks `missing`."""
     run = current_run(prefer)
     if run is None:
         return None
@@ -29,7 +29,7 @@ def full_run(prefer: Prefer, missing: str) -> Run | None:
 
 
 def run_with_steps(prefer: Prefer = "any") -> Run | None:
-    """The run that is looked at, with its steps; None, with a sentence, where none were recorded."""
+    """The run to show, if it has steps; None, with a sentence, if not."""
     run = current_run(prefer)
     if run is None:
         return None
@@ -44,19 +44,20 @@ CLEAR_REFERENCE = f"{NO_REFERENCE[0].upper()}{NO_REFERENCE[1:]}."
 
 
 def warn_of_reference(runs: Sequence[Run]) -> None:
-    """The warning, where an answer is known for the comparison and its full cache's text lacks it."""
+    """Warn if the expected answer is missing in the full cache's own text."""
     try:
         wanted = analysis.expected_answer(runs, load_labels(runs_root(), runs[0].record.comparison_id))
     except UserError:
-        return  # Compare says that the labels are damaged
-    if wanted is not None and _fails(runs, tuple(page.stamp(run) for run in runs), wanted.answers):
-        warning()
+        return  # the page Compare shows the error
+    if wanted is not None and _fails(runs, wanted.answers):
+        warn_reference_fails()
 
 
-def warning() -> None:
+def warn_reference_fails() -> None:
+    """Warn that the full cache itself fails the question."""
     st.warning(CLEAR_REFERENCE, icon=":material/warning:")
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _fails(_runs: Sequence[Run], stamps: tuple, answers: tuple[str, ...]) -> bool:
-    return analysis.judge_any(analysis.reference_texts(_runs), answers).kind in ("nearly", "wrong")
+@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=BY_STAMP)
+def _fails(runs: Sequence[Run], answers: tuple[str, ...]) -> bool:
+    return analysis.judge_any(analysis.reference_texts(runs), answers).kind in ("nearly", "wrong")

@@ -1,4 +1,4 @@
-"""What can be done with the chosen rows of the table of runs, and what lies in the bin."""
+"""Actions on the selected rows of the table of runs, the bin, and the import."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import streamlit as st
 from app.base import permission
 from app.base.links import go
 from app.base.text import ago, plain, shorten
+from app.base.widgets import attempt
 from app.navigation.selection import runs_root
 from app.runs.table import PAGES
 from kvlab.common.errors import UserError
@@ -23,55 +24,58 @@ from kvlab.library import archive, side_by_side
 from kvlab.library import recycle_bin as rubbish
 from kvlab.trace.labels import change_labels, change_tags
 
-MOST_IMPORTED = 4 << 30  # bytes unpacked, through a browser
+MAX_IMPORT_BYTES = 4 << 30  # unpacked, through a browser
 LAST_DELETED, DONE = "runs_last_deleted", "runs_done"
 
 
 def actions(chosen: pd.DataFrame) -> None:
-    """Buttons for the chosen rows; without any, how to choose."""
+    """Buttons for the selected rows, or a sentence on how to select some."""
     if words := st.session_state.pop(DONE, ""):
         st.success(plain(words))
     if last := st.session_state.get(LAST_DELETED):
         _offer_undo(last)
     if chosen.empty:
-        st.caption("Choose rows at their left edge to open, compare, name, tag, export or delete them.")
+        st.caption("Select rows at their left edge to open, compare, name, tag, export or delete them.")
         return
     with st.container(horizontal=True, vertical_alignment="bottom", key="runs-actions"):
-        st.markdown(f"**{len(chosen)} chosen**")
+        st.markdown(f"**{len(chosen)} selected**")
         _compare(chosen)
         _label(chosen)
-        _flip(chosen, "starred", "Star", "Take the star away", ":material/star:")
-        _flip(chosen, "archived", "Archive", "Take out of the archive", ":material/archive:")
+        _flip(chosen, "starred", "Star", "Unstar", ":material/star:")
+        _flip(chosen, "archived", "Archive", "Unarchive", ":material/archive:")
         _export(chosen)
-        into = "Into the bin; nothing is lost yet."
-        if permission.button("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=into):
+        help_text = "Moves the rows to the bin, from which they can be restored."
+        if permission.button("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=help_text):
             _delete(chosen)
 
 
 def bin_and_import() -> None:
-    """What was deleted, and a way in for what was exported elsewhere."""
+    """The bin, and the import of exported files."""
     root = runs_root()
-    lying = rubbish.in_bin(root)
+    deleted = rubbish.in_bin(root)
+    size = byte_size(sum(entry.bytes for entry in deleted))
     with st.container(horizontal=True):
-        label = f"Bin ({len(lying)}, {byte_size(sum(one.bytes for one in lying))})" if lying else "Bin is empty"
-        with st.popover(label, icon=":material/delete_sweep:", disabled=not lying, key="runs-bin"):
-            for one in lying[:50]:
+        label = f"Bin ({len(deleted)}, {size})" if deleted else "The bin is empty"
+        with st.popover(label, icon=":material/delete_sweep:", disabled=not deleted, key="runs-bin"):
+            for entry in deleted[:50]:
                 with st.container(horizontal=True, vertical_alignment="center"):
-                    when = f"{ago(one.deleted)} · {byte_size(one.bytes)}"
-                    st.markdown(f"{plain(shorten(one.title, 60))}  \n:small[{plain(when)}]", width="stretch")
-                    if permission.button("Bring back", permission.why_not(), key=f"back-{one.key}"):
-                        _do(partial(rubbish.bring_back, root, one.key), f"{one.title} is back.")
-            label = f"Empty the bin: frees {byte_size(sum(one.bytes for one in lying))}"
+                    when = f"{ago(entry.deleted)} · {byte_size(entry.bytes)}"
+                    st.markdown(f"{plain(shorten(entry.title, 60))}  \n:small[{plain(when)}]", width="stretch")
+                    if permission.button("Restore", permission.why_not(), key=f"back-{entry.key}"):
+                        _do(partial(rubbish.bring_back, root, entry.key), f"Restored {entry.title}.")
+            label = f"Empty the bin and free {size}"
             if permission.button(label, permission.why_not(), key="runs-empty"):
                 _do(lambda: rubbish.empty(root), "The bin is empty.")
-        with st.popover("Import", **permission.dead(permission.why_not(), icon=":material/upload:", key="runs-import")):
-            given = {"type": ["zip"], "accept_multiple_files": True}
+        with st.popover(
+            "Import", **permission.disabled(permission.why_not(), icon=":material/upload:", key="runs-import")
+        ):
+            options = {"type": ["zip"], "accept_multiple_files": True}
             files = st.file_uploader(
-                "Files that kvlab exported (.kvlab.zip)",
-                **permission.dead(permission.why_not(), key="runs-file", **given),
+                "Files exported by kvlab (.kvlab.zip)",
+                **permission.disabled(permission.why_not(), key="runs-file", **options),
             )
-            if files and permission.button("Take in", permission.why_not(), type="primary", key="runs-take"):
-                _do(lambda: [archive.unpack(root, file, MOST_IMPORTED) for file in files], f"{len(files)} taken in.")
+            if files and permission.button("Import", permission.why_not(), type="primary", key="runs-take"):
+                _do(lambda: [archive.unpack(root, file, MAX_IMPORT_BYTES) for file in files], f"{len(files)} imported.")
 
 
 def _compare(chosen: pd.DataFrame) -> None:
@@ -82,7 +86,7 @@ def _compare(chosen: pd.DataFrame) -> None:
         if st.button("Open", type="primary", icon=":material/open_in_new:", key="runs-open"):
             go(page, **{name: row["id"]})
     elif len(comparisons) == len(chosen) and len(comparisons) > 1:
-        help_text = "All runs over the same prompt and model, whoever made them, as one comparison on every page."
+        help_text = "Show these comparisons of the same prompt and model as one, on every page."
         if st.button("Side by side", type="primary", icon=":material/compare:", key="runs-join", help=help_text):
             try:
                 side_by_side.check(runs_root(), comparisons)
@@ -93,14 +97,16 @@ def _compare(chosen: pd.DataFrame) -> None:
 
 
 def _label(chosen: pd.DataFrame) -> None:
-    with st.popover("Name, tags, note", **permission.dead(_why_not(chosen), icon=":material/label:", key="runs-label")):
+    with st.popover(
+        "Name, tags, note", **permission.disabled(_why_not(chosen), icon=":material/label:", key="runs-label")
+    ):
         alone = len(chosen) == 1
         first = chosen.iloc[0]
         if alone:
             name = st.text_input("Name", first["name"] or first["title"], key=f"runs-name-{first['id']}")
             note = st.text_area("Note (Markdown)", first["note"], key=f"runs-note-{first['id']}")
         tags = sorted({tag for words in chosen["tags"] for tag in words})
-        add = st.text_input("Add tags, with commas between them", key="runs-add-tags")
+        add = st.text_input("Add tags, separated by commas", key="runs-add-tags")
         remove = st.multiselect("Remove tags", tags, key="runs-remove-tags")
         if st.button("Save", type="primary", key="runs-save-labels"):
             new = [tag.strip() for tag in add.split(",") if tag.strip()]
@@ -114,9 +120,9 @@ def _label(chosen: pd.DataFrame) -> None:
             _do(save, "Saved.")
 
 
-def _flip(chosen: pd.DataFrame, field: str, label: str, back: str, icon: str) -> None:
+def _flip(chosen: pd.DataFrame, field: str, label: str, undo: str, icon: str) -> None:
     on = not chosen[field].all()
-    if permission.button(label if on else back, _why_not(chosen), icon=icon, key=f"runs-{field}"):
+    if permission.button(label if on else undo, _why_not(chosen), icon=icon, key=f"runs-{field}"):
         change = {field: on}
         _do(lambda: _each(chosen, lambda kind, name: change_labels(runs_root(), name, kind, **change)), "")
 
@@ -126,15 +132,15 @@ def _export(chosen: pd.DataFrame) -> None:
         return
     row = chosen.iloc[0]
     st.download_button(
-        "Export", lambda: _parcel(row), f"{row['id']}{archive.SUFFIX}", key="runs-export", on_click="ignore",
-        icon=":material/download:", help="One file that another kvlab takes in.",
+        "Export", lambda: _archive_of(row), f"{row['id']}{archive.SUFFIX}", key="runs-export", on_click="ignore",
+        icon=":material/download:", help="One file that can be imported elsewhere.",
     )  # fmt: skip
 
 
-def _parcel(row: pd.Series) -> bytes:
+def _archive_of(row: pd.Series) -> bytes:
     folder = Path(tempfile.mkdtemp(prefix="kvlab-export-"))
     try:
-        target = folder / "parcel.zip"
+        target = folder / "export.zip"
         archive.pack(runs_root(), row["kind"], row["members"], row["title"], target)
         return target.read_bytes()
     finally:
@@ -142,29 +148,29 @@ def _parcel(row: pd.Series) -> bytes:
 
 
 def _delete(chosen: pd.DataFrame) -> None:
-    root, gone = runs_root(), []
+    root, deleted = runs_root(), []
     try:
         for row in chosen.itertuples():
-            gone.append(rubbish.delete(root, row.kind, row.members, row.title))
+            deleted.append(rubbish.delete(root, row.kind, row.members, row.title))
     except UserError as error:
         st.error(plain(str(error)))
-    if gone:
-        st.session_state[LAST_DELETED] = [one.key for one in gone]
+    if deleted:
+        st.session_state[LAST_DELETED] = [entry.key for entry in deleted]
         st.rerun()
 
 
 def _offer_undo(keys: list[str]) -> None:
     root = runs_root()
-    lying = [one for one in rubbish.in_bin(root) if one.key in keys]
-    if not lying:
+    deleted = [entry for entry in rubbish.in_bin(root) if entry.key in keys]
+    if not deleted:
         del st.session_state[LAST_DELETED]
         return
     with st.container(horizontal=True, vertical_alignment="center", border=True):
-        what = lying[0].title if len(lying) == 1 else f"{len(lying)} entries"
-        freed = byte_size(sum(one.bytes for one in lying))
-        st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {freed}."), width="stretch")
+        what = deleted[0].title if len(deleted) == 1 else f"{len(deleted)} entries"
+        size = byte_size(sum(entry.bytes for entry in deleted))
+        st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {size}."), width="stretch")
         if st.button("Undo", icon=":material/undo:", key="runs-undo"):
-            _do(lambda: [rubbish.bring_back(root, one.key) for one in lying], f"{what} brought back.")
+            _do(lambda: [rubbish.bring_back(root, entry.key) for entry in deleted], f"Restored {what}.")
 
 
 def _why_not(chosen: pd.DataFrame) -> str:
@@ -178,10 +184,6 @@ def _each(chosen: pd.DataFrame, change: Callable[[Any, str], object]) -> None:
 
 
 def _do(work: Callable[[], object], words: str) -> None:
-    try:
-        work()
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    st.session_state[DONE] = words
-    st.rerun()
+    if attempt(work):
+        st.session_state[DONE] = words
+        st.rerun()

@@ -1,4 +1,4 @@
-"""What the table of runs is narrowed and sorted by; all of it stands in the address."""
+"""Search, filters, order and saved views of the table of runs, all stored in the URL."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from app.base import permission
 from app.base.links import go
 from app.base.text import plain
 from app.navigation.selection import runs_root
-from app.runs.table import pick_columns
+from app.runs.table import COLUMNS, pick_columns
+from app.session.url_state import get_param, params, set_param
 from kvlab.common.errors import UserError
 from kvlab.library import saved_views
 from kvlab.library.find import ANSWERS, SORTS, Wanted, from_address, to_address
 
 STATES = ("complete", "running", "cancelled", "failed")
-COLUMNS = "columns"
 
 
 def filters(table: pd.DataFrame) -> Wanted:
-    """The widgets, and what they ask for."""
-    asked = from_address(st.query_params.to_dict())
+    """Draw the widgets and return the query."""
+    current = from_address(params())
     search, narrow, order, columns, views = st.columns([3.7, 1.8, 1.3, 1.5, 1.3], vertical_alignment="bottom")
     text = search.text_input(
-        "Search", asked.text, placeholder="Words of the title, prompt, note or tags", key="runs_text",
+        "Search", current.text, placeholder="Words of the title, prompt, note or tags", key="runs_text",
         label_visibility="collapsed",
     )  # fmt: skip
-    with narrow.popover(_count("Filter", asked), icon=":material/filter_alt:", width="stretch", key="runs-filter"):
-        chosen = _choices(table, asked)
+    with narrow.popover(_count("Filter", current), icon=":material/filter_alt:", width="stretch", key="runs-filter"):
+        chosen = _choices(table, current)
     with order.popover("Sort", icon=":material/sort:", width="stretch", key="runs-sort"):
         names = list(SORTS)
-        sort = st.selectbox("Sort by", names, names.index(asked.sort), SORTS.__getitem__, key="runs_sort")
-        turned = st.toggle("The other way round", asked.turned, key="runs_turned")
+        sort = st.selectbox("Sort by", names, names.index(current.sort), SORTS.__getitem__, key="runs_sort")
+        turned = st.toggle("Reverse order", current.turned, key="runs_turned")
     wanted = Wanted(text=text.strip(), sort=sort, turned=turned, **chosen)
-    _into_address(wanted)
+    _put_into_url(wanted)
     with columns:
         pick_columns()
     with views.popover("Views", icon=":material/bookmarks:", width="stretch", key="runs-views"):
@@ -44,7 +44,7 @@ def filters(table: pd.DataFrame) -> Wanted:
     return wanted
 
 
-def _choices(table: pd.DataFrame, asked: Wanted) -> dict:
+def _choices(table: pd.DataFrame, current: Wanted) -> dict:
     several = {
         "kinds": ("Kind", ["comparison", "evaluation", "benchmark"]),
         "states": ("State", STATES),
@@ -54,22 +54,22 @@ def _choices(table: pd.DataFrame, asked: Wanted) -> dict:
         "tags": ("Tag", _words(table["tags"])),
         "answers": ("Answer", list(ANSWERS)),
     }
-    if table["owner"].any() or asked.owners:
-        several["owners"] = ("Who", _words([table["owner"]]))
+    if table["owner"].any() or current.owners:
+        several["owners"] = ("Owner", _words([table["owner"]]))
     chosen: dict = {}
     for name, (label, options) in several.items():
-        # What the address asks for and is not here stays in the list, so that one sees why nothing is found.
-        there = [*options, *(value for value in getattr(asked, name) if value not in options)]
+        # Values in the URL that no row has stay in the list, so that the user sees why nothing is found.
+        values = [*options, *(value for value in getattr(current, name) if value not in options)]
         words = ANSWERS.get if name == "answers" else str
         chosen[name] = tuple(
-            st.multiselect(label, there, getattr(asked, name), format_func=words, key=f"runs_{name}")  # type: ignore[arg-type]
+            st.multiselect(label, values, getattr(current, name), format_func=words, key=f"runs_{name}")  # type: ignore[arg-type]
         )
     first, last = st.columns(2)
-    since = first.date_input("From", asked.since or None, key="runs_since")
-    until = last.date_input("To", asked.until or None, key="runs_until")
+    since = first.date_input("From", current.since or None, key="runs_since")
+    until = last.date_input("To", current.until or None, key="runs_until")
     chosen |= {"since": since.isoformat() if since else "", "until": until.isoformat() if until else ""}
-    chosen["starred"] = st.toggle("Starred only", asked.starred, key="runs_starred")
-    chosen["archived"] = st.toggle("The archive", asked.archived, key="runs_archived")
+    chosen["starred"] = st.toggle("Starred only", current.starred, key="runs_starred")
+    chosen["archived"] = st.toggle("Show the archive", current.archived, key="runs_archived")
     return chosen
 
 
@@ -77,37 +77,37 @@ def _words(values: Iterable[Iterable[str]]) -> list[str]:
     return sorted({word for words in values for word in words if word}, key=str.casefold)
 
 
-def _count(label: str, asked: Wanted) -> str:
-    """The label, and how many filters are set, as the widgets say: the address follows once they are drawn."""
+def _count(label: str, current: Wanted) -> str:
+    """The label with the number of active filters, from the widgets, as the URL is updated after them."""
     names = [field.name for field in fields(Wanted) if field.name not in ("text", "sort", "turned")]
-    set_ = sum(bool(st.session_state.get(f"runs_{name}", getattr(asked, name))) for name in names)
+    set_ = sum(bool(st.session_state.get(f"runs_{name}", getattr(current, name))) for name in names)
     return f"{label} ({set_})" if set_ else label
 
 
-def _into_address(wanted: Wanted) -> None:
-    said, known = to_address(wanted), to_address(from_address(st.query_params.to_dict()))
-    for name in known.keys() - said.keys():
-        st.query_params.pop(name, None)
-    for name, value in said.items():
-        if st.query_params.get(name) != value:
-            st.query_params[name] = value
+def _put_into_url(wanted: Wanted) -> None:
+    new, old = to_address(wanted), to_address(from_address(params()))
+    for name in old.keys() - new.keys():
+        set_param(name, None)
+    for name, value in new.items():
+        if get_param(name) != value:
+            set_param(name, value, force=True)
 
 
 def _views(wanted: Wanted) -> None:
-    """Views somebody named: filters, order and columns."""
+    """The saved views: filters, order and columns."""
     root = runs_root()
     for view in saved_views.saved_views(root):
         with st.container(horizontal=True, vertical_alignment="center"):
             if st.button(plain(view.name), key=f"view-{view.name}", width="stretch"):
-                _forget()
+                _reset_widgets()
                 go("runs", **view.query)
-            forget = {"icon": ":material/close:", "key": f"unview-{view.name}", "help": "Forget this view"}
+            forget = {"icon": ":material/close:", "key": f"unview-{view.name}", "help": "Delete this view"}
             if permission.button("", permission.why_not(), **forget):
                 saved_views.remove_view(root, view.name)
                 st.rerun()
-    name = st.text_input("Name what is shown now", key="runs_view_name", placeholder="KeepKV, right answers")
+    name = st.text_input("Name of the current view", key="runs_view_name", placeholder="KeepKV, right answers")
     if permission.button("Save this view", permission.why_not(), key="runs_view_save", disabled=not name.strip()):
-        columns = {COLUMNS: st.query_params[COLUMNS]} if COLUMNS in st.query_params else {}
+        columns = {name: value for name, value in params().items() if name == COLUMNS}
         try:
             saved_views.save_view(root, name, to_address(wanted) | columns)
         except UserError as error:
@@ -116,7 +116,7 @@ def _views(wanted: Wanted) -> None:
         st.rerun()
 
 
-def _forget() -> None:
-    """Widgets take their values from the address again."""
+def _reset_widgets() -> None:
+    """Let the widgets take their values from the URL again."""
     for name in [name for name in st.session_state if str(name).startswith("runs_")]:
         del st.session_state[name]

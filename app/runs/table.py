@@ -1,4 +1,4 @@
-"""The table of runs: one row a kept thing, of which several can be chosen."""
+"""The table of the page Runs: one row per comparison, evaluation or benchmark, with multi-selection."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import streamlit as st
 from app.figures.export_menu import Offer, menu
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
+from app.session.url_state import get_param, set_param
 from kvlab.figures.base.words import byte_size
 from kvlab.library import shelf as library
-from kvlab.library.entries import COLUMNS as KEPT
+from kvlab.library.entries import COLUMNS as ENTRY_COLUMNS
 from kvlab.library.shelf import Shelf
 from kvlab.report.views import Table, table_of
 
 READ_SECONDS = PAUSE_SECONDS = 1.5
-DRAWN = "runs-drawn"
+DRAWN, COLUMNS = "runs-drawn", "columns"
 ROW, HEAD, MOST_HEIGHT = 35, 38, 560
 MOST_LISTED = 40  # rows on a slide
 PAGES = {
@@ -30,23 +31,23 @@ PAGES = {
 TITLES = {
     "starred": "★", "open": "open", "title": "title", "answer": "answers", "least_kl": "closest KL",
     "methods": "methods", "budgets": "budgets", "model": "model", "tokens": "prompt tokens", "created": "date (UTC)",
-    "owner": "who",
+    "owner": "owner",
     "tags": "tags", "kind": "kind", "score": "score", "runs": "runs", "bytes": "MiB", "status": "state",
     "closest": "closest run", "note": "note", "id": "id",
 }  # fmt: skip
-USUAL = [name for name in TITLES if name not in ("closest", "note", "id", "status")]
+DEFAULT_COLUMNS = [name for name in TITLES if name not in ("closest", "note", "id", "status")]
 HELP: dict[str, Any] = {
-    "least_kl": "Nats a token: the compressed run of the comparison that stays closest to the full cache.",
-    "score": "Mean score of an evaluation's compressed rows, over tasks and budgets: for sorting, not for a verdict.",
-    "answer": "Compressed runs whose own text holds the expected answer, of those that could be judged.",
+    "least_kl": "KL in nats per token of the compressed run that is closest to the full cache.",
+    "score": "Mean score of an evaluation's compressed rows, over tasks and budgets; meant for sorting only.",
+    "answer": "Compressed runs whose own text contains the expected answer, of those that could be judged.",
     "runs": "Runs of a comparison, or rows of results.",
 }
 
 
 def shelf() -> Shelf:
-    """What is kept; read anew only when something there changed, or goes on."""
-    known = _shelf(runs_root(), library.stamp(runs_root()))
-    return library.look(runs_root()) if (known.table["status"] == "running").any() else known
+    """The entries of the folder; read again when something has changed or is running."""
+    entries = _shelf(runs_root(), library.stamp(runs_root()))
+    return library.look(runs_root()) if (entries.table["status"] == "running").any() else entries
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
@@ -54,13 +55,13 @@ def _shelf(root: Path, stamp: tuple) -> Shelf:
     return library.look(root)
 
 
-def runs_table(found: pd.DataFrame, count: str, asked: str) -> pd.DataFrame:
-    """Draw the rows; returns those that are chosen.
+def runs_table(found: pd.DataFrame, count: str, query: str) -> pd.DataFrame:
+    """Draw the rows and return the selected ones.
 
-    A slide of them says how many there are (`count`) and by what they were `asked` for; it has the chosen ones, if any.
+    A slide of the table has the selected rows, if any, with their number (`count`) and the filters (`query`).
     """
-    columns = asked_columns()
-    if columns == USUAL:  # only evaluations have a score, and only runs on a shared server somebody who asked
+    columns = chosen_columns()
+    if columns == DEFAULT_COLUMNS:  # only evaluations have a score, and only runs on a shared server an owner
         empty = {"score": found["score"].isna().all(), "owner": not found["owner"].any()}
         columns = [name for name in columns if not empty.get(name)]
     shown = found.assign(open=[_address(row.kind, row.id) for row in found.itertuples()])[columns]
@@ -68,41 +69,41 @@ def runs_table(found: pd.DataFrame, count: str, asked: str) -> pd.DataFrame:
     if "bytes" in columns:
         shown["MiB"] = (shown["MiB"].astype("Float64") / 2**20).round(2)
     if "starred" in columns:
-        shown["★"] = ["★" if one else "" for one in shown["★"]]
+        shown["★"] = ["★" if starred else "" for starred in shown["★"]]
     if "created" in columns:
         shown["date (UTC)"] = pd.to_datetime(shown["date (UTC)"])
     for name in ("methods", "budgets", "tags"):
         if name in columns:
             shown[TITLES[name]] = [list(words) for words in shown[TITLES[name]]]
-    # Another set of rows is another table: a choice made in the one means nothing in the other.
+    # Other rows are another table: a selection does not carry over.
     key = f"runs-table-{hash(tuple(found['kind'] + '/' + found['id']))}"
     event = st.dataframe(
         shown, hide_index=True, column_config=_config(), on_select="rerun", selection_mode="multi-row", key=key,
-        height=min(HEAD + ROW * max(len(shown), 1) + 2, MOST_HEIGHT), alt="One row a kept comparison or result",
-        placeholder="",
+        height=min(HEAD + ROW * max(len(shown), 1) + 2, MOST_HEIGHT),
+        alt="One row per comparison, evaluation or benchmark", placeholder="",
     )  # fmt: skip
     places = event["selection"]["rows"]
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-away"):
         st.download_button(
-            "CSV", lambda: found[list(KEPT)].to_csv(index=False), f"{slug('runs')}.csv", key="runs-csv",
+            "CSV", lambda: found[list(ENTRY_COLUMNS)].to_csv(index=False), f"{slug('runs')}.csv", key="runs-csv",
             on_click="ignore", icon=":material/download:", type="tertiary",
         )  # fmt: skip
         rows = shown.iloc[places] if places else shown
-        menu(Offer("Runs", lambda: listed(rows), count, f"page Runs · {asked}"), "runs-list")
+        menu(Offer("Runs", lambda: listed(rows), count, f"page Runs · {query}"), "runs-list")
     return found.iloc[places]
 
 
 def listed(rows: pd.DataFrame) -> Table:
-    """The rows as a slide has them, without what can only be clicked."""
-    left = rows.drop(columns="open", errors="ignore")
-    words = {name: left[name].map(", ".join) for name in ("methods", "budgets", "tags") if name in left}
-    if (date := "date (UTC)") in left:
-        words[date] = left[date].dt.strftime("%d %b %Y, %H:%M")
-    return table_of(left.assign(**words), MOST_LISTED * max(1, len(left.columns)))
+    """The rows for a slide, without the links."""
+    table = rows.drop(columns="open", errors="ignore")
+    texts = {name: table[name].map(", ".join) for name in ("methods", "budgets", "tags") if name in table}
+    if (date := "date (UTC)") in table:
+        texts[date] = table[date].dt.strftime("%d %b %Y, %H:%M")
+    return table_of(table.assign(**texts), MOST_LISTED * max(1, len(table.columns)))
 
 
 def count_line(table: pd.DataFrame, found: pd.DataFrame) -> str:
-    """How many rows are shown of how many, and what all take on disk."""
+    """The number of rows shown, of all rows by kind, and their size on disk."""
     kinds = ", ".join(
         f"{count:,} {kind}{'s' if count != 1 else ''}" for kind, count in table["kind"].value_counts().items()
     )
@@ -111,17 +112,17 @@ def count_line(table: pd.DataFrame, found: pd.DataFrame) -> str:
 
 
 def begin_reading(shelf: Shelf) -> None:
-    """Reads what the index does not have yet once the page is drawn: the table must not wait for it."""
+    """Read outcomes that are missing in the index once the page is drawn, so that the table need not wait."""
     st.session_state[DRAWN] = False
     read_further(shelf)
 
 
 @st.fragment(run_every=PAUSE_SECONDS)
 def read_further(shelf: Shelf) -> None:
-    """Reads answers and sizes that the index does not have yet, a little at a time; the table follows at the end."""
+    """Read missing answers and sizes a little at a time, then rerun the page."""
     left = st.session_state.get("runs_left", len(shelf.unread))
-    st.caption(f"Answers, closeness and sizes of {left:,} comparisons are still being read.")
-    if not st.session_state[DRAWN]:  # a part of the page's own run, of which the browser waits for the end
+    st.caption(f"Reading answers, KL and sizes of {left:,} more comparisons.")
+    if not st.session_state[DRAWN]:  # the full run, for whose end the browser waits
         st.session_state[DRAWN] = True
         return
     left = shelf.read(READ_SECONDS)
@@ -132,21 +133,18 @@ def read_further(shelf: Shelf) -> None:
 
 
 def pick_columns() -> None:
-    """Which columns the table has, kept in the address."""
+    """The picker of columns, stored in the URL."""
     with st.popover("Columns", icon=":material/view_column:", width="stretch", key="runs-columns"):
         chosen = st.multiselect(
-            "Columns", list(TITLES), asked_columns(), format_func=TITLES.__getitem__, key="runs_columns",
+            "Columns", list(TITLES), chosen_columns(), format_func=TITLES.__getitem__, key="runs_columns",
             label_visibility="collapsed",
         )  # fmt: skip
-    if chosen and chosen != USUAL:
-        st.query_params["columns"] = ".".join(chosen)
-    else:
-        st.query_params.pop("columns", None)
+    set_param(COLUMNS, ".".join(chosen) if chosen != DEFAULT_COLUMNS and chosen else None, force=True)
 
 
-def asked_columns() -> list[str]:
-    """Those the address names, or the usual ones."""
-    return [name for name in st.query_params.get("columns", "").split(".") if name in TITLES] or USUAL
+def chosen_columns() -> list[str]:
+    """The columns in the URL, or the default ones."""
+    return [name for name in (get_param(COLUMNS) or "").split(".") if name in TITLES] or DEFAULT_COLUMNS
 
 
 def _address(kind: str, name: str) -> str:
@@ -158,7 +156,7 @@ def _config() -> dict[str, Any]:
     number, text = st.column_config.NumberColumn, st.column_config.TextColumn
     return {
         "★": text(width=36),
-        "open": st.column_config.LinkColumn(display_text="open", width=52, help="In a tab of its own."),
+        "open": st.column_config.LinkColumn(display_text="open", width=52, help="Opens in a new tab."),
         "title": text(width="medium"),
         "date (UTC)": st.column_config.DatetimeColumn(format="D MMM YYYY, HH:mm", width=130),
         "methods": st.column_config.ListColumn(width="medium"),

@@ -1,8 +1,8 @@
-"""What every request passes before Streamlit sees it: who asks, from where, and the headers of every answer.
+"""ASGI middleware in front of Streamlit: authentication, allowed hosts, and security headers.
 
-The gate finds the name out (from a proxy's header, or from the cookie that a shared token gives) and hands it on in two
-headers of its own, which `server.trustedUserHeaders` puts into `st.user`; whatever a browser sends under those names is
-dropped. Requests nobody may make end here.
+The gate takes the user's name from a proxy's header or from the cookie of a shared token, and passes it on in two
+headers of its own, which `server.trustedUserHeaders` puts into `st.user`. Headers of these names sent by a browser are
+dropped. Unauthorised requests are refused here.
 """
 
 from __future__ import annotations
@@ -12,22 +12,14 @@ import base64
 import hashlib
 import html
 import ipaddress
-import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
-import streamlit
-from streamlit.auth_util import get_cookie_with_chunks
-from streamlit.web.server.server_util import get_cookie_secret
-from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value
-from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME
-
+from app.session.streamlit_internals import STATIC, claim_in_cookie
 from kvlab.common.errors import UserError
 from kvlab.server import tokens
 from kvlab.server.settings import People, lab
@@ -38,10 +30,10 @@ HEALTH, SIGN_IN, SIGN_OUT, UPLOAD = "/_stcore/health", "/lab/sign-in", "/lab/sig
 FILES = ("/media/", UPLOAD)
 COOKIE = "kvlab_signed_in"
 LARGEST_FORM = 8192
-LONGEST_WAIT, MOST_WAITING = 8.0, 16  # seconds after a wrong token; tries of one address at once
+MAX_DELAY_SECONDS, MAX_WAITING = 8.0, 16  # after a wrong token; concurrent attempts from one IP address
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
-# Streamlit styles inline, compiles the readers of its tables, and loads the scripts of components from blobs; of inline
-# scripts it has one, which is named by its hash.
+# Streamlit needs inline styles, WebAssembly for its tables, and blobs for the scripts of components. Its one inline
+# script is allowed by hash.
 POLICY = (
     "default-src 'self'; script-src 'self' 'wasm-unsafe-eval' blob: {inline}; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; media-src 'self' data: blob:; connect-src 'self' data: blob:; "
@@ -51,9 +43,9 @@ POLICY = (
 
 
 def _hashes() -> str:
-    """The inline scripts of Streamlit's page, as the policy names them."""
-    page = Path(streamlit.__file__).with_name("static") / "index.html"
-    scripts = re.findall(r"<script>(.*?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
+    """The hashes of the inline scripts in Streamlit's index.html, for the policy."""
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     return " ".join(f"'sha256-{digest}'" for digest in digests)
 
@@ -75,12 +67,12 @@ input, button {{ padding: .5rem; margin: .2rem 0 1rem; }} p {{ color: #a33; min-
 </style></head><body><h1>kvlab</h1><form method="post" action="{action}">
 <label>Your name<input name="name" required maxlength="60" autocomplete="username" value="{name}"></label>
 <label>The lab's token<input name="token" type="password" required autocomplete="current-password"></label>
-<button>Sign in</button><p role="alert">{said}</p></form></body></html>"""
+<button>Sign in</button><p role="alert">{error}</p></form></body></html>"""
 
 
 @dataclass
-class Tries:
-    """Of one address: how many wrong tokens in a row, and who waits for an answer."""
+class Attempts:
+    """Sign-in attempts from one IP address: consecutive wrong tokens, and requests that are waiting."""
 
     wrong: int = 0
     waiting: int = 0
@@ -88,12 +80,12 @@ class Tries:
 
 
 class Gate:
-    """ASGI middleware; `people` is None in a lab of one, and `local` says that it serves this machine alone."""
+    """ASGI middleware; `people` is None for a single user, and `local` restricts it to requests to localhost."""
 
     def __init__(self, app: Any, people: People | None, key: bytes = b"", local: bool = False) -> None:
         self.app, self.people, self.key, self.local = app, people, key, local
-        self.proxies = [ipaddress.ip_network(one, strict=False) for one in people.proxy] if people else []
-        self.tries: defaultdict[str, Tries] = defaultdict(Tries)
+        self.proxies = [ipaddress.ip_network(network, strict=False) for network in people.proxy] if people else []
+        self.attempts: defaultdict[str, Attempts] = defaultdict(Attempts)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -101,8 +93,8 @@ class Gate:
             return
         respond = Respond(scope, send)
         if self.local and _host(scope) not in LOCAL_HOSTS:
-            # A page elsewhere may give its own name this machine's address, and would then count as this page.
-            await respond.refuse(421, "This dashboard answers to localhost alone: open it under that name.")
+            # DNS rebinding: another site may resolve its own name to this machine.
+            await respond.refuse(421, "This dashboard is only served at localhost: open it under that name.")
         elif scope["path"] == HEALTH or self.people is None:
             await self.app(_with(scope), receive, respond.with_headers)
         elif self.people.way == "oidc":
@@ -115,27 +107,27 @@ class Gate:
     async def _from_proxy(self, scope: Any, receive: Any, respond: Respond) -> None:
         assert self.people is not None
         if not self._is_proxy(scope):
-            await respond.refuse(403, "This dashboard is reached through the lab's proxy alone.")
+            await respond.refuse(403, "This dashboard can only be reached through the lab's proxy.")
             return
         named = _all(scope, self.people.header)
         name = named[0].strip() if len(named) == 1 else ""
         if not name or len(name) > 200:
-            await respond.refuse(401, "The lab's proxy does not say who you are: sign in there.")
+            await respond.refuse(401, "The lab's proxy did not send your name: sign in there.")
             return
         await self._let_in(self._person(name), scope, receive, respond)
 
     async def _with_identity(self, scope: Any, receive: Any, respond: Respond) -> None:
-        """Pages ask for themselves who is signed in; of files behind them, and of uploads, Streamlit asks nobody."""
+        """Check the sign-in for media files and uploads, for which Streamlit does not; pages check it themselves."""
         assert self.people is not None
         if not scope["path"].startswith(FILES):
             await self.app(_with(scope), receive, respond.with_headers)
-        elif name := claimed(_cookies(scope), self.people.claim):
+        elif name := claim_in_cookie(_cookies(scope), self.people.claim):
             await self._let_in(self._person(name), scope, receive, respond)
         else:
             await respond.refuse(401, "Sign in first.")
 
     def _person(self, name: str) -> User:
-        """The person of this name as the lab file has it now; nobody while there is a mistake in it."""
+        """The user of this name in the current lab file; without a role while the file has an error."""
         assert self.people is not None
         try:
             found = lab()
@@ -147,7 +139,7 @@ class Gate:
         if person.role < Role.LOOK:
             await respond.refuse(403, "You are not on the list of this lab: ask its administrator.")
         elif scope["path"].startswith(UPLOAD) and person.role < Role.RUN:
-            await respond.refuse(403, "You may look here and not upload.")
+            await respond.refuse(403, "Your role may not upload files.")
         else:
             await self.app(_with(scope, person), receive, respond.with_headers)
 
@@ -155,51 +147,51 @@ class Gate:
         if scope["type"] == "http" and scope["path"] == SIGN_IN and scope["method"] in ("GET", "POST"):
             await self._sign_in(scope, receive, respond)
         elif scope["path"] == SIGN_OUT and scope["type"] == "http":
-            await respond.go("/", f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax")
+            await respond.redirect("/", f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax")
         elif (person := tokens.unseal(_cookies(scope).get(COOKIE, ""), self.key)) is not None:
             await self._let_in(person, scope, receive, respond)
         elif scope["type"] == "http" and scope["method"] == "GET" and "text/html" in "".join(_all(scope, "accept")):
-            await respond.go(f"{SIGN_IN}?next={quote(_address(scope), safe='')}")
+            await respond.redirect(f"{SIGN_IN}?next={quote(_address(scope), safe='')}")
         else:
             await respond.refuse(401, "Sign in first.")
 
     async def _sign_in(self, scope: Any, receive: Any, respond: Respond) -> None:
-        asked = parse_qs(scope["query_string"].decode("latin-1"))
-        after = _own_path(asked.get("next", ["/"])[0])
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        after = _local_path(query.get("next", ["/"])[0])
         action = f"{SIGN_IN}?next={quote(after, safe='')}"
         if scope["method"] == "GET":
-            await respond.page(200, FORM.format(action=action, name="", said=""))
+            await respond.page(200, FORM.format(action=action, name="", error=""))
             return
-        said = parse_qs((await _body(receive)).decode("utf-8", "replace"))
-        typed, token = (said.get(name, [""])[0] for name in ("name", "token"))
+        form = parse_qs((await _body(receive)).decode("utf-8", "replace"))
+        typed, token = (form.get(name, [""])[0] for name in ("name", "token"))
         try:
             name = tokens.check_name(typed)
             role = await self._role(token, _peer(scope))
         except UserError as error:
-            shown = FORM.format(action=action, name=html.escape(typed[:60], quote=True), said=html.escape(str(error)))
-            await respond.page(403, shown)
+            fields = {"name": html.escape(typed[:60], quote=True), "error": html.escape(str(error))}
+            await respond.page(403, FORM.format(action=action, **fields))
             return
         secure = "; Secure" if scope.get("scheme") == "https" or "https" in _all(scope, "x-forwarded-proto") else ""
         cookie = f"{COOKIE}={tokens.seal(User(name, role), self.key)}; Path=/; HttpOnly; SameSite=Lax{secure}"
-        await respond.go(after, f"{cookie}; Max-Age={tokens.SECONDS_SIGNED_IN}")
+        await respond.redirect(after, f"{cookie}; Max-Age={tokens.SECONDS_SIGNED_IN}")
 
     async def _role(self, token: str, peer: str) -> Role:
-        """What the token opens; one try of an address at a time, and each wrong one makes the next wait longer."""
+        """The token's role; one attempt per IP address at a time, with a longer delay after each wrong token."""
         assert self.people is not None
-        tries = self.tries[peer]
-        if tries.waiting >= MOST_WAITING:
-            raise UserError("Too many tries at once: wait a minute.")
-        tries.waiting += 1
+        attempts = self.attempts[peer]
+        if attempts.waiting >= MAX_WAITING:
+            raise UserError("Too many attempts at once: wait a minute.")
+        attempts.waiting += 1
         try:
-            async with tries.turn:
+            async with attempts.turn:
                 role = await asyncio.to_thread(tokens.role_of, token, self.people.tokens)
                 if role is not None:
-                    tries.wrong = 0
+                    attempts.wrong = 0
                     return role
-                tries.wrong += 1
-                await asyncio.sleep(min(0.25 * 2 ** min(tries.wrong, 10), LONGEST_WAIT))
+                attempts.wrong += 1
+                await asyncio.sleep(min(0.25 * 2 ** min(attempts.wrong, 10), MAX_DELAY_SECONDS))
         finally:
-            tries.waiting -= 1
+            attempts.waiting -= 1
         raise UserError("This is not the lab's token.")
 
     def _is_proxy(self, scope: Any) -> bool:
@@ -212,16 +204,17 @@ class Gate:
 
 @dataclass
 class Respond:
-    """Answers of the gate's own, and the headers that every answer gets."""
+    """The gate's own responses, and the headers of every response."""
 
     scope: Any
     send: Any
 
     async def with_headers(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            own = dict(message.get("headers", ()))
-            missing = ((key.encode(), text.encode()) for key, text in HEADERS.items() if key.encode() not in own)
-            message = message | {"headers": [*message.get("headers", ()), *missing]}
+            headers = message.get("headers", ())
+            present = {key for key, _ in headers}
+            missing = ((key.encode(), text.encode()) for key, text in HEADERS.items() if key.encode() not in present)
+            message = message | {"headers": [*headers, *missing]}
         await self.send(message)
 
     async def refuse(self, status: int, sentence: str) -> None:
@@ -233,7 +226,7 @@ class Respond:
     async def page(self, status: int, text: str) -> None:
         await self._answer(status, {"content-type": "text/html; charset=utf-8"}, text)
 
-    async def go(self, where: str, cookie: str = "") -> None:
+    async def redirect(self, where: str, cookie: str = "") -> None:
         await self._answer(303, {"location": where} | ({"set-cookie": cookie} if cookie else {}), "")
 
     async def _answer(self, status: int, headers: dict[str, str], text: str) -> None:
@@ -245,15 +238,15 @@ class Respond:
 
 
 def _with(scope: Any, person: User | None = None) -> Any:
-    """The request with the gate's own headers for this person, and without what the browser sent under their names."""
-    kept = [(key, value) for key, value in scope["headers"] if key.lower().decode("latin-1") not in (NAME, ROLE)]
+    """The request with the gate's headers for this user, and without those that the browser sent."""
+    headers = [(key, value) for key, value in scope["headers"] if key.lower().decode("latin-1") not in (NAME, ROLE)]
     if person is not None:
-        kept += [(NAME.encode(), quote(person.name).encode()), (ROLE.encode(), person.role.value.encode())]
-    return scope | {"headers": kept}
+        headers += [(NAME.encode(), quote(person.name).encode()), (ROLE.encode(), person.role.value.encode())]
+    return scope | {"headers": headers}
 
 
 def _all(scope: Any, name: str) -> list[str]:
-    """Every value of a header; ASGI gives names in small letters."""
+    """All values of a header; ASGI gives names in lower case."""
     return [value.decode("utf-8", "replace") for key, value in scope["headers"] if key == name.lower().encode()]
 
 
@@ -270,7 +263,7 @@ def _peer(scope: Any) -> str:
 
 def _cookies(scope: Any) -> dict[str, str]:
     try:
-        return {name: one.value for name, one in SimpleCookie("; ".join(_all(scope, "cookie"))).items()}
+        return {name: cookie.value for name, cookie in SimpleCookie("; ".join(_all(scope, "cookie"))).items()}
     except CookieError:
         return {}
 
@@ -280,29 +273,18 @@ def _address(scope: Any) -> str:
     return quote(scope["path"]) + (f"?{query}" if query else "")
 
 
-def _own_path(address: str) -> str:
-    """The address if it lies on this server, else its first page: a sign-in never leads elsewhere."""
-    plain = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
-    return quote(address, safe="/?&=%+,:;@!$'()*~-._") if plain else "/"
+def _local_path(address: str) -> str:
+    """The address if it is on this server, else `/`: a sign-in never redirects elsewhere."""
+    is_local = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
+    return quote(address, safe="/?&=%+,:;@!$'()*~-._") if is_local else "/"
 
 
 async def _body(receive: Any) -> bytes:
-    """What the form sends, as far as a form of this kind can be long."""
-    found = b""
-    while len(found) <= LARGEST_FORM:
+    """The submitted form; empty if it is too large."""
+    body = b""
+    while len(body) <= LARGEST_FORM:
         message = await receive()
-        found += message.get("body", b"")
+        body += message.get("body", b"")
         if not message.get("more_body"):
-            return found if len(found) <= LARGEST_FORM else b""
+            return body if len(body) <= LARGEST_FORM else b""
     return b""
-
-
-def claimed(cookies: Mapping[str, str], claim: str) -> str:
-    """What the identity says of the person under this claim; "" where nobody is signed in, or it was changed."""
-
-    def one(name: str) -> bytes | None:
-        return decode_signed_value(get_cookie_secret(), name, cookies.get(name, ""))
-
-    found = get_cookie_with_chunks(one, USER_COOKIE_NAME)
-    told = json.loads(found) if found else {}
-    return str(told.get(claim) or "") if told.get("is_logged_in") else ""

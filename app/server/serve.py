@@ -1,6 +1,6 @@
-"""The dashboard's server: `app/asgi.py`, until standard input closes, which it does with `kvlab app`.
+"""The dashboard's server: runs `app/asgi.py` until standard input closes, which happens when `kvlab app` ends.
 
-Killed outright, `kvlab app` cannot stop what it started: so the server itself watches the pipe to it.
+A killed `kvlab app` cannot stop its server, so the server watches the pipe.
 """
 
 from __future__ import annotations
@@ -13,59 +13,58 @@ import threading
 import time
 from pathlib import Path
 
-from streamlit.web import cli
-
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from app.server import preimport
+from app.session.streamlit_internals import run_server
 
 COLLECT_SECONDS = 10.0
-ARENA_MAX, ARENAS = -8, 2  # glibc's name of the setting, and the heaps that all threads share
-MMAP_THRESHOLD, OWN_PAGES = -3, 64 << 10  # and the bytes from which a block has pages of its own
+ARENA_MAX, ARENAS = -8, 2  # the number of `mallopt` for arenas, and how many all threads share
+MMAP_THRESHOLD, OWN_PAGES = -3, 64 << 10  # the bytes from which a block is mapped separately
 
 
 def end_with_the_pipe() -> None:
-    """End this process once nobody holds the other end of standard input."""
+    """End this process when standard input is closed."""
     sys.stdin.buffer.read()
     os._exit(0)
 
 
 def glibc() -> ctypes.CDLL | None:
-    """The C library where it is glibc, which can be told how to keep memory; elsewhere None."""
+    """The C library if it is glibc, whose allocator can be configured; else None."""
     try:
-        found = ctypes.CDLL("libc.so.6")
-        return found if hasattr(found, "malloc_trim") and hasattr(found, "mallopt") else None
+        library = ctypes.CDLL("libc.so.6")
+        return library if hasattr(library, "malloc_trim") and hasattr(library, "mallopt") else None
     except OSError:
         return None
 
 
-def collect_now_and_then() -> None:
-    """Every few seconds in which pages ran look for garbage, and give the system back what is free.
+def collect_periodically() -> None:
+    """Collect garbage every few seconds in which pages ran, and return free memory to the system.
 
-    Streamlit collects after every run, which took seven tenths of a busy server's time.
+    Streamlit's collection after every run took 70 % of a busy server's time.
     """
-    seen, library = 0, glibc()
+    last, library = 0, glibc()
     while True:
         time.sleep(COLLECT_SECONDS)
-        if (young := gc.get_stats()[1]["collections"]) != seen:
+        if (young := gc.get_stats()[1]["collections"]) != last:
             gc.collect()
             if library is not None:
                 library.malloc_trim(0)
-            seen = young
+            last = young
 
 
 if __name__ == "__main__":
-    # Uvicorn would take the address in X-Forwarded-For for the caller's own; the gate asks for the connection's.
+    # Uvicorn would replace the client's address by X-Forwarded-For; the gate needs that of the connection.
     os.environ["FORWARDED_ALLOW_IPS"] = ""
-    # A heap for each thread would keep what each of some thirty has freed, and so do the holes that arrays leave in
-    # one: the size from which they lie beside it grows with each that is freed, unless it is given.
+    # An arena for each of some thirty threads would retain freed memory, as would fragmentation by large arrays: glibc
+    # raises the threshold for separate mappings with each freed block unless it is set.
     if (library := glibc()) is not None:
         library.mallopt(ARENA_MAX, ARENAS)
         library.mallopt(MMAP_THRESHOLD, OWN_PAGES)
-    for work in (end_with_the_pipe, collect_now_and_then):
+    for work in (end_with_the_pipe, collect_periodically):
         threading.Thread(target=work, daemon=True).start()
     preimport.begin()
     sys.argv = ["streamlit", "run", str(ROOT / "app" / "asgi.py"), *sys.argv[1:]]
-    sys.exit(cli.main())
+    sys.exit(run_server())

@@ -1,10 +1,11 @@
-"""The folder of runs, and bounded caches of the runs that pages have open."""
+"""The folder of runs, and bounded caches of open runs and of where a page opens in them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
@@ -25,37 +26,42 @@ def runs_root() -> Path:
 
 
 def stamp(run: Run) -> tuple[str, int]:
-    """Names the run's content, for keys of caches: a run still being written grows."""
+    """Identify the content of a run, as one that is still being written grows."""
     parts = run.path / "parts.json"
     return str(run.path), parts.stat().st_mtime_ns if parts.exists() else 0
 
 
+# `hash_funcs` of caches whose functions take runs.
+BY_STAMP: dict[str | type[Any], Callable[[Any], Any]] = {Run: stamp}
+
+
 def open_cached(path: Path) -> Run:
-    """The open run at `path`; at most a few stay open, and a run still being written is read anew as it grows.
+    """The open run at `path`, from a bounded cache; a run that has grown is read again.
 
     Raises:
         UserError: as `kvlab.trace.open_run`.
     """
-    stamps = [file.stat().st_mtime_ns for name in ("run.json", "parts.json") if (file := path / name).exists()]
-    return _open(str(path), tuple(stamps))
+    return _open(
+        path, [file.stat().st_mtime_ns for name in ("run.json", "parts.json") if (file := path / name).exists()]
+    )
+
+
+@st.cache_resource(max_entries=OPEN_RUNS, show_spinner=False)
+def _open(path: Path, modified: list[int]) -> Run:
+    # `modified` is only a part of the cache key.
+    return open_run(path)
 
 
 def is_as_opened(run: Run) -> bool:
-    """Whether nothing was written to an open run, or taken from it, since it was opened."""
+    """Whether an open run has not changed on disk since it was opened."""
     try:
         return open_cached(run.path) is run
     except UserError:
         return False
 
 
-@st.cache_resource(max_entries=OPEN_RUNS, show_spinner=False)
-def _open(path: str, stamps: tuple[int, ...]) -> Run:
-    # The stamps are part of the key only: a name with a leading underscore would leave them out of it.
-    return open_run(Path(path))
-
-
-def wanted_of(runs: Sequence[Run]) -> board.ExpectedAnswer | None:
-    """The answer of a comparison, recorded or said later; None, with a sentence where its file is damaged."""
+def expected_answer(runs: Sequence[Run]) -> board.ExpectedAnswer | None:
+    """The expected answer of a comparison, from its request or its labels; None, with an error, if they are damaged."""
     try:
         return board.expected_answer(runs, load_labels(runs_root(), runs[0].record.comparison_id))
     except UserError as error:
@@ -64,29 +70,24 @@ def wanted_of(runs: Sequence[Run]) -> board.ExpectedAnswer | None:
 
 
 def telling_run(runs: Sequence[Run], prefer: starting_point.Prefer) -> starting_point.SuggestedRuns:
-    """The run to look at first, of those of a comparison; kept."""
-    return _telling_run(runs, tuple(map(stamp, runs)), wanted_of(runs), prefer)
-
-
-def telling_pair(runs: Sequence[Run]) -> starting_point.SuggestedRuns | None:
-    """The two runs to look at first; kept."""
-    return _telling_pair(runs, tuple(map(stamp, runs)))
+    """The run of a comparison to show first."""
+    return _telling_run(runs, expected_answer(runs), prefer)
 
 
 def telling_head(run: Run) -> starting_point.Head:
-    """The layer and head of a run to look at first; kept."""
+    """The layer and head of a run to show first."""
     runs = _with_reference(run)
-    return _telling_head(run, runs, tuple(map(stamp, (run, *runs))), wanted_of(runs))
+    return _telling_head(run, runs, expected_answer(runs))
 
 
 def telling_step(run: Run) -> starting_point.Step:
-    """The step of a run to look at first; kept."""
+    """The step of a run to show first."""
     runs = _with_reference(run)
-    return _telling_step(run, runs, tuple(map(stamp, (run, *runs))), wanted_of(runs))
+    return _telling_step(run, runs, expected_answer(runs))
 
 
 def _with_reference(run: Run) -> list[Run]:
-    """The run, after the full cache's run of its comparison where there is one."""
+    """The run, preceded by the full cache's run of its comparison if there is one."""
     if run.record.method == "full":
         return [run]
     comparison = list_runs(runs_root(), comparison_id=run.record.comparison_id)
@@ -97,34 +98,13 @@ def _with_reference(run: Run) -> list[Run]:
     return [*full[-1:], run]
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _telling_run(
-    _runs: Sequence[Run], stamps: tuple, wanted: board.ExpectedAnswer | None, prefer: starting_point.Prefer
-) -> starting_point.SuggestedRuns:
-    return starting_point.suggest_run(_runs, wanted, prefer)
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def _telling_pair(_runs: Sequence[Run], stamps: tuple) -> starting_point.SuggestedRuns | None:
-    return starting_point.suggest_pair(_runs)
-
-
-@st.cache_data(max_entries=256, show_spinner=False)
-def _telling_head(
-    _run: Run, _runs: Sequence[Run], stamps: tuple, wanted: board.ExpectedAnswer | None
-) -> starting_point.Head:
-    return starting_point.suggest_head(_run, _runs, wanted)
-
-
-@st.cache_data(max_entries=256, show_spinner=False)
-def _telling_step(
-    _run: Run, _runs: Sequence[Run], stamps: tuple, wanted: board.ExpectedAnswer | None
-) -> starting_point.Step:
-    return starting_point.suggest_step(_run, _runs, wanted)
+_cache = st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP)
+_telling_run, telling_pair = _cache(starting_point.suggest_run), _cache(starting_point.suggest_pair)
+_telling_head, _telling_step = _cache(starting_point.suggest_head), _cache(starting_point.suggest_step)
 
 
 def run_to_open(comparison: ComparisonEntry, prefer: starting_point.Prefer) -> tuple[str, str]:
-    """The run a page opens with, and why; runs that cannot be read do not count."""
+    """The run a page opens with, and why; unreadable runs are skipped."""
     runs = []
     for entry in comparison.runs:
         try:

@@ -1,227 +1,355 @@
-"""The browser's address as it will be: what was asked for by a key or a click, until the browser has heard of it."""
+"""The state of the view in the URL: the only module that reads and writes `st.query_params`.
+
+A change made in a callback reaches the browser with the next page. Until the browser has applied it, its requests still
+carry the old URL, as when keys are pressed faster than pages are drawn. So such changes are stored as `Pending` in the
+session and applied again to every request (`apply_pending`), until the browser confirms them or they expire.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
-ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
+from app.base.text import code, plain
+
+PENDING, PENDING_SECONDS = "pending_url_changes", 20.0
 PAGE = "page_in_view"
-PLACE = "place"  # names the part of a page that shows one layer and head, and is drawn again for another one
-DRAWN_SECONDS = 2.0  # from the end of a run until the browser shows what its lists say, at most
-ROUND_SECONDS = 5.0  # in which an address may be of the round before, where keys go round
+PLACE_FRAGMENT = "place"  # the fragment of a page that shows one layer and head
+DRAWN_SECONDS = 2.0  # from the end of a run until the browser shows its widgets, at most
+ROUND_SECONDS = 5.0  # within which a URL may be of the round before, where keys cycle through the heads
+NUMBER = re.compile(r"[0-9]{1,9}")
+NUMERIC = re.compile(r"[+-]?[0-9][0-9._]*(e[+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
+REJECTED, CHECKED = "rejected_url_parameters", "page_whose_url_was_checked"
+
+
+# Parameters
+
+
+def params() -> dict[str, str]:
+    """The parameters of the URL as the browser sent them, with the changes of this run."""
+    return st.query_params.to_dict()
+
+
+def get_param(name: str) -> str | None:
+    """The value of a URL parameter."""
+    return st.query_params.get(name)
+
+
+def set_param(name: str, value: str | None, force: bool = False) -> None:
+    """Set a URL parameter, or remove it with None; `force` sends it to the browser even if it is unchanged."""
+    if value is None:
+        st.query_params.pop(name, None)
+    elif force or st.query_params.get(name) != value:
+        st.query_params[name] = value
+
+
+def in_url(key: str) -> dict[str, Any]:
+    """Arguments of a widget whose value is also a URL parameter of the same name."""
+    return {"key": key, "bind": "query-params"}
+
+
+def parse_number(text: object) -> int | None:
+    """The number written in `text`; None for anything else, and for numbers of more than nine digits."""
+    return int(text) if isinstance(text, str) and NUMBER.fullmatch(text) else None
+
+
+def url_number(name: str) -> int | None:
+    """The number that `url_value` gives."""
+    return parse_number(url_value(name))
+
+
+def url_numbers(name: str, count: int) -> list[int] | None:
+    """`count` numbers separated by hyphens."""
+    parts = [parse_number(part) for part in (url_value(name) or "").split("-")]
+    numbers = [number for number in parts if number is not None]
+    return numbers if len(numbers) == len(parts) == count else None
+
+
+# Choices that outlive a change of page: the menu drops the parameters, the session keeps them
+
+
+def chosen_value(name: str) -> str | None:
+    """The value last remembered under this name, on any page."""
+    return st.session_state.get(f"chosen_{name}")
+
+
+def remember(name: str, value: str, force: bool = False, url: bool = True) -> None:
+    """Put a choice into the session, for other pages, and unless `url` is false into the URL."""
+    st.session_state[f"chosen_{name}"] = value
+    if url:
+        set_param(name, value, force)
+
+
+def forget(name: str) -> None:
+    """Remove a choice from the URL and the session."""
+    st.session_state.pop(f"chosen_{name}", None)
+    set_param(name, None)
+
+
+def remember_linked_run(opened: str | None) -> None:
+    """Remember the run and comparison that a link names, for pages that show no run; call before the page runs.
+
+    `opened` is the run that a page opened by default, which is no choice.
+    """
+    for name in ("run", "comparison"):
+        value = get_param(name)
+        if value and value != opened:
+            remember(name, value, url=False)
+
+
+def current_page() -> str:
+    """The page's name in the URL; empty on the first one, and where a page runs alone."""
+    return str(st.session_state.get(PAGE, ""))
+
+
+# Changes that the browser may not have applied yet
 
 
 @dataclass(frozen=True)
-class Way:
-    """A value for the address that the browser may not have heard of; `before` is what the address said until then.
+class Change:
+    """A new value of a parameter; `previous` are the values it may still have in requests.
 
-    `page` is the only page that knows the name; None where all do.
+    `page` is the only page that has the parameter; None where all have it.
     """
 
     value: str
-    before: frozenset[str | None]
+    previous: frozenset[str | None]
     sent: float
-    new: bool = True
+    is_new: bool = True
     page: str | None = None
 
     @property
-    def is_here(self) -> bool:
-        """Whether the page in view knows the name."""
-        return self.page is None or self.page == page_in_view()
+    def is_on_this_page(self) -> bool:
+        return self.page is None or self.page == current_page()
 
-    def is_heard(self, asked: str | None) -> bool:
-        """Whether an address that says `asked` shows that the browser has heard of the value.
+    @property
+    def is_expired(self) -> bool:
+        return time.monotonic() - self.sent >= PENDING_SECONDS
 
-        A value that the address had before proves nothing for a while: it may be that of the round before.
+    @property
+    def is_undrawn(self) -> bool:
+        """Whether the browser may still show the widget's value of before."""
+        return time.monotonic() - self.sent < (PENDING_SECONDS if self.is_new else DRAWN_SECONDS)
+
+    def is_confirmed(self, value: str | None) -> bool:
+        """Whether a request with this value shows that the browser has applied the change.
+
+        A value that the parameter had before proves nothing for a while: it may be of the round before.
         """
-        again = self.value in self.before and time.monotonic() - self.sent < ROUND_SECONDS
-        return not self.new and asked == self.value and not again
+        is_ambiguous = self.value in self.previous and time.monotonic() - self.sent < ROUND_SECONDS
+        return not self.is_new and value == self.value and not is_ambiguous
 
 
 @dataclass(frozen=True)
-class OnTheWay:
-    """Every such value by its name, how far keys have turned the heads, and what lists in the bar will say.
+class Pending:
+    """Changes of URL parameters and of the widgets that show them, by name, and how far keys have turned the heads.
 
-    A list may be late where the address is not: it comes with the page, which the next key stops.
+    Widgets can be late where the URL is not: they come with the page, which the next key interrupts.
     """
 
-    ways: Mapping[str, Way] = field(default_factory=dict)
+    params: Mapping[str, Change] = field(default_factory=dict)
+    widgets: Mapping[str, Change] = field(default_factory=dict)
     turned: int = 0
-    lists: Mapping[str, Way] = field(default_factory=dict)
+
+
+def _pending() -> Pending:
+    return st.session_state.get(PENDING, Pending())
+
+
+def _changed(
+    changes: Mapping[str, Change], values: Mapping[str, str], current: Mapping[str, str], page: str | None = None
+) -> dict[str, Change]:
+    changed = dict(changes)
+    for name, value in values.items():
+        previous = changed[name].previous | {changed[name].value} if name in changed else frozenset()
+        changed[name] = Change(value, previous | {current.get(name)}, time.monotonic(), page=page)
+    return changed
+
+
+def _add_changes(
+    values: Mapping[str, str], widgets: Mapping[str, str], page: str | None = None, turned: int | None = None
+) -> None:
+    """Store changes of parameters; `widgets` has the session keys of the widgets that show them.
+
+    One write, as the next request may stop a callback at any access to the session.
+    """
+    pending = _pending()
+    late = pending.widgets
+    if widgets:
+        undrawn = {name: change for name, change in late.items() if change.is_undrawn}
+        shown = {name: str(st.session_state.get(key)) for name, key in widgets.items()}
+        late = _changed(undrawn, {name: values[name] for name in widgets}, shown)
+    changes = _changed(pending.params, values, params(), page)
+    st.session_state[PENDING] = Pending(changes, late, pending.turned if turned is None else turned)
 
 
 def go_to(turned: int | None = None, **place: int) -> None:
-    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays.
+    """Show this layer, head, step or token from now on, on every page; the other of layer and head stays.
 
-    `turned` is how far keys had turned the heads when this was asked. In a callback the next request may stop any
-    access to the session, so all is one write; the run that follows takes it over (`catch_up`).
+    `turned` is how far keys had turned the heads. For a callback; the run that follows applies it (`apply_pending`).
     """
     if ("layer" in place) != ("head" in place):
         other = "head" if "layer" in place else "layer"
         place |= {other: st.session_state.get(f"pick_{other}") or 0}
-    asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
-    ways = _further(known.ways, place, asked)
-    late = {name: way for name, way in known.lists.items() if _is_undrawn(way)}
-    lists = _further(late, place, {name: str(st.session_state.get(f"pick_{name}")) for name in place})
-    st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned, lists)
+    values = {name: str(value) for name, value in place.items()}
+    _add_changes(values, {name: f"pick_{name}" for name in place}, turned=turned)
 
 
-def go_there(**place: int) -> None:
-    """As `go_to`, for a click outside or in a part of what shows the place: all that shows it is drawn again."""
+def go_to_and_redraw(**place: int) -> None:
+    """As `go_to`, for a click on something outside of `PLACE_FRAGMENT`, which is redrawn."""
     go_to(**place)
-    with suppress(StreamlitAPIException):  # a page without such a part is drawn whole
-        st.rerun(PLACE)
+    with suppress(StreamlitAPIException):  # a page without the fragment is redrawn as a whole
+        st.rerun(PLACE_FRAGMENT)
 
 
-def keep(name: str, value: object, listed: str | None = None) -> None:
-    """What the page in view alone knows by this name, a slot or a token, is `value` from now on; for a callback.
+def set_page_param(name: str, value: object, widget: str | None = None) -> None:
+    """Set a parameter of this page alone, such as a slot; for a callback.
 
-    A request that was on its way undoes it as little as what `go_to` was asked for, nor does what the list `listed`
-    said before (`keep_listed`).
+    `widget` is the session key of the widget that shows it, whose value of before is then ignored for a while.
     """
-    asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
-    ways, lists = _further(known.ways, {name: value}, asked, page_in_view()), known.lists
-    if listed is not None:
-        late = {other: way for other, way in lists.items() if _is_undrawn(way)}
-        lists = _further(late, {name: value}, {name: str(st.session_state.get(listed))})
-    st.session_state[ON_THE_WAY] = replace(known, ways=ways, lists=lists)
-    st.query_params[name] = str(value)
+    _add_changes({name: str(value)}, {name: widget} if widget else {}, current_page())
+    set_param(name, str(value), force=True)
 
 
-def keep_listed(name: str, listed: str) -> None:
-    """As `keep`, of what this list says; nothing where it says what it did before the browser drew it anew."""
-    value = st.session_state[listed]
-    if not _is_late(st.session_state.get(ON_THE_WAY, OnTheWay()).lists.get(name), str(value)):
-        keep(name, value)
+def set_page_param_from(name: str, widget: str) -> None:
+    """As `set_page_param`, with a widget's value; ignored where the browser had not drawn the last change yet."""
+    value = st.session_state[widget]
+    if not _is_late(_pending().widgets.get(name), str(value)):
+        set_page_param(name, value)
 
 
-def let_go(name: str) -> None:
-    """The page in view has nothing by this name any more; for a callback."""
-    known = st.session_state.get(ON_THE_WAY, OnTheWay())
-    ways = {other: way for other, way in known.ways.items() if other != name}
-    st.session_state[ON_THE_WAY] = replace(known, ways=ways)
-    st.query_params.pop(name, None)
-
-
-def page_in_view() -> str:
-    """The page's name in the address; empty on the first one, and where a page is run alone."""
-    return str(st.session_state.get(PAGE, ""))
-
-
-def _further(
-    known: Mapping[str, Way], place: Mapping[str, object], now: Mapping[str, str], page: str | None = None
-) -> dict[str, Way]:
-    """The ways with those to `place`, from what is said `now` and all that was on the way."""
-    ways = dict(known)
-    for name in place:
-        before = ways[name].before | {ways[name].value} if name in ways else frozenset()
-        ways[name] = Way(str(place[name]), before | {now.get(name)}, time.monotonic(), page=page)
-    return ways
-
-
-def catch_up() -> None:
-    """Call before the page runs: puts what `go_to` asked for into the address, until the browser has heard of it.
-
-    Requests sent before that still carry the address from before, as when keys are pressed faster than a page is drawn.
-    What is new is told even where the address says so already: keys that go round come by the same place again, and a
-    browser that is there from the round before may be about to hear of a place in between.
-    """
-    known, asked = st.session_state.get(ON_THE_WAY, OnTheWay()), st.query_params.to_dict()
-    if not known.ways:
-        return
-    left = {
-        name: replace(way, new=False)
-        for name, way in known.ways.items()
-        if way.is_here and time.monotonic() - way.sent < LATE_SECONDS and not way.is_heard(asked.get(name))
-    }
-    if any(asked.get(name) not in way.before | {way.value} for name, way in left.items()):
-        left = {}  # somebody followed a link to another place
-    for name, way in left.items():
-        say = remember if way.page is None else put
-        say(name, way.value, again=known.ways[name].new)
-    st.session_state[ON_THE_WAY] = replace(known, ways=left)
-
-
-def turned_so_far() -> int:
-    """How far keys had turned the heads at the last `go_to` that said so."""
-    return st.session_state.get(ON_THE_WAY, OnTheWay()).turned
-
-
-def settled() -> None:
-    """Call when the page has run: its lists of layers and heads are on their way to the browser."""
-    known = st.session_state.get(ON_THE_WAY, OnTheWay())
-    if any(way.new for way in known.lists.values()):
-        lists = {name: replace(way, sent=time.monotonic(), new=False) for name, way in known.lists.items()}
-        st.session_state[ON_THE_WAY] = replace(known, lists=lists)
+def clear_page_param(name: str) -> None:
+    """Remove a parameter of this page; for a callback."""
+    pending = _pending()
+    others = {other: change for other, change in pending.params.items() if other != name}
+    st.session_state[PENDING] = replace(pending, params=others)
+    set_param(name, None)
 
 
 def choose(picked: Mapping[str, object]) -> None:
-    """What lists in the bar say becomes the address, over what is on the way there.
+    """Put the values of the bar's pickers into the URL, over pending changes.
 
-    Nothing does where they are as they were before the browser drew a new place: no reader chose that.
+    Ignored where all of them are as before the browser drew the last change: the user did not choose that.
     """
-    known = st.session_state.get(ON_THE_WAY, OnTheWay())
-    if all(_is_late(known.lists.get(name), str(value)) for name, value in picked.items()):
+    pending = _pending()
+    if all(_is_late(pending.widgets.get(name), str(value)) for name, value in picked.items()):
         return
-    ways = {name: way for name, way in known.ways.items() if name not in picked}
-    st.session_state[ON_THE_WAY] = replace(known, ways=ways)
+    others = {name: change for name, change in pending.params.items() if name not in picked}
+    st.session_state[PENDING] = replace(pending, params=others)
     for name, value in picked.items():
         if value is not None:
             remember(name, str(value))
 
 
-def _is_late(way: Way | None, value: str) -> bool:
-    return way is not None and value in way.before | {way.value} and _is_undrawn(way)
+def apply_pending() -> None:
+    """Apply pending changes to the URL of this request; call before the page runs.
 
-
-def _is_undrawn(way: Way) -> bool:
-    return time.monotonic() - way.sent < (LATE_SECONDS if way.new else DRAWN_SECONDS)
-
-
-def on_the_way(name: str) -> str | None:
-    """The value of this name that was asked for and may not stand in the address yet."""
-    way = st.session_state.get(ON_THE_WAY, OnTheWay()).ways.get(name)
-    return None if way is None else way.value
-
-
-def asked_for(name: str) -> str | None:
-    """What the address says, or will say as soon as the browser has heard."""
-    asked, way = st.query_params.get(name), st.session_state.get(ON_THE_WAY, OnTheWay()).ways.get(name)
-    if way is None or not way.is_here or asked not in way.before:
-        return asked
-    return way.value if time.monotonic() - way.sent < LATE_SECONDS else asked
-
-
-def remember(name: str, value: str, again: bool = False) -> None:
-    """Put a choice into the address, and into the session for other pages."""
-    st.session_state[f"chosen_{name}"] = value  # the menu drops the query string, the session does not
-    put(name, value, again)
-
-
-def put(name: str, value: str, again: bool = False) -> None:
-    """Put a choice into the address, `again` even if it is there."""
-    if again or st.query_params.get(name) != value:
-        st.query_params[name] = value
-
-
-def keep_named(opened: str | None) -> None:
-    """Call before the page runs: the run and comparison that a link names are for later pages too.
-
-    A page that looks at no run does not remember them. `opened` is the run that a page opened by itself.
+    New ones are sent even where the URL has the value already: keys that cycle come by the same place again, and the
+    browser may be about to apply a place in between.
     """
-    for name in ("run", "comparison"):
-        asked = st.query_params.get(name)
-        if asked and asked != opened:
-            st.session_state[f"chosen_{name}"] = asked
+    pending, current = _pending(), params()
+    if not pending.params:
+        return
+    left = {
+        name: replace(change, is_new=False)
+        for name, change in pending.params.items()
+        if change.is_on_this_page and not change.is_expired and not change.is_confirmed(current.get(name))
+    }
+    if any(current.get(name) not in change.previous | {change.value} for name, change in left.items()):
+        left = {}  # the user followed a link to another place
+    for name, change in left.items():
+        (remember if change.page is None else set_param)(name, change.value, force=pending.params[name].is_new)
+    st.session_state[PENDING] = replace(pending, params=left)
 
 
-def forget(name: str) -> None:
-    """Take a choice out of both."""
-    st.session_state.pop(f"chosen_{name}", None)
-    st.query_params.pop(name, None)
+def mark_drawn() -> None:
+    """Note that the run's widgets are on their way to the browser; call when the page has run."""
+    pending = _pending()
+    if any(change.is_new for change in pending.widgets.values()):
+        drawn = {name: replace(change, sent=time.monotonic(), is_new=False) for name, change in pending.widgets.items()}
+        st.session_state[PENDING] = replace(pending, widgets=drawn)
+
+
+def pending_value(name: str) -> str | None:
+    """The pending value of a parameter."""
+    change = _pending().params.get(name)
+    return None if change is None else change.value
+
+
+def heads_turned() -> int:
+    """How far keys had turned the heads at the last `go_to` with `turned`."""
+    return _pending().turned
+
+
+def url_value(name: str) -> str | None:
+    """The value of a parameter, or the pending one that replaces it."""
+    value, change = get_param(name), _pending().params.get(name)
+    if change is None or not change.is_on_this_page or value not in change.previous or change.is_expired:
+        return value
+    return change.value
+
+
+def _is_late(change: Change | None, value: str) -> bool:
+    return change is not None and value in change.previous | {change.value} and change.is_undrawn
+
+
+# Values that widgets cannot take
+
+
+def drop_stale_option(key: str, options: Sequence[object]) -> None:
+    """Remove a widget's value from the session where it is no longer an option."""
+    if key in st.session_state and st.session_state[key] not in options:
+        del st.session_state[key]
+
+
+def drop_unusable_params() -> None:
+    """Remove empty values and infinite numbers from the URL before a widget reads them, with a warning."""
+    current = params()
+    infinite = {name: text for name, text in current.items() if _is_infinite(text)}
+    unusable = [*infinite, *(name for name, text in current.items() if not text)]
+    for name in unusable:
+        set_param(name, None)
+    if unusable:
+        _rerun_without(infinite)
+    if rejected := st.session_state.pop(REJECTED, ""):
+        st.warning(f"This page cannot use these parameters of the URL: {rejected}.")
+
+
+def warn_of_rejected_params(page: str, requested: Mapping[str, str]) -> None:
+    """After the first run of the form New run: warn of URL parameters that its widgets rejected for their defaults."""
+    if page != "new_run" or st.session_state.get(CHECKED) == page:
+        st.session_state[CHECKED] = page
+        return
+    st.session_state[CHECKED] = page
+    current = params()
+    rejected = {name: text for name, text in requested.items() if name not in current and not _is_taken(name, text)}
+    if rejected:
+        _rerun_without(rejected)
+
+
+def _is_taken(name: str, text: str) -> bool:
+    """Whether a widget has the URL's value; Streamlit removes default values from the URL."""
+    value = st.session_state.get(name)
+    values = value if isinstance(value, list | tuple) else [value]
+    return name not in st.session_state or {str(item).lower() for item in values} == set(text.lower().split(","))
+
+
+def _rerun_without(rejected: Mapping[str, str]) -> None:
+    """Widgets read the URL as it was when the run began, so start another run."""
+    st.session_state[REJECTED] = ", ".join(f"{plain(name)} {code(text)}" for name, text in rejected.items())
+    st.rerun()
+
+
+def _is_infinite(text: str) -> bool:
+    try:
+        return NUMERIC.fullmatch(text) is not None and math.isinf(float(text))
+    except ValueError:
+        return False

@@ -104,7 +104,7 @@ def ordered(table: pd.DataFrame, wanted: Wanted) -> pd.DataFrame:
     return table.loc[order].reset_index(drop=True)
 
 
-def format_bytes(wanted: Wanted) -> str:
+def describe_query(wanted: Wanted) -> str:
     """What is looked for and in which order, as it stands under a table."""
     named = {name: " or ".join(getattr(wanted, name)) for name in FILTERS} | {"answers": _answers(wanted)}
     asked = [f"“{wanted.text}”"] if wanted.text else []

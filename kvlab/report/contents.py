@@ -79,7 +79,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
         question=_end(record.prompt),
         prompt=record.prompt,
         lines=tuple(_lines(table, asked)),
-        table=format_bytes(table),
+        table=readable_table(table),
         # Method and budget are in every run's name.
         settings=differing_settings([run.record for run in runs]).drop(index=["method", "budget"], errors="ignore"),
         figures=tuple(_figures(runs, asked, table, origin, theme)),
@@ -137,7 +137,7 @@ def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:
     return next(run for run in runs if run.record.run_id == name)
 
 
-def format_bytes(table: pd.DataFrame) -> pd.DataFrame:
+def readable_table(table: pd.DataFrame) -> pd.DataFrame:
     """The headline table of a comparison as a person reads it, a row a run."""
     columns = {
         "run": table["label"],

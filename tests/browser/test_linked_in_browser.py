@@ -166,11 +166,11 @@ def test_the_prompts_decision_is_played_to_where_it_ended(visit: Callable[..., A
     played, gone = analysed(lineage, table), int((~table["kept"]).sum())
     page = visit(f"timeline?run={run.record.run_id}&play=the+prompt%27s+decision&frame=0")
     at_step(page, 0)
-    assert "nothing has left" in page.locator(".kv-strip .phase").inner_text()
+    assert "nothing is evicted" in page.locator(".kv-strip .phase").inner_text()
     settle(page, ".kv-strip")
     page.locator(".kv-strip [data-part='last']").click()
     at_step(page, int(played.steps[-1]))
-    assert f"{gone} of {gone} have left" in page.locator(".kv-strip .phase").inner_text()
+    assert f"{gone} of {gone} evicted" in page.locator(".kv-strip .phase").inner_text()
     left = lineage.alive(0)[: run.record.prompt_tokens].sum()
     assert int(page.locator(".kv-strip").get_attribute("data-slots")) == left
     page.wait_for_url(re.compile(f"frame={played.steps[-1]}"))

@@ -58,7 +58,7 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..
     ("name", "last"),
     [
         ("merges", "Where it happened"),
-        ("regret", "Budget beside regret"),
+        ("regret", "Budget and regret"),
         ("lineage", "Half-life"),
         ("sag", "The text at a step"),
         ("compare", "Generated texts"),
@@ -125,21 +125,21 @@ def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[
 def test_the_worst_head_is_one_click_away_and_nothing_else_is_drawn_again(visit: Callable[..., Any]):
     page = visit("regret?run=some-h2o-25pc-0&layer=0&head=0&step=3", height=1400)
     came = Received(page)
-    page.locator("h3", has_text="Budget beside regret").wait_for()
+    page.locator("h3", has_text="Budget and regret").wait_for()
     button = page.locator(".st-key-worst-head button")
     button.wait_for()
     layer, head = re.search(r"layer (\d+), head (\d+)", button.inner_text()).groups()
     settle(page, ".st-key-worst-head button")
     until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
-    assert came.count(b"Budget beside regret")
+    assert came.count(b"Budget and regret")
     came.clear()
     button.click()
-    page.get_by_text("This is the head that misses most at step 3").wait_for()
-    page.locator("h3", has_text=f"What layer {layer}, head {head} misses at step 3").wait_for()
+    page.get_by_text("This head misses the most at step 3").wait_for()
+    page.locator("h3", has_text=f"Dropped tokens that layer {layer}, head {head} misses at step 3").wait_for()
     until(page, f"location.search.includes('layer={layer}') && location.search.includes('head={head}')")
     assert page.locator(".st-key-pick_head input").input_value() == head
-    assert came.count(f"What layer {layer}, head {head} misses at step 3".encode())
-    assert not came.count(b"Budget beside regret"), "what is of all heads stays as it was drawn"
+    assert came.count(f"Dropped tokens that layer {layer}, head {head} misses at step 3".encode())
+    assert not came.count(b"Budget and regret"), "what is of all heads stays as it was drawn"
 
 
 def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(visit: Callable[..., Any]):
@@ -200,12 +200,12 @@ def test_words_are_chosen_in_the_text(visit: Callable[..., Any]):
     settle(page, ".kv-text-panel .t[data-p='12']")
     page.locator(".kv-text-panel .t[data-p='12']").click(modifiers=["Shift"])
     page.wait_for_url(re.compile("span=9-12"))
-    page.get_by_text("What if they had stayed?").wait_for()
+    page.get_by_text("What if they had been kept?").wait_for()
 
 
 def test_a_story_leads_from_view_to_view(visit: Callable[..., Any]):
     page = visit("story", height=1400)
-    page.get_by_role("button", name="Tell it").click()
+    page.get_by_role("button", name="Walk through the pages").click()
     page.get_by_text("First, the sag.").wait_for()
     page.wait_for_url(re.compile(r"/sag\?.*head=1"))
     page.get_by_role("link", name="Next").click()

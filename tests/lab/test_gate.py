@@ -210,7 +210,7 @@ FILES = ("/media/abc.png", "/_stcore/upload_file/session/file")
 
 def identity(monkeypatch: pytest.MonkeyPatch, secret: str = "the lab's own", **told: object) -> str:
     """The cookie of somebody who signed in, as Streamlit signs it; the server's secret is `the lab's own`."""
-    monkeypatch.setattr("app.server.gate.get_cookie_secret", lambda: "the lab's own")
+    monkeypatch.setattr("app.session.streamlit_internals.get_cookie_secret", lambda: "the lab's own")
     value = create_signed_value(secret, USER_COOKIE_NAME, json.dumps({"is_logged_in": True} | told))
     return f"{USER_COOKIE_NAME}={value.decode()}"
 

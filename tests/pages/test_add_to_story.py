@@ -116,9 +116,9 @@ def test_plan_prompt_and_card_of_a_new_run_are_slides(runs_root: Path, open_page
     assert isinstance(shown, Passages) and shown.passages[0][1][0].text == shipped_samples()[0].text
     assert view.page == "new_run" and view.query["methods"] == "H2O"
     _, shown = added(page, runs_root, "mini-taught")
-    assert isinstance(shown, Table) and shown.columns[0] == "asks for" and len(shown.rows) > 3
+    assert isinstance(shown, Table) and shown.columns[0] == "kind" and len(shown.rows) > 3
     view, shown = added(page, runs_root, "plan-table")
-    assert isinstance(shown, Table) and shown.columns == ("part", "where", "at most", "what it is")
+    assert isinstance(shown, Table) and shown.columns == ("part", "where", "at most", "purpose")
     assert view.slide is not None and "mini" in view.slide.of
     page = open_page("new_run", show_tokens="true")
     _, shown = added(page, runs_root, "prompt-tokens")

@@ -18,14 +18,14 @@ def going_page() -> None:
     import streamlit as st
 
     from app.navigation.selection import current_run, pick_head, pick_layer
-    from app.session.url_state import catch_up, go_to, settled
+    from app.session.url_state import apply_pending, go_to, mark_drawn
 
     if st.session_state.pop("press", False):  # what a key does, before the page runs
         go_to(layer=1, head=1)
-    catch_up()
+    apply_pending()
     run = current_run()
     st.text(f"{pick_layer(run)} {pick_head(run)}")
-    settled()
+    mark_drawn()
 
 
 def test_a_request_sent_before_the_browser_heard_of_a_new_place_does_not_undo_it(runs_root: Path):
@@ -46,13 +46,12 @@ def own_page() -> None:
     """A page that alone knows a slot, chosen in a callback; `at` says which page is in view."""
     import streamlit as st
 
-    from app.session.url_numbers import asked_number
-    from app.session.url_state import PAGE, catch_up, keep, let_go
+    from app.session.url_state import PAGE, apply_pending, clear_page_param, set_page_param, url_number
 
-    slots = {"slot": lambda: keep("slot", 7), "none": lambda: let_go("slot")}
+    slots = {"slot": lambda: set_page_param("slot", 7), "none": lambda: clear_page_param("slot")}
     st.session_state[PAGE] = st.session_state.get("at", "lineage")
-    catch_up()
-    st.text(str(asked_number("slot")))
+    apply_pending()
+    st.text(str(url_number("slot")))
     for name, does in slots.items():
         st.button(name, on_click=does, key=name)
 
@@ -77,16 +76,15 @@ def listing_page() -> None:
     """A page whose slot is clicked in a picture or chosen in a list."""
     import streamlit as st
 
-    from app.session.url_numbers import asked_number
-    from app.session.url_state import catch_up, keep, keep_listed, settled
+    from app.session.url_state import apply_pending, mark_drawn, set_page_param, set_page_param_from, url_number
 
     if st.session_state.pop("click", False):  # what a callback does, before the page runs
-        keep("slot", 7, "list")
-    catch_up()
-    st.session_state["list"] = asked_number("slot") or 3
+        set_page_param("slot", 7, "list")
+    apply_pending()
+    st.session_state["list"] = url_number("slot") or 3
     st.text(str(st.session_state["list"]))
-    st.selectbox("Slot", [3, 5, 7], key="list", on_change=lambda: keep_listed("slot", "list"))
-    settled()
+    st.selectbox("Slot", [3, 5, 7], key="list", on_change=lambda: set_page_param_from("slot", "list"))
+    mark_drawn()
 
 
 def test_a_list_that_is_not_drawn_anew_yet_does_not_undo_a_click(monkeypatch: pytest.MonkeyPatch):

@@ -48,8 +48,8 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
     order = [word for word in words if word in ("ann", "ben")]
     assert order == ["ann", "ben", "ann"], "the one that runs, then in turn"
     assert any(word.startswith("worker 1") for word in words)
-    people = page.dataframe[0].value.set_index("who")
-    assert list(people.loc["ann", ["running", "waiting"]]) == [1, 1]
+    people = page.dataframe[0].value.set_index("user")
+    assert list(people.loc["ann", ["running", "queued"]]) == [1, 1]
     assert people.loc["ann", "disk"] != "0 bytes" and people.loc["ben", "disk"] == "0 bytes"
     page.button(key=f"cancel-{other}").click().run()
     assert jobs.status(runs_root, other).state == "cancelled"
@@ -78,9 +78,9 @@ def test_the_bar_warns_before_the_folder_is_full(synthetic_runs: Path, tmp_path:
 
 
 def bar() -> None:
-    from app.admin.disk_warning import say_room
+    from app.server.disk_warning import disk_warning
 
-    say_room()
+    disk_warning()
 
 
 def test_old_recordings_are_thinned_with_two_clicks_and_their_pages_say_so(synthetic_runs: Path, open_page: Callable):

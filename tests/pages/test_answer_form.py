@@ -88,7 +88,7 @@ def test_repeats_vary_only_what_is_asked_for(form: AppTest, runs_root: Path):
 
 
 def test_minis_wordings_and_limits_are_named_beside_its_name_and_not_beside_others(form: AppTest):
-    names = [row for frame in form.dataframe for row in frame.value.get("the text says", [])]
+    names = [row for frame in form.dataframe for row in frame.value.get("statement", [])]
     for wording in NEEDLE_PHRASINGS:
         assert any(name.startswith(wording.statement.split("{")[0]) for name in names)
     assert any("copying a passage" in str(element.value) for element in form.caption)

@@ -83,7 +83,7 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
     page = open_page("atlas")
     assert not page.exception
     shown = texts(page)
-    assert "What is said of the papers' claims on this model" in shown
+    assert "Verdicts on the papers' claims on this model" in shown
     filled = sum(exhibit.source != "calculator" for exhibit in EXHIBITS)
     assert shown.count("shipped with kvlab, mini, two CPU cores") == filled
     keys = {button.key for button in page.button}
@@ -119,7 +119,7 @@ def test_a_fault_in_one_exhibit_leaves_the_rest_of_the_index(
         page = open_page("atlas", comparison="all")
     assert not page.exception
     shown = texts(page)
-    assert shown.count("This exhibit failed while it was drawn") == 1
+    assert shown.count("This exhibit failed with an error") == 1
     assert shown.count("drawn from") + shown.count("needs `kvlab") >= len(EXHIBITS) - 1
     record = next(one for one in caplog.records if one_broken.key in one.getMessage())
     assert record.exc_info and isinstance(record.exc_info[1], ValueError)
@@ -129,7 +129,7 @@ def test_a_fault_in_an_exhibit_is_one_sentence_on_its_page(comparison: Path, ope
     page = open_page(script(one_broken), comparison="all", exhibit=one_broken.slug)
     assert not page.exception
     assert [error.value for error in page.error] == [
-        r"This exhibit failed while it was drawn \(ValueError\: no such \*column\*\)\: a fault in kvlab; "
+        r"This exhibit failed with an error \(ValueError\: no such \*column\*\)\. This is a bug in kvlab; "
         "the server's log has the traceback\\."
     ]
     assert len(page.pills[0].options) > 1
@@ -145,8 +145,8 @@ def test_a_card_s_button_and_the_one_for_all_queue_what_they_say(
     assert isinstance(work, BenchJob) and work.preset == "keepkv-table1"
     page = open_page("atlas")
     every = page.button(key="order-all")
-    assert f"{every.label.removeprefix('Queue all ')} jobs would measure here" in texts(page)
-    assert "how long is not known" not in texts(page)
+    assert f"{every.label.removeprefix('Queue all ')} jobs can measure on mini" in texts(page)
+    assert "an unknown time" not in texts(page)
     every.click().run()
     assert len(jobs.list_jobs(runs_root)) == 1 + int(every.label.removeprefix("Queue all "))
     assert started_workers

@@ -58,15 +58,15 @@ def test_without_an_answer_it_says_so_and_an_added_one_is_scored_at_once(
     runs: list[Path], runs_root: Path, open_page: Open
 ):
     page = open_page("compare")
-    assert "Nobody has said what the right answer is" in told(page)
-    assert not page.get("plotly_chart") or "Is the answer still right?" not in told(page)
+    assert "There is no expected answer" in told(page)
+    assert not page.get("plotly_chart") or "Did it still get the answer?" not in told(page)
     before = {path: (path / FILE).read_bytes() for path in runs}
     prompt = open_run(runs[0]).record.prompt
     answer = own_words(runs[0])
     page = add_answer(page, answer, prompt[30:60].strip())
     text = told(page)
-    assert f"Asked for: **{answer}**. The full cache writes it" in text
-    assert "Is the answer still right?" in text
+    assert f"Expected answer: **{answer}**. The full cache generates it" in text
+    assert "Did it still get the answer?" in text
     assert "By the answer" in text
     assert "does not answer either" not in text
     assert "answer" in page.dataframe[0].value
@@ -171,7 +171,7 @@ def test_what_leads_on_from_a_cell_is_about_the_cell_that_is_named(runs: list[Pa
     names = distinct_names([open_run(path).record for path in runs])
     for path, label in zip(runs[1:], names[1:], strict=True):
         page = page.selectbox(key="board-cell").set_value(path.name).run()
-        offered = [str(button.key) for button in page.button if "Who killed it?" in button.label]
+        offered = [str(button.key) for button in page.button if "Restore the answer" in button.label]
         lost = str(table[label]).startswith(("wrong", "nearly"))
         assert offered == ([f"killed-{path.name}"] if lost else [])
     assert {str(words).startswith(("wrong", "nearly")) for words in table} == {True, False}, "both are among them"

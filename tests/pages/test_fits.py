@@ -50,7 +50,7 @@ def made(root: Path, request: FitRequest, name: str) -> Path:
 
 def test_a_fit_is_asked_for_where_a_method_needs_it(runs_root: Path, open_page: Open, started_workers: list):
     page = open_page("new_run", methods="LESS")
-    assert not page.exception and "comes with kvlab" in told(page)
+    assert not page.exception and "shipped with kvlab" in told(page)
     page.number_input(key="fit-less.minutes").set_value(2.0)
     page = page.run()
     assert "About 2 min" in told(page)

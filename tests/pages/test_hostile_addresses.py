@@ -29,7 +29,7 @@ VALUES = {
 }
 # What an address says by itself, read from the source; widgets that are bound to the address come from the page.
 SOURCE = "".join(file.read_text() for folder in ("app", "pages") for file in (ROOT / folder).rglob("*.py"))
-READ = set(re.findall(r"(?:query_params(?:\.get\(|\[)|asked_numbers?\()\"(\w+)\"", SOURCE)) - {"run", "comparison"}
+READ = set(re.findall(r"(?:get_param|set_param|url_numbers?|url_value)\(\"(\w+)\"", SOURCE)) - {"run", "comparison"}
 NAMES = READ | {"layer", "head", "a", "b", "telling", "place", "facts", "kv_batch", "max_new_tokens", "words"}
 KINDS = ("number_input", "slider", "selectbox", "text_input", "toggle", "multiselect", "button_group", "checkbox")
 

@@ -29,10 +29,10 @@ def test_a_cancelled_batch_keeps_what_is_done_and_can_go_on(runs_root: Path, ope
         queue_db.finish(connection, job_id, "cancelled", "Cancelled; what was saved is kept.")
     page = open_page("new_run", job=job_id)
     assert not page.exception
-    assert "1 has not begun." in [element.value for element in page.text]
+    assert "1 has not started." in [element.value for element in page.text]
     labels = [button.label for button in page.button]
     assert "Compare the repeats" in labels
     page.button(key="go_on").click().run()
     (again,) = jobs.list_jobs(runs_root)
     assert (again.job_id, again.state) == (job_id, "queued"), "the same job waits again"
-    assert "Go on with 2 of 3" in labels
+    assert "Resume with 2 of 3" in labels

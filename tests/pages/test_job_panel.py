@@ -29,13 +29,13 @@ def shown(page: AppTest) -> str:
 def test_a_waiting_job_shows_its_place_and_can_be_cancelled_by_another_session(runs_root: Path, open_page: Open):
     first, second = a_job(runs_root), a_job(runs_root, "another")
     pages = [open_page("new_run", job=job) for job in (first, second)]
-    assert all("Waiting" in shown(page) for page in pages)
+    assert all("Queued" in shown(page) for page in pages)
     reopened = open_page("new_run", job=first)
     next(button for button in reopened.button if button.label == "Cancel").click().run()
     assert jobs.status(runs_root, first).state == "cancelled"
     assert "Cancelled" in shown(open_page("new_run", job=first))
     assert jobs.status(runs_root, second).position == 1
-    assert "Waiting" in shown(pages[1].run())
+    assert "Queued" in shown(pages[1].run())
 
 
 def test_a_running_job_shows_its_stage_and_log(runs_root: Path, open_page: Open):
@@ -67,10 +67,10 @@ def test_progress_tells_the_run_the_time_left_and_what_waits(runs_root: Path, op
     assert "2 of 3" in told, "the full cache is a run too"
     assert "about 10 min left" in told, "a quarter took 200 s, so three quarters take 600 s"
     assert "keepkv" in [element.value for element in page.markdown], "it waits"
-    assert not any("Never begun" in element.value for element in page.caption)
+    assert not any("Not started" in element.value for element in page.caption)
     with queue_db.database(runs_root) as connection:
         queue_db.finish(connection, job, "cancelled", "Stopped.")
-    assert any("Never begun: keepkv" in element.value for element in open_page("new_run", job=job).caption)
+    assert any("Not started: keepkv" in element.value for element in open_page("new_run", job=job).caption)
 
 
 def test_an_ended_job_lists_its_runs_and_leads_to_the_comparison(runs_root: Path, open_page: Open):

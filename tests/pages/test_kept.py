@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.atlas import cards, figure_cache
-from app.atlas.figure_cache import Kept
+from app.atlas.figure_cache import FigureCache
 from kvlab.atlas.registry import find
 from kvlab.results.sources import Seen, Sources
 from kvlab.server.users import ALONE, Role, User, acting, set_current_user
@@ -22,9 +22,9 @@ FIRST, MORE = Seen(("here",), frozenset("ab"), "1"), Seen(("here",), frozenset("
 OTHERS = Seen(("here",), frozenset("a"), "3")
 
 
-def texts(most: int = 1000) -> Kept[str]:
+def texts(most: int = 1000) -> FigureCache[str]:
     """Keeps texts by their letters; the empty one shows nothing."""
-    return Kept(most, len, bool)
+    return FigureCache(most, len, bool)
 
 
 def wait_until(said: Callable[[], bool]) -> None:
@@ -75,21 +75,21 @@ def test_after_more_was_recorded_the_older_one_is_shown_and_drawn_anew_behind_th
         return "new"
 
     assert found.get("card", MORE, slowly) == "old"  # and for a minute nothing is drawn anew
-    assert not found._behind
-    monkeypatch.setattr(figure_cache, "OLDEST_SECONDS", 0.0)
+    assert not found._queued
+    monkeypatch.setattr(figure_cache, "MAX_AGE_SECONDS", 0.0)
     for _ in range(3):
         assert found.get("card", MORE, slowly) == "old"
-    assert len(found._behind) == 1
+    assert len(found._queued) == 1
     may_go_on.set()
     wait_until(lambda: found.get("card", MORE, slowly) == "new")
 
 
 def test_a_fault_behind_the_page_is_left_to_the_page_that_asks_next(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(figure_cache, "OLDEST_SECONDS", 0.0)
+    monkeypatch.setattr(figure_cache, "MAX_AGE_SECONDS", 0.0)
     found = texts()
     found.get("card", FIRST, lambda: "old")
     assert found.get("card", MORE, lambda: str(1 / 0)) == "old"
-    wait_until(lambda: not found._behind)
+    wait_until(lambda: not found._queued)
     with pytest.raises(ZeroDivisionError):
         found.get("card", MORE, lambda: str(1 / 0))
     assert found.get("card", MORE, lambda: "mended") == "mended"
@@ -110,7 +110,7 @@ def test_a_page_that_looked_before_takes_what_was_drawn_since():
 
 
 def test_what_is_drawn_behind_the_page_is_drawn_for_the_person_who_asked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(figure_cache, "OLDEST_SECONDS", 0.0)
+    monkeypatch.setattr(figure_cache, "MAX_AGE_SECONDS", 0.0)
     found, ben = texts(), User("ben", Role.RUN)
     found.get("card", FIRST, lambda: "old")
     try:
@@ -118,7 +118,7 @@ def test_what_is_drawn_behind_the_page_is_drawn_for_the_person_who_asked(monkeyp
             lambda: ben if threading.current_thread() is threading.main_thread() else User("", Role.NOBODY)
         )
         found.get("card", MORE, lambda: acting().name)
-        wait_until(lambda: not found._behind)
+        wait_until(lambda: not found._queued)
         assert found.get("card", MORE, lambda: "") == "ben"
     finally:
         set_current_user(lambda: ALONE)
@@ -163,4 +163,4 @@ def test_a_card_of_the_atlas_takes_some_kilobytes(tmp_path: Path):
     runs = [open_run(folder) for folder in sorted(tmp_path.glob("*keepkv*"))]
     card = cards._state(find("keepkv", "fig-1"), Sources(tmp_path, runs[0], runs), "light")
     assert card.origin
-    assert len(repr(card)) < cards.KEPT_BYTES / (30 * 70)
+    assert len(repr(card)) < cards.CACHE_BYTES / (30 * 70)

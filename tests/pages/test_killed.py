@@ -64,17 +64,17 @@ def test_one_click_on_the_board_starts_the_search_and_lands_there(run: Run, runs
     page = add_answer(open_page("compare"), own_words(runs_root / run.record.run_id))
     buttons = [button for button in page.button if str(button.key).startswith("killed-")]
     wrong = [button for button in buttons if run.record.run_id in str(button.key)]
-    assert [button.label for button in wrong] == ["Who killed it?"]
+    assert [button.label for button in wrong] == ["Restore the answer"]
     wrong[0].click().run()
     (job,) = jobs.list_jobs(runs_root)
     assert jobs.request_of(runs_root, job.job_id) == RescueRequest(
-        run_id=run.record.run_id, title=f"Who killed it? {run.record.label}"
+        run_id=run.record.run_id, title=f"Restore the answer: {run.record.label}"
     )
 
 
 def test_before_anybody_looked_it_says_how_long_it_takes(run: Run, runs_root: Path, open_page: Open):
     page = open_page("killed", run=run.record.run_id)
-    assert "Nobody has looked into" in told(page) and "at most 40 reruns" in told(page)
+    assert "There is no search for" in told(page) and "at most 40 reruns" in told(page)
     next(button for button in page.button if button.key == "ask-killed").click().run()
     assert len(jobs.list_jobs(runs_root)) == 1
 
@@ -84,11 +84,11 @@ def test_the_sentence_names_the_cheapest_and_a_link_shows_another(run: Run, runs
     text = told(open_page("killed", run=run.record.run_id))
     assert "keeping these 2 tokens in 1 head restores the answer, costing 2 slots" in text
     assert "Mean KL 1.5 nats a token as it ran, 0.2 with tokens 30-31 in layer 0 head 1" in text
-    assert "Restored means: it writes “7”, the expected answer. 9 reruns." in text
+    assert "Restored means that the run generates “7”, the expected answer. 9 reruns." in text
     page = open_page("killed", run=run.record.run_id, given="tokens")
     assert "0.15 with tokens 30-31." in told(page)
     table = page.dataframe[0].value
-    assert table["slots more"].tolist() == [found.slots for found in rescue.found]
+    assert table["extra slots"].tolist() == [found.slots for found in rescue.found]
     markup = "".join(str(element.proto.body) for element in page.get("html"))
     assert "<b>wrong" not in markup and "&lt;b&gt;wrong" in markup
 
@@ -107,7 +107,7 @@ def test_a_recorded_run_of_the_result_is_named_by_what_differs(run: Run, runs_ro
 def test_a_search_that_failed_says_why_and_the_queue_shows_where_its_result_is(
     run: Run, runs_root: Path, open_page: Open
 ):
-    job = jobs.submit(runs_root, RescueRequest(run_id=run.record.run_id, title="Who killed it?"))
+    job = jobs.submit(runs_root, RescueRequest(run_id=run.record.run_id, title="Restore the answer"))
     page = open_page("killed", run=run.record.run_id, search=job)
     assert not page.exception
     assert any(button.key == "stop-search" for button in page.button)
@@ -118,4 +118,4 @@ def test_a_damaged_file_is_one_sentence_and_the_page_offers_to_look_again(run: R
     looked_into(runs_root, run)
     rescue_path(runs_root, run.record.comparison_id, run.record.run_id).write_text("{")
     text = told(open_page("killed", run=run.record.run_id))
-    assert "is damaged: remove it" in text and "Nobody has looked into" in text
+    assert "is damaged: remove it" in text and "There is no search for" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.session.fragments import SHOWN
+from app.session.streamlit_internals import ELEMENT_ID_PREFIX
 from tests.synthetic.runs import write_synthetic_run
 
 SMALL = {"prompt_tokens": 12, "steps": 4, "layers": 1}
@@ -27,7 +27,7 @@ def made_of(page: AppTest) -> int:
     """How many widgets the session remembers the making of, but for those that the address speaks for."""
     state = page.session_state._state._state
     made = state._new_widget_state.widget_metadata.keys() - state._query_param_bound_widget_ids
-    return sum(name.startswith(SHOWN) for name in made)
+    return sum(name.startswith(ELEMENT_ID_PREFIX) for name in made)
 
 
 def test_a_link_to_a_page_without_a_run_keeps_its_run_for_the_next(older: str, open_page: Callable[..., AppTest]):

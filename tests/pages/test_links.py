@@ -209,7 +209,7 @@ def test_a_pasted_prompt_is_in_the_address_while_it_is_short(runs_root: Path, op
     assert open_page("new_run", **page.query_params).text_area(key="pasted").value == "a b & <c>"
     page = page.text_area(key="pasted").input("x" * 2001).run()
     assert "text" not in page.query_params
-    assert any("leaves the text out" in caption.value for caption in page.caption)
+    assert any("do not contain the text" in caption.value for caption in page.caption)
 
 
 def test_the_tab_is_in_the_address(shared_runs: Path, open_page: Open):

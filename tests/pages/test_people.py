@@ -84,7 +84,7 @@ def test_the_table_of_runs_shows_whose_they_are(visit: Visit, person: str, rows:
     page = visit("runs", person)
     assert not page.exception
     table = page.dataframe[0].value
-    assert len(table) == len(rows) and set(table["who"]) == {"ben"}
+    assert len(table) == len(rows) and set(table["owner"]) == {"ben"}
     assert ("a hush" in set(table["title"])) == ("hidden" in rows)
     assert person in words(page)
 
@@ -138,7 +138,7 @@ def test_alone_nobody_is_asked_and_a_server_open_to_everyone_says_so(
     open_page: Callable[..., AppTest], synthetic_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = open_page("runs")
-    assert "who" not in page.dataframe[0].value and not page.warning and len(list_comparisons(synthetic_runs)) == 2
+    assert "owner" not in page.dataframe[0].value and not page.warning and len(list_comparisons(synthetic_runs)) == 2
     monkeypatch.setenv(OPEN, "yes")
     assert "has no sign-in" in words(open_page("runs"))
 

@@ -52,7 +52,7 @@ def test_several_files_and_rows_are_a_batch_of_prompts_with_their_answers(runs_r
     rows = [{"prompt": f"The number is {n}. Which is it?", "answer": str(n), "facts": [str(n)]} for n in (17, 48)]
     table = "\n".join(map(json.dumps, rows)).encode()
     page = upload(open_page("new_run", source="Upload"), ("a.txt", b"Some text."), ("b.jsonl", table))
-    assert "**3 prompts**, one comparison each" in told(page) and "2 of them have an answer" in told(page)
+    assert "**3 prompts**, with one comparison each" in told(page) and "2 of them have an answer" in told(page)
     page = page.selectbox(key="upload_look").select_index(2).run()
     assert "The number is 48. Which is it?" in [element.value for element in page.text]
     request = request_of(page, runs_root)
@@ -80,7 +80,7 @@ def test_every_row_of_an_upload_is_run_unless_the_reader_says_otherwise(runs_roo
     table = "\n".join(json.dumps(row | {"hint": "look up"}) for row in rows).encode("utf-16")
     page = upload(open_page("new_run", source="Upload"), ("b.jsonl", table))
     assert page.toggle(key="upload_many").value is True
-    assert "**2 prompts**, one comparison each" in told(page) and "each has its answer" in told(page)
+    assert "**2 prompts**, with one comparison each" in told(page) and "each has an answer" in told(page)
     assert "Left out of the prompt: the column hint." in told(page)
     assert page.dataframe[0].value["answer"].tolist() == ["17 or number 17", "48 or number 48"]
     request = request_of(page, runs_root)

@@ -155,7 +155,7 @@ def test_a_job_is_followed_by_its_link_and_goes_on(runs_root: Path, open_page: O
     job = EvalJob(name="mine", request=EvalRequest(tasks=(TaskChoice(task="needle"),)), title="Evaluation mine")
     first = jobs.submit(runs_root, job)
     page = open_page("quality", job=first)
-    assert not page.exception and "No row is written yet" in told(page)
+    assert not page.exception and "No results yet" in told(page)
     page.button(key="cancel_job").click().run()
     results(runs_root)
     page = open_page("quality", job=first)

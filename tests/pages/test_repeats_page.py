@@ -42,7 +42,7 @@ def test_the_board_over_all_prompts_comes_first_with_n_and_what_is_left_out(runs
         write_repeat(runs_root, number)
     page = open_page("compare", comparison="night-02")
     text = told(page)
-    assert "**3 prompts** of 4 asked for" in text
+    assert "**3 prompts** of 4 requested" in text
     assert "The full cache itself answers 3 of 3 prompts" in text
     assert "How often is the answer still right?" in text
     assert "share of 3 prompts of 4 asked for" in text

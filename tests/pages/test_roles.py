@@ -103,7 +103,7 @@ def test_who_may_only_look_finds_no_live_button_that_changes_something(visit: Vi
     ("name", "query", "own", "others"),
     [
         ("new_run", {"job": "0"}, {"Cancel"}, set()),
-        ("new_run", {"job": "1"}, {"Go on with 1 of 1"}, set()),
+        ("new_run", {"job": "1"}, {"Resume with 1 of 1"}, set()),
         ("story", {}, {"up-1", "down-0", "twice-0", "delete-0", "twice-1", "delete-1"}, set()),
         ("compare", {"comparison": "open"}, {"Score the runs"}, {"Add to story", "Add this view"}),
     ],

@@ -33,7 +33,7 @@ def blocks(node: Any) -> Iterator[Any]:
 def test_an_empty_folder_says_how_to_begin(runs_root: Path, open_page: Open):
     page = open_page("runs")
     assert not page.exception
-    assert "Nothing is kept here yet" in page.info[0].value
+    assert "There are no results yet" in page.info[0].value
 
 
 def test_words_and_filters_of_the_address_choose_the_rows(synthetic_runs: Path, open_page: Open):
@@ -116,7 +116,7 @@ def test_what_is_not_read_yet_is_read_after_the_page_is_drawn(
     read = []
     monkeypatch.setattr("kvlab.library.shelf.Shelf.read", lambda shelf, seconds: read.append(len(shelf.unread)) or 0)
     page = open_page("runs")
-    assert read == [] and any("2 comparisons are still being read" in one.value for one in page.caption)
+    assert read == [] and any("sizes of 2 more comparisons" in one.value for one in page.caption)
     page.text_input(key="runs_text").set_value("older").run()
     assert read == [] and titles(page) == ["the older one"], "a search does not wait either"
 

@@ -25,7 +25,7 @@ def test_keys_and_values_are_drawn(runs_root: Path, open_page: Open, what: str, 
     path = write_synthetic_run(runs_root, method=method)
     page = open_page("similarity", run=path.name, what=what, layer="1", head="1", window="10-30-10-30", mode="max")
     assert not page.exception
-    assert f"How alike the {what} are" in texts(page)
+    assert f"Similarity of the {what}" in texts(page)
     assert len(page.get("plotly_chart")) == 3  # neighbours, band, wall
     assert "Each cell is one pair" in texts(page)
 

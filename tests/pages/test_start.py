@@ -29,7 +29,7 @@ def test_it_says_what_kvlab_is_before_anything_ran(runs_root: Path, open_page: O
     page = open_page("start")
     assert not page.exception
     assert page.title[0].value == "See what KV-cache compression does to tokens"
-    for word in ("**Run**", "**Watch**", "**Check**", "No comparison has ended yet"):
+    for word in ("**Run**", "**Watch**", "**Check**", "There is no finished comparison yet"):
         assert word in texts(page)
 
 
@@ -84,5 +84,5 @@ def test_a_folder_that_was_copied_in_is_listed_at_once_and_after_reading_again(
     shutil.copytree(copied, synthetic_runs / copied.name)
     page = open_page("start")
     assert "copied by hand" in texts(page)
-    assert "copied by hand" in texts(press(page, "Read again"))
+    assert "copied by hand" in texts(press(page, "Reindex"))
     assert (synthetic_runs / FILE).exists()

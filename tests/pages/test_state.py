@@ -91,7 +91,7 @@ def test_a_run_or_comparison_that_is_not_there_is_one_sentence(synthetic_runs: P
     page = opened(one_run_page, **{name: "nope"})
     assert text(page) == ""
     assert [error.value for error in page.error] == [
-        f"There is no {name} `nope` in this folder of runs: pick another above."
+        f"There is no {name} `nope` in this folder of runs: choose another above."
     ]
     page = page.selectbox(key=f"pick_{name}").select_index(0).run()
     assert text(page)

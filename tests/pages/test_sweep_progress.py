@@ -37,7 +37,7 @@ def test_a_sweep_is_there_from_its_plan_on(runs_root: Path, open_page: Open) -> 
     sweep(runs_root, 4)
     page = open_page("quality")
     assert "0 of 4 shards, 0 workers seen, 0 lost" in bar(page)
-    assert "No row of this evaluation is there yet" in told(page)
+    assert "This evaluation has no results yet" in told(page)
 
 
 def test_a_sweep_is_drawn_as_its_shards_come(runs_root: Path, open_page: Open) -> None:

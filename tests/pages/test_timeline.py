@@ -28,7 +28,9 @@ def test_a_full_run_shows_slots_events_and_history(runs_root: Path, open_page: O
     path = write_synthetic_run(runs_root, method=method)
     page = open_page("timeline", run=path.name, step="3", layer="1", head="1")
     assert not page.exception
-    assert "Folding the events gives the number of slots the cache counted at each of the 17 steps." in texts(page)
+    assert "The number of slots derived from the events agrees with the cache's own count at all 17 steps." in texts(
+        page
+    )
     assert len(charts(page)) >= 2
     slots = page.dataframe[0].value
     assert slots["votes"].sum() <= 67
@@ -112,7 +114,7 @@ def test_of_many_slots_those_that_matter_are_listed(runs_root: Path, open_page: 
     monkeypatch.setattr("app.figures.tables.MOST_ROWS", 20)
     page = open_page("timeline", run=path.name, step="16")
     shown = page.dataframe[0].value
-    assert f"Of {len(every):,} slots the 20 that stand for most tokens" in texts(page)
+    assert f"The 20 of {len(every):,} slots that represent the most tokens" in texts(page)
     assert len(shown) == 20 and shown["position"].is_monotonic_increasing
     left = every[~every["position"].isin(shown["position"])]
     worst = (shown["votes"].min(), shown[shown["votes"] == shown["votes"].min()]["mass"].min())

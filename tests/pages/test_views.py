@@ -93,7 +93,7 @@ def test_the_health_of_every_run_compared_is_on_the_memory_page(synthetic_runs: 
     assert "Health of the cache" in [heading.value for heading in page.subheader]
     assert "No slot of 2 runs was non\\-finite" in texts(page)
     drawn = any("length over the longest part" in json.dumps(chart) for chart in charts(page))
-    assert drawn or "lines are the same, so they are not drawn" in texts(page)
+    assert drawn or "lines are equal, so they are not drawn" in texts(page)
 
 
 def test_what_a_run_says_of_itself_stands_under_the_comparison(synthetic_runs: Path, open_page: Open):
@@ -138,7 +138,7 @@ def test_the_worst_head_is_one_click_away(synthetic_runs: Path, open_page: Open)
         worst["layer"],
         worst["head"],
     )
-    assert "misses most at step 4" in texts(page)
+    assert "misses the most at step 4" in texts(page)
 
 
 def test_two_runs_are_those_of_the_address(shared_runs: Path, open_page: Open):
@@ -200,7 +200,7 @@ def test_a_threshold_clusters_anew(shared_runs: Path, open_page: Open):
     for threshold in ("0.2", "0.95"):
         page = open_page("similarity", run="newer-keepkv-25pc-0", sets="threshold", threshold=threshold)
         assert not page.exception
-        found.append(next(line.value for line in page.caption if "Sets of neighbours" in line.value))
+        found.append(next(line.value for line in page.caption if "sets of neighbours" in line.value))
     slots = [int(line.split("leave ")[1].split(" ")[0]) for line in found]
     assert slots[0] < slots[1] <= 80
 
@@ -227,8 +227,8 @@ def test_a_view_is_added_to_a_story_and_told(synthetic_runs: Path, open_page: Op
 @pytest.mark.parametrize("name", ["timeline", "compare", "lineage", "similarity", "autopsy", "heads", "keepkv"])
 def test_the_slide_of_a_whole_view_shows_what_the_page_shows_first(synthetic_runs: Path, open_page: Open, name: str):
     page = open_page(name, run="newer-keepkv-25pc-0", comparison="newer", layer="1", head="1")
-    first = next(iter(page.session_state["seen_on_page"].values()))
-    said = [line.value for line in page.sidebar.caption if "Its slide shows" in line.value]
+    first = next(iter(page.session_state["shown_on_page"].values()))
+    said = [line.value for line in page.sidebar.caption if "The slide will show" in line.value]
     told = said[0].replace("\\", "").replace("\xa0", " ")
     assert first.title.split("*")[0][:20] in told
     page.text_input(key="story-name").set_value(f"All of {name}")
@@ -246,7 +246,7 @@ def test_a_page_that_shows_nothing_says_so_before_its_view_is_added(synthetic_ru
 
 def test_a_link_into_a_story_that_is_not_here_says_so(synthetic_runs: Path, open_page: Open):
     save_story(synthetic_runs, Story(name="Short", views=(View(page="sag", caption="Look."),)))
-    for name, place, sentence in (("Nowhere", "1", "never saved here"), ("Short", "7", "choose one of 1 to 1")):
+    for name, place, sentence in (("Nowhere", "1", "does not exist here"), ("Short", "7", "choose one of 1 to 1")):
         page = open_page("sag", run="newer-keepkv-25pc-0", telling=name, place=place)
         assert not page.exception
         assert any(sentence in warning.value for warning in page.warning)

@@ -1,4 +1,4 @@
-"""One line on top of every page where the folder of runs is full, nearly full, or cannot be written to."""
+"""A warning on every page if the folder of runs is full, nearly full, or read-only."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from kvlab.jobs.disk_usage import folder_usage
 from kvlab.trace.index import index_note
 
 
-def say_room() -> None:
-    """The line; nothing where there is room."""
+def disk_warning() -> None:
+    """Show the warning, if there is one."""
     root = runs_root()
     if not root.is_dir():
         return
     try:
         warning = index_note(root) or folder_usage(root).warning
     except (UserError, OSError):
-        return  # pages say what is wrong with the folder
+        return  # pages show errors of the folder
     if warning:
         st.warning(plain(warning), icon=":material/hard_drive:")

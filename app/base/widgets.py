@@ -1,0 +1,43 @@
+"""Widgets and error boxes that several pages use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import streamlit as st
+
+from app.base.text import plain
+from app.session.url_state import in_url
+from kvlab.common.errors import UserError
+from kvlab.server.settings import lab
+
+T = TypeVar("T", bound=str)
+
+
+def one_of(
+    label: str, options: Sequence[T] | Mapping[T, str], default: T | None = None, *, key: str, **further: Any
+) -> T:
+    """A segmented control in the URL, with one option always chosen; a mapping gives the options' labels."""
+    values = list(options)
+    if isinstance(options, Mapping):
+        further["format_func"] = options.__getitem__
+    start = values[0] if default is None else default
+    return st.segmented_control(label, values, default=start, required=True, **in_url(key), **further)
+
+
+def private_switch(key: str = "private") -> bool:
+    """Whether the results are private; False without a switch where there is only one user."""
+    return lab() is not None and st.toggle(
+        "Private", help="Only you and the administrators can see the results.", **in_url(key)
+    )
+
+
+def attempt(action: Callable[[], object]) -> bool:
+    """Run an action and show its UserError; returns whether it succeeded."""
+    try:
+        action()
+    except UserError as error:
+        st.error(plain(str(error)))
+        return False
+    return True
