@@ -117,7 +117,7 @@ def test_memory_that_runs_out_is_a_row_in_every_mode(bench, monkeypatch: pytest.
     def no_room(*_: object, **__: object) -> None:
         raise MemoryError("needs 9.0 GiB, 1.0 GiB may be used")
 
-    for module in ("competitors", "modes.overhead", "modes.compress"):
+    for module in ("competitors", "modes.compress"):
         monkeypatch.setattr(f"kvlab.bench.{module}.make_cache", no_room)
     for mode in MEASURE:
         rows = measured(bench(mode=mode, choices=CHOICES[:1], new_tokens=4))

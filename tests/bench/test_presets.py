@@ -202,8 +202,8 @@ def test_two_results_of_one_second_do_not_overwrite_each_other(tmp_path: Path) -
         (["generate"], "needs --new-tokens"),
         (["--preset", "fig9"], "no preset 'fig9'"),
         (["--preset", "keepkv-table1", "--device", "cpu"], "needs a GPU with 80 GB or more"),
-        (["--preset", "keepkv-table1", "--scale", "32", "--methods", "h2o"], "leave --methods out"),
-        (["--preset", "cpu-bars", "--new-tokens", "3"], "leave --new-tokens out"),
+        (["--preset", "keepkv-table1", "--scale", "32", "--methods", "h2o"], "leave out --methods"),
+        (["--preset", "cpu-bars", "--new-tokens", "3"], "leave out --new-tokens"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:

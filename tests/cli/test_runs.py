@@ -80,7 +80,7 @@ def test_what_is_exported_is_taken_in_elsewhere(say: Say, tmp_path: Path, capsys
     ("words", "named"),
     [
         (("runs", "rm", "../one"), "names nothing"),
-        (("runs", "tag", "one"), "Say which tags"),
+        (("runs", "tag", "one"), "Name the tags"),
         (("runs", "tag", "one", "--add", "<b>"), "is no tag"),
         (("runs", "ls", "--since", "yesterday"), "is no day"),
         (("runs", "ls", "--sort", "colour"), "cannot be sorted"),

@@ -150,7 +150,7 @@ def test_a_port_that_is_taken_or_no_port_is_one_sentence():
         taken.bind(("localhost", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=f"Port {port} of localhost is taken"):
+        with pytest.raises(UserError, match=f"Port {port} of localhost is in use"):
             command._choose_port("localhost", port)
     for port in (0, -1, 70_000):
         with pytest.raises(UserError, match="choose one from 1 to 65535"):
