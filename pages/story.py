@@ -18,6 +18,7 @@ from kvlab.report.export import FORMATS
 from kvlab.report.story_page import story_html
 from kvlab.trace.stories import (
     Story,
+    import_story,
     is_private,
     list_stories,
     load_story,
@@ -25,7 +26,6 @@ from kvlab.trace.stories import (
     owner_of_story,
     parse_story,
     save_story,
-    take_in,
 )
 
 
@@ -79,7 +79,7 @@ def bring() -> None:
         if file is not None and permission.button("Take it in", permission.why_not(), key="story-take"):
             try:
                 given = parse_story(file.getvalue())
-                story = take_in(runs_root(), given)
+                story = import_story(runs_root(), given)
             except UserError as error:
                 st.error(plain(str(error)))
                 return

@@ -11,8 +11,8 @@ from app.figures.image_writer import image_writer
 from app.session.open_runs import runs_root
 from kvlab.report.contents import report
 from kvlab.report.export import FORMATS, in_format
-from kvlab.trace.labels import load_labels
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import load_labels
 
 LABELS = {"html": "HTML, one file", "pptx": "Slides (PPTX)", "pdf": "PDF"}
 

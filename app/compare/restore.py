@@ -14,7 +14,7 @@ from kvlab.analysis.comparison.restore import estimate_seconds
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import RescueRequest
 from kvlab.trace.reader import Run
-from kvlab.trace.restore_results import rescue_path
+from kvlab.trace.restore_results import result_path
 
 MOST_RERUNS = 40
 POLL_SECONDS = 1.0
@@ -31,7 +31,7 @@ def ask(run: Run, most_reruns: int = MOST_RERUNS) -> str | None:
 def button(run: Run, key: str, label: str = "Who killed it?") -> None:
     """One click: the search begins, and its page opens; at once where somebody has looked already."""
     record = run.record
-    known = rescue_path(runs_root(), record.comparison_id, record.run_id).exists()
+    known = result_path(runs_root(), record.comparison_id, record.run_id).exists()
     if not permission.button(label, "" if known else permission.why_not(), icon=":material/mystery:", key=key):
         return
     if known:

@@ -32,7 +32,7 @@ from kvlab.forms import eval_form
 from kvlab.report.views import table_of
 from kvlab.results import quality_tables
 from kvlab.results.score_tables import FULL
-from kvlab.trace.labels import load_labels
+from kvlab.trace.user_labels import load_labels
 
 RANKS = "quality-ranks"
 COLUMNS = {

@@ -11,13 +11,13 @@ from app.navigation.selection import runs_root
 from kvlab.common.errors import UserError
 from kvlab.results.sources import EVAL_FOLDER
 from kvlab.sweep.state import SweepState, is_sweep, state
-from kvlab.trace.labels import may_look_at
+from kvlab.trace.user_labels import may_view
 
 
 def planned() -> list[str]:
     """Names of the evaluations that are sweeps and may be seen, in alphabetic order."""
     found = (folder.name for folder in _root().glob("*") if is_sweep(folder))
-    return sorted(name for name in found if may_look_at(runs_root(), name, "evaluation"))
+    return sorted(name for name in found if may_view(runs_root(), name, "evaluation"))
 
 
 def any_at_work() -> bool:

@@ -21,7 +21,7 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.words import byte_size
 from kvlab.library import archive, side_by_side
 from kvlab.library import recycle_bin as rubbish
-from kvlab.trace.labels import change_labels, change_tags
+from kvlab.trace.user_labels import change_labels, change_tags
 
 MOST_IMPORTED = 4 << 30  # bytes unpacked, through a browser
 LAST_DELETED, DONE = "runs_last_deleted", "runs_done"

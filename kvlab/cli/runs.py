@@ -72,7 +72,7 @@ def tag(
     remove: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
 ) -> None:
     """Add and remove tags."""
-    from kvlab.trace.labels import change_tags
+    from kvlab.trace.user_labels import change_tags
 
     if not add and not remove:
         raise UserError("Say which tags: --add paper, or --remove draft.")
@@ -227,7 +227,7 @@ def _chosen(root: Path, names: list[str]) -> list[tuple[Any, str, str]]:
 
 
 def _change(root: Path, names: list[str], **changes: Any) -> None:
-    from kvlab.trace.labels import change_labels
+    from kvlab.trace.user_labels import change_labels
 
     said = ", ".join(f"{name} {value}" for name, value in changes.items())
     for kind, name, title in _chosen(root, names):

@@ -36,7 +36,7 @@ from kvlab.models.model_cache import held_model
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.requests.recording import Recording
-from kvlab.trace import Run, RunWriter, open_run, unfinished
+from kvlab.trace import Run, RunWriter, open_run, pending_requests
 from kvlab.trace.schema import check_id
 
 
@@ -72,7 +72,7 @@ def compare(
     choices = request.runs
     there = finished(request, root, comparison_id) if resume else {}
     if len(there) == len(choices):
-        unfinished.end(root, comparison_id)
+        pending_requests.remove_request(root, comparison_id)
         return list(there.values())
     for choice in choices:
         make_method(choice.method, **choice.hyper_parameters)
@@ -98,7 +98,7 @@ def compare(
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
     paths: list[Path] = []
     if request.repeat is None:  # a batch goes on by itself
-        unfinished.begin(root, comparison_id, request)
+        pending_requests.save_request(root, comparison_id, request)
     try:
         with room(request, loaded.device, ids.shape[1], root, "full cache"):
             reference = full_cache_reference(
@@ -124,7 +124,7 @@ def compare(
             allowed = TURNS_SHARE * (time.perf_counter() - begun)
             read_in_turns(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
         watch.reach(watch.total, "done")
-        unfinished.end(root, comparison_id)
+        pending_requests.remove_request(root, comparison_id)
     except Cancelled:
         pass
     return paths

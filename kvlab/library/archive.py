@@ -27,7 +27,7 @@ from kvlab.library.entries import paths_of
 from kvlab.library.recycle_bin import FOLDER as BIN
 from kvlab.server.users import Role, require
 from kvlab.trace import catalogue, restore_results, stories
-from kvlab.trace import labels as labels_of
+from kvlab.trace import user_labels as labels_of
 from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.record import read_record, write_record
 
@@ -126,7 +126,7 @@ def unpack(root: Path, parcel: Path | IO[bytes], most_bytes: int | None = None) 
             shutil.rmtree(unpacked, ignore_errors=True)
     if person.name:
         for kind, name in _labelled(manifest):
-            labels_of.hand_over(root, name, kind, person.name)
+            labels_of.set_owner(root, name, kind, person.name)
     for run_id in _run_ids(manifest):
         record = read_record(root / run_id)
         if person.name:  # on a shared server it is theirs who brought it, whoever made it elsewhere
@@ -149,7 +149,7 @@ def _files(root: Path, kind: What, names: Sequence[str]) -> Iterator[Path]:
     if kind == "story":
         for name in names:
             file = stories.story_path(root, name)
-            if not file.exists() or not labels_of.may_look_at(root, file.stem, "story"):
+            if not file.exists() or not labels_of.may_view(root, file.stem, "story"):
                 raise UserError(f"There is no story {name[:80]!r} in {root}.")
             paths.append(file.relative_to(root))
             paths += paths_of(root, "comparison", shown_in(root, stories.load_story(root, name)))

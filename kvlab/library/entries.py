@@ -16,7 +16,7 @@ Columns, a row a kept thing:
     score             mean score of the compressed rows of an evaluation, as it is (most tasks: 0 to 1)
     bytes             on disk; none where nobody read it yet
     owner             who asked for it on a shared server
-    tags, starred, note, archived   what people said (`kvlab.trace.labels`)
+    tags, starred, note, archived   what people said (`kvlab.trace.user_labels`)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kvlab.library.outcomes import Said, folder_bytes
 from kvlab.requests.budget import Budget
 from kvlab.trace import restore_results
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, worst_status
-from kvlab.trace.labels import Kind, Labels, label_path, may_look_at
+from kvlab.trace.user_labels import Kind, Labels, label_path, may_view
 
 FULL = "full"
 FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
@@ -67,7 +67,7 @@ def result_paths(root: Path, kind: Kind) -> list[Path]:
         found = (path for path in folder.glob("*.parquet") if not path.name.startswith("."))
     else:
         found = (path for path in folder.glob("*") if path.is_dir() and next(_parts(path), None))
-    return sorted(path for path in found if may_look_at(root, name_of(kind, path), kind))
+    return sorted(path for path in found if may_view(root, name_of(kind, path), kind))
 
 
 def name_of(kind: Kind, path: Path) -> str:

@@ -14,8 +14,8 @@ from kvlab.analysis.comparison import board, compare
 from kvlab.common.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
-from kvlab.trace.labels import Kind, Labels
 from kvlab.trace.reader import Run, open_run
+from kvlab.trace.user_labels import Kind, Labels
 
 MEASURES = ("mean_kl", "top1_agreement", "live_ratio")
 NONE = Labels()

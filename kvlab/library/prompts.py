@@ -19,7 +19,7 @@ from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import Fact
 from kvlab.server.users import Role, acting, require, require_owner
-from kvlab.trace.labels import locked
+from kvlab.trace.user_labels import locked
 
 FOLDER, REMOVED = ".prompts", "removed"
 LONGEST_NAME = 80

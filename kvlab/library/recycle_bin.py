@@ -16,7 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.library.entries import paths_of
 from kvlab.library.outcomes import folder_bytes
 from kvlab.server.users import acting, is_owner, require_owner
-from kvlab.trace.labels import Kind, owner_of
+from kvlab.trace.user_labels import Kind, owner_of
 
 FOLDER, FILE = ".bin", "deleted.json"
 

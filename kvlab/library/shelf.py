@@ -17,9 +17,9 @@ from kvlab.library.outcomes import Said, read_outcomes, unread
 from kvlab.server.users import viewer
 from kvlab.trace import catalogue, index
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
-from kvlab.trace.labels import FOLDER as LABELS
-from kvlab.trace.labels import FOLDERS as LABEL_FOLDERS
-from kvlab.trace.labels import all_labels
+from kvlab.trace.user_labels import FOLDER as LABELS
+from kvlab.trace.user_labels import FOLDERS as LABEL_FOLDERS
+from kvlab.trace.user_labels import all_labels
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
 from kvlab.report.caption import provenance, what_of
-from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import Labels
 
 QUESTION_SIGNS = 400
 FULL = "full"

@@ -26,9 +26,9 @@ from kvlab.report.page import page
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import slides, story_slides
 from kvlab.report.views import history_of
-from kvlab.trace.labels import load_labels
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.stories import Story
+from kvlab.trace.user_labels import load_labels
 
 FORMATS = {"html": "text/html", "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
            "pdf": "application/pdf"}  # fmt: skip

@@ -18,7 +18,7 @@ from kvlab.requests.restore import Return
 from kvlab.restore.reading_heads import Looks, first_look, held_slots, own_slots
 from kvlab.restore.shared_prompt import EVERYTHING, Prompt
 from kvlab.trace import Run
-from kvlab.trace.labels import Labels
+from kvlab.trace.user_labels import Labels
 
 Head = tuple[int, int]
 

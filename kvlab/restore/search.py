@@ -20,9 +20,9 @@ from kvlab.restore.bisect import smallest
 from kvlab.restore.failed_run import Evidence, along, gather
 from kvlab.restore.shared_prompt import Prompt, read_prompt
 from kvlab.trace import Run, open_run
-from kvlab.trace.labels import load_labels
 from kvlab.trace.record import choice_of, model_fields
-from kvlab.trace.restore_results import Found, Rescue, save_rescue
+from kvlab.trace.restore_results import RestoreResult, SearchResult, save_result
+from kvlab.trace.user_labels import load_labels
 
 MOST_TOKENS = 64  # candidates where the fact is not known, or all of it does not restore the answer
 UNLIKELY = ("evict", "apart")  # searches that first ask whether all of it restores the answer
@@ -113,7 +113,7 @@ class _Search:
     prompt: Prompt
     evidence: Evidence
     reruns: _Reruns
-    found: list[Found] = field(default_factory=list)
+    found: list[SearchResult] = field(default_factory=list)
 
     def all(self) -> None:
         """Every kind in turn; tokens that restore the answer are then sought in as few heads as do."""
@@ -142,13 +142,15 @@ class _Search:
         """Whether the run merged anything."""
         return bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
 
-    def look_for(self, name: str, items: Sequence, returned: Callable[[Sequence], Return], share: float) -> Found:
+    def look_for(
+        self, name: str, items: Sequence, returned: Callable[[Sequence], Return], share: float
+    ) -> SearchResult:
         """The smallest part of `items` whose return restores the answer, in a share of the reruns left; saved."""
         before, prompt = self.reruns.done, self.prompt
         part = smallest(items, lambda some: self._restores(name, returned(some)), self._most(share), name in UNLIKELY)
         back = returned(part.items)
         what = along(prompt, back, self.evidence.reference, self.evidence.rows, self.evidence.answer_rows)
-        found = Found(
+        found = SearchResult(
             search=name,
             returned=back,
             restores=part.does,
@@ -178,9 +180,9 @@ class _Search:
         evidence, record = self.evidence, self.run.record
         reference = self.prompt.texts(evidence.reference)
         wanted = evidence.wanted.answer or "".join(reference[: len(evidence.wanted.ids)])
-        return save_rescue(
+        return save_result(
             self.root,
-            Rescue(
+            RestoreResult(
                 run_id=record.run_id,
                 comparison_id=record.comparison_id,
                 label=record.label,

@@ -18,8 +18,8 @@ from kvlab.library.find import Wanted
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.users import Role
 from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
-from kvlab.trace.labels import change_labels, change_tags, load_labels, owner_of, save_answer, take_name
 from kvlab.trace.stories import Story, save_story
+from kvlab.trace.user_labels import change_labels, change_tags, claim_name, load_labels, owner_of, save_answer
 from tests.synthetic.runs import write_synthetic_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))  # so that the worker finds the stand-in by name
@@ -158,11 +158,11 @@ def test_what_is_brought_from_elsewhere_is_theirs_who_brought_it(root: Path, act
 
 def test_a_name_of_results_is_theirs_who_took_it_first(root: Path, act_as: Act) -> None:
     act_as("ben", Role.RUN)
-    take_name(root, "needles", "evaluation")
-    take_name(root, "needles", "evaluation")
+    claim_name(root, "needles", "evaluation")
+    claim_name(root, "needles", "evaluation")
     act_as("carl", Role.RUN)
     with pytest.raises(UserError, match="of ben: choose another name"):
-        take_name(root, "needles", "evaluation")
+        claim_name(root, "needles", "evaluation")
     with pytest.raises(UserError, match="only its owner"):
         change_labels(root, "needles", "evaluation", owner="carl")
     assert owner_of(root, "needles", "evaluation") == "ben"

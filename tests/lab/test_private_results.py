@@ -24,9 +24,9 @@ from kvlab.library.prompts import bring_back, load_prompt, remove_prompts, save_
 from kvlab.requests.compare import MethodChoice, OnePrompt
 from kvlab.results.sources import Sources
 from kvlab.server.users import Role
-from kvlab.trace.labels import FOLDER, change_labels, label_path, load_labels, take_name
 from kvlab.trace.reader import open_run
-from kvlab.trace.stories import Story, View, list_stories, load_story, make_private, save_story, take_in
+from kvlab.trace.stories import Story, View, import_story, list_stories, load_story, make_private, save_story
+from kvlab.trace.user_labels import FOLDER, change_labels, claim_name, label_path, load_labels
 from tests.synthetic.runs import write_synthetic_run
 
 Act = Callable[[str, Role], None]
@@ -54,8 +54,8 @@ def root(tmp_path: Path, act_as: Act) -> Path:
     folder.mkdir()
     act_as("ben", Role.RUN)
     for kind, (hidden, open_to_all, _) in MADE.items():
-        take_name(folder, "secret", kind, private=True)  # type: ignore[arg-type]
-        take_name(folder, "plain", kind)  # type: ignore[arg-type]
+        claim_name(folder, "secret", kind, private=True)  # type: ignore[arg-type]
+        claim_name(folder, "plain", kind)  # type: ignore[arg-type]
         rows_at(folder, hidden, "hidden")
         rows_at(folder, open_to_all, "open")
     return folder
@@ -90,12 +90,12 @@ def test_private_results_are_not_exported_and_their_name_is_taken(
     with pytest.raises(UserError, match=f"There is no {kind} 'secret'"):
         archive.pack(root, kind, ["secret"], "", tmp_path / "parcel.zip")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="choose another name") as told:
-        take_name(root, "secret", kind)  # type: ignore[arg-type]
+        claim_name(root, "secret", kind)  # type: ignore[arg-type]
     assert "ben" not in str(told.value)
     with pytest.raises(UserError, match="only its owner"):
         change_labels(root, "secret", kind, private=False)
     act_as("ben", Role.RUN)
-    take_name(root, "secret", kind)  # type: ignore[arg-type]
+    claim_name(root, "secret", kind)  # type: ignore[arg-type]
     assert load_labels(root, "secret", kind).private, "who goes on with it does not open it by that"  # type: ignore[arg-type]
     change_labels(root, "secret", kind, private=False)
     act_as("carl", Role.RUN)
@@ -147,7 +147,7 @@ def test_a_private_fit_is_offered_and_used_by_its_owner_alone(
     file.write_bytes(b"x")
     (file.parent / "request.json").write_text(FIT.request.model_dump_json())
     act_as("ben", Role.RUN)
-    take_name(tmp_path, FIT.name, "fit", private=True)
+    claim_name(tmp_path, FIT.name, "fit", private=True)
     uses = MethodChoice(method="kvzap", hyper_parameters={"heads": f"fit:{FIT.name}"})
     check_settings(tmp_path, uses)
     (one,) = fit_form.fitted(tmp_path, "mini", "kvzap")
@@ -182,9 +182,9 @@ def test_a_story_is_its_makers_until_they_share_it(tmp_path: Path, act_as: Act) 
     assert list_stories(tmp_path) == [] and load_story(tmp_path, "My talk").views == ()
     with pytest.raises(UserError, match="There is no story"):
         archive.pack(tmp_path, "story", ["My talk"], "", tmp_path / "parcel.zip")
-    with pytest.raises(UserError, match="Another person's story"):
+    with pytest.raises(UserError, match="Another user's story"):
         save_story(tmp_path, Story(name="my TALK"))  # another name, the same file
-    assert take_in(tmp_path, TALK).name == "My talk 2"
+    assert import_story(tmp_path, TALK).name == "My talk 2"
     with pytest.raises(UserError):
         make_private(tmp_path, "My talk", False)
     act_as("ben", Role.RUN)
@@ -193,7 +193,7 @@ def test_a_story_is_its_makers_until_they_share_it(tmp_path: Path, act_as: Act) 
     assert list_stories(tmp_path) == ["My talk"] and len(load_story(tmp_path, "My talk").views) == 2
     act_as("carl", Role.RUN)
     assert list_stories(tmp_path, own=True) == ["My talk 2"]
-    with pytest.raises(UserError, match="Another person's story"):
+    with pytest.raises(UserError, match="Another user's story"):
         save_story(tmp_path, TALK)
 
 

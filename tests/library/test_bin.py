@@ -11,7 +11,7 @@ from kvlab.common.errors import UserError
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.shelf import look
 from kvlab.trace.catalogue import list_comparisons
-from kvlab.trace.labels import change_labels, load_labels
+from kvlab.trace.user_labels import change_labels, load_labels
 from tests.library.conftest import comparison
 
 

@@ -14,8 +14,8 @@ from kvlab.common.errors import UserError
 from kvlab.library.archive import MANIFEST, look_into, pack, unpack
 from kvlab.library.shelf import look
 from kvlab.trace import open_run
-from kvlab.trace.labels import change_labels, load_labels
 from kvlab.trace.stories import Story, View, load_story, save_story
+from kvlab.trace.user_labels import change_labels, load_labels
 from tests.library.test_bin import contents
 
 

@@ -17,7 +17,7 @@ from kvlab.library.shelf import look, read_all, rows_of
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, results
-from kvlab.trace.labels import change_labels, change_tags, save_answer
+from kvlab.trace.user_labels import change_labels, change_tags, save_answer
 from tests.library.conftest import comparison
 
 

@@ -13,7 +13,7 @@ from app.runs import actions
 from kvlab.library.recycle_bin import delete
 from kvlab.library.shelf import look, read_all
 from kvlab.trace.index import FILE
-from kvlab.trace.labels import change_labels
+from kvlab.trace.user_labels import change_labels
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]

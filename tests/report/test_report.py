@@ -26,8 +26,8 @@ from kvlab.report.page import page
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import MOST_ROWS, slides
 from kvlab.trace import open_run
-from kvlab.trace.labels import Labels, save_answer
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import Labels, save_answer
 from tests.dashboard_speed.server import BROWSERS, chromium
 from tests.synthetic.runs import write_synthetic_run
 
@@ -55,7 +55,7 @@ def runs(root: Path) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def told(root: Path, runs: list[Run]) -> Report:
-    from kvlab.trace.labels import load_labels
+    from kvlab.trace.user_labels import load_labels
 
     return report(runs, load_labels(root, "one"))
 
