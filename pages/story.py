@@ -148,7 +148,7 @@ def view_row(story: Story, at: int, why: str) -> None:
             ):
                 change(story.moved(at, 1))
             if permission.button("", why, icon=":material/content_copy:", key=f"twice-{at}", help="Twice"):
-                change(story.twice(at))
+                change(story.duplicated(at))
             if permission.button("", why, icon=":material/delete:", key=f"delete-{at}", help="Take it out"):
                 change(story.without(at))
             if st.button("Open", key=f"open-{at}"):

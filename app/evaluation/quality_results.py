@@ -30,8 +30,8 @@ from kvlab.figures import quality as figures
 from kvlab.figures.base.words import plural
 from kvlab.forms import eval_form
 from kvlab.report.views import table_of
+from kvlab.requests.compare import FULL
 from kvlab.results import quality_tables
-from kvlab.results.score_tables import FULL
 from kvlab.trace.user_labels import load_labels
 
 RANKS = "quality-ranks"
@@ -74,7 +74,7 @@ def results(name: str | None = None) -> None:
     rows = chosen_rows(measured_rows("evaluations"), name)
     if rows.empty:
         return
-    compressed = rows[rows["method"] != FULL]
+    compressed = rows[rows["method"] != FULL.method]
     if compressed.empty:
         st.info("Only the full cache was evaluated so far: the first compressed prompt makes the figures.")
         return

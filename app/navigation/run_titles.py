@@ -61,7 +61,7 @@ def _prompt_words(run: Run) -> str:
 def comparison_label(group: Sequence[ComparisonEntry]) -> str:
     """The prompt of a batch, how many there are of it, and when: two comparisons of one prompt differ in their time."""
     comparison, numbers = group[0], len({entry.number for entry in group})
-    together = len(side_by_side.several(comparison.comparison_id))
+    together = len(side_by_side.split_joint_id(comparison.comparison_id))
     count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
     return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"
 

@@ -234,10 +234,10 @@ def _pick_comparison() -> ComparisonEntry | None:
 
 def _with_joined(comparisons: list[ComparisonEntry], wanted: str) -> list[ComparisonEntry]:
     """The comparisons, and before them those that the address wants to see as one."""
-    if not side_by_side.several(wanted):
+    if not side_by_side.split_joint_id(wanted):
         return comparisons
     try:
-        return [side_by_side.join(runs_root(), wanted, comparisons), *comparisons]
+        return [side_by_side.join_comparisons(runs_root(), wanted, comparisons), *comparisons]
     except UserError as error:
         st.error(plain(str(error)))
         return comparisons
@@ -267,7 +267,7 @@ def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
     for asked in (st.query_params, remembered):
         run, comparison = asked.get("run"), asked.get("comparison")
         # A run of one of several comparisons that are looked at together leaves them together.
-        if run in owner and owner[run] not in side_by_side.several(comparison or ""):
+        if run in owner and owner[run] not in side_by_side.split_joint_id(comparison or ""):
             return owner[run]
         if comparison:
             return comparison

@@ -110,4 +110,4 @@ def _undo() -> None:
 
 
 def _bring_back(name: str) -> None:
-    _try(lambda: prompts.bring_back(runs_root(), name).name)
+    _try(lambda: prompts.restore_prompt(runs_root(), name).name)

@@ -51,7 +51,7 @@ def actions(chosen: pd.DataFrame) -> None:
 def bin_and_import() -> None:
     """What was deleted, and a way in for what was exported elsewhere."""
     root = runs_root()
-    lying = rubbish.in_bin(root)
+    lying = rubbish.list_bin(root)
     with st.container(horizontal=True):
         label = f"Bin ({len(lying)}, {byte_size(sum(one.bytes for one in lying))})" if lying else "Bin is empty"
         with st.popover(label, icon=":material/delete_sweep:", disabled=not lying, key="runs-bin"):
@@ -60,10 +60,10 @@ def bin_and_import() -> None:
                     when = f"{ago(one.deleted)} · {byte_size(one.bytes)}"
                     st.markdown(f"{plain(shorten(one.title, 60))}  \n:small[{plain(when)}]", width="stretch")
                     if permission.button("Bring back", permission.why_not(), key=f"back-{one.key}"):
-                        _do(partial(rubbish.bring_back, root, one.key), f"{one.title} is back.")
+                        _do(partial(rubbish.restore_deleted, root, one.key), f"{one.title} is back.")
             label = f"Empty the bin: frees {byte_size(sum(one.bytes for one in lying))}"
             if permission.button(label, permission.why_not(), key="runs-empty"):
-                _do(lambda: rubbish.empty(root), "The bin is empty.")
+                _do(lambda: rubbish.empty_bin(root), "The bin is empty.")
         with st.popover("Import", **permission.dead(permission.why_not(), icon=":material/upload:", key="runs-import")):
             given = {"type": ["zip"], "accept_multiple_files": True}
             files = st.file_uploader(
@@ -85,11 +85,11 @@ def _compare(chosen: pd.DataFrame) -> None:
         help_text = "All runs over the same prompt and model, whoever made them, as one comparison on every page."
         if st.button("Side by side", type="primary", icon=":material/compare:", key="runs-join", help=help_text):
             try:
-                side_by_side.check(runs_root(), comparisons)
+                side_by_side.check_joinable(runs_root(), comparisons)
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            go("compare", comparison=side_by_side.name(comparisons))
+            go("compare", comparison=side_by_side.joint_id(comparisons))
 
 
 def _label(chosen: pd.DataFrame) -> None:
@@ -155,7 +155,7 @@ def _delete(chosen: pd.DataFrame) -> None:
 
 def _offer_undo(keys: list[str]) -> None:
     root = runs_root()
-    lying = [one for one in rubbish.in_bin(root) if one.key in keys]
+    lying = [one for one in rubbish.list_bin(root) if one.key in keys]
     if not lying:
         del st.session_state[LAST_DELETED]
         return
@@ -164,7 +164,7 @@ def _offer_undo(keys: list[str]) -> None:
         freed = byte_size(sum(one.bytes for one in lying))
         st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {freed}."), width="stretch")
         if st.button("Undo", icon=":material/undo:", key="runs-undo"):
-            _do(lambda: [rubbish.bring_back(root, one.key) for one in lying], f"{what} brought back.")
+            _do(lambda: [rubbish.restore_deleted(root, one.key) for one in lying], f"{what} brought back.")
 
 
 def _why_not(chosen: pd.DataFrame) -> str:

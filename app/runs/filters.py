@@ -15,15 +15,15 @@ from app.navigation.selection import runs_root
 from app.runs.table import pick_columns
 from kvlab.common.errors import UserError
 from kvlab.library import saved_views
-from kvlab.library.find import ANSWERS, SORTS, Wanted, from_address, to_address
+from kvlab.library.find import ANSWERS, SORTS, Search, from_url, to_url
 
 STATES = ("complete", "running", "cancelled", "failed")
 COLUMNS = "columns"
 
 
-def filters(table: pd.DataFrame) -> Wanted:
+def filters(table: pd.DataFrame) -> Search:
     """The widgets, and what they ask for."""
-    asked = from_address(st.query_params.to_dict())
+    asked = from_url(st.query_params.to_dict())
     search, narrow, order, columns, views = st.columns([3.7, 1.8, 1.3, 1.5, 1.3], vertical_alignment="bottom")
     text = search.text_input(
         "Search", asked.text, placeholder="Words of the title, prompt, note or tags", key="runs_text",
@@ -35,7 +35,7 @@ def filters(table: pd.DataFrame) -> Wanted:
         names = list(SORTS)
         sort = st.selectbox("Sort by", names, names.index(asked.sort), SORTS.__getitem__, key="runs_sort")
         turned = st.toggle("The other way round", asked.turned, key="runs_turned")
-    wanted = Wanted(text=text.strip(), sort=sort, turned=turned, **chosen)
+    wanted = Search(text=text.strip(), sort=sort, turned=turned, **chosen)
     _into_address(wanted)
     with columns:
         pick_columns()
@@ -44,7 +44,7 @@ def filters(table: pd.DataFrame) -> Wanted:
     return wanted
 
 
-def _choices(table: pd.DataFrame, asked: Wanted) -> dict:
+def _choices(table: pd.DataFrame, asked: Search) -> dict:
     several = {
         "kinds": ("Kind", ["comparison", "evaluation", "benchmark"]),
         "states": ("State", STATES),
@@ -77,15 +77,15 @@ def _words(values: Iterable[Iterable[str]]) -> list[str]:
     return sorted({word for words in values for word in words if word}, key=str.casefold)
 
 
-def _count(label: str, asked: Wanted) -> str:
+def _count(label: str, asked: Search) -> str:
     """The label, and how many filters are set, as the widgets say: the address follows once they are drawn."""
-    names = [field.name for field in fields(Wanted) if field.name not in ("text", "sort", "turned")]
+    names = [field.name for field in fields(Search) if field.name not in ("text", "sort", "turned")]
     set_ = sum(bool(st.session_state.get(f"runs_{name}", getattr(asked, name))) for name in names)
     return f"{label} ({set_})" if set_ else label
 
 
-def _into_address(wanted: Wanted) -> None:
-    said, known = to_address(wanted), to_address(from_address(st.query_params.to_dict()))
+def _into_address(wanted: Search) -> None:
+    said, known = to_url(wanted), to_url(from_url(st.query_params.to_dict()))
     for name in known.keys() - said.keys():
         st.query_params.pop(name, None)
     for name, value in said.items():
@@ -93,7 +93,7 @@ def _into_address(wanted: Wanted) -> None:
             st.query_params[name] = value
 
 
-def _views(wanted: Wanted) -> None:
+def _views(wanted: Search) -> None:
     """Views somebody named: filters, order and columns."""
     root = runs_root()
     for view in saved_views.saved_views(root):
@@ -109,7 +109,7 @@ def _views(wanted: Wanted) -> None:
     if permission.button("Save this view", permission.why_not(), key="runs_view_save", disabled=not name.strip()):
         columns = {COLUMNS: st.query_params[COLUMNS]} if COLUMNS in st.query_params else {}
         try:
-            saved_views.save_view(root, name, to_address(wanted) | columns)
+            saved_views.save_view(root, name, to_url(wanted) | columns)
         except UserError as error:
             st.error(plain(str(error)))
             return

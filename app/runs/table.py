@@ -13,9 +13,9 @@ from app.figures.export_menu import Offer, menu
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from kvlab.figures.base.words import byte_size
-from kvlab.library import shelf as library
-from kvlab.library.entries import COLUMNS as KEPT
-from kvlab.library.shelf import Shelf
+from kvlab.library import listing as library
+from kvlab.library.items import COLUMNS as KEPT
+from kvlab.library.listing import Listing
 from kvlab.report.views import Table, table_of
 
 READ_SECONDS = PAUSE_SECONDS = 1.5
@@ -43,15 +43,15 @@ HELP: dict[str, Any] = {
 }
 
 
-def shelf() -> Shelf:
+def shelf() -> Listing:
     """What is kept; read anew only when something there changed, or goes on."""
     known = _shelf(runs_root(), library.stamp(runs_root()))
-    return library.look(runs_root()) if (known.table["status"] == "running").any() else known
+    return library.list_all(runs_root()) if (known.table["status"] == "running").any() else known
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _shelf(root: Path, stamp: tuple) -> Shelf:
-    return library.look(root)
+def _shelf(root: Path, stamp: tuple) -> Listing:
+    return library.list_all(root)
 
 
 def runs_table(found: pd.DataFrame, count: str, asked: str) -> pd.DataFrame:
@@ -110,14 +110,14 @@ def count_line(table: pd.DataFrame, found: pd.DataFrame) -> str:
     return f"{len(found):,} shown of {kinds}{f', {byte_size(size)} on disk' if size else ''}."
 
 
-def begin_reading(shelf: Shelf) -> None:
+def begin_reading(shelf: Listing) -> None:
     """Reads what the index does not have yet once the page is drawn: the table must not wait for it."""
     st.session_state[DRAWN] = False
     read_further(shelf)
 
 
 @st.fragment(run_every=PAUSE_SECONDS)
-def read_further(shelf: Shelf) -> None:
+def read_further(shelf: Listing) -> None:
     """Reads answers and sizes that the index does not have yet, a little at a time; the table follows at the end."""
     left = st.session_state.get("runs_left", len(shelf.unread))
     st.caption(f"Answers, closeness and sizes of {left:,} comparisons are still being read.")

@@ -21,11 +21,11 @@ from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
 from kvlab.report.caption import provenance, what_of
+from kvlab.requests.compare import FULL
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 
 QUESTION_SIGNS = 400
-FULL = "full"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     Raises:
         UserError: there is no run, or none was compressed.
     """
-    if not any(run.record.method != FULL for run in runs):
+    if not any(run.record.method != FULL.method for run in runs):
         raise UserError("There is nothing to report: this comparison has no compressed run that can be read.")
     record, wanted = runs[0].record, board.expected_answer(runs, labels)
     asked = None if wanted is None else board.check_answer(runs, wanted)
@@ -97,7 +97,7 @@ def _lines(table: pd.DataFrame, asked: board.AnswerCheck | None) -> Iterator[str
         if asked.reference.kind in ("nearly", "wrong"):
             yield f"Beware: {NO_REFERENCE}."
         right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.correct_runs(table).itertuples()]
-        count = int((table["method"] != FULL).sum())
+        count = int((table["method"] != FULL.method).sum())
         yield f"{len(right)} of {count} compressed runs get it right" + (f": {', '.join(right)}." if right else ".")
     ranking, _ = board.ranked(table)
     for kind, groups in ranking:
@@ -113,7 +113,7 @@ def _figures(
 ) -> Iterator[Section]:
     if asked is not None and len(cells := board.board(runs, asked, table)):
         yield Section(board_figures.board(cells, theme), board_figures.read_board(cells), origin)
-    if table.loc[table["method"] != FULL, "mean_kl"].notna().any():
+    if table.loc[table["method"] != FULL.method, "mean_kl"].notna().any():
         trade = figures.closeness_against_bytes(table, theme)
         yield Section(trade, figures.read_closeness_against_bytes(table), origin)
         text = compare.along_text(runs)
@@ -130,7 +130,7 @@ def _figures(
 
 
 def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:
-    known = table[(table["method"] != FULL) & table["mean_kl"].notna()]
+    known = table[(table["method"] != FULL.method) & table["mean_kl"].notna()]
     if known.empty:
         return None
     name = known.loc[known["mean_kl"].astype(float).idxmax(), "run_id"]

@@ -17,7 +17,7 @@ from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import NO_BROWSER, ImageWriter, find_browser
 from kvlab.figures.base.palette import Theme
-from kvlab.library.entries import comparison
+from kvlab.library.items import find_comparison
 from kvlab.report.contents import Report, report
 from kvlab.report.deck import deck, untitled
 from kvlab.report.gif import animation, size_before
@@ -42,7 +42,7 @@ def written(root: Path, name: str, kind: str) -> bytes:
     Raises:
         UserError: there is no such comparison, nothing of it can be read, or what the format needs is missing.
     """
-    entry = comparison(root, name)
+    entry = find_comparison(root, name)
     runs: list[Run] = []
     for run in entry.runs:
         try:

@@ -19,8 +19,8 @@ from kvlab.forms import fit_form
 from kvlab.jobs.access_check import check_settings
 from kvlab.jobs.rerun_restored import counterfactual
 from kvlab.jobs.work import Work
-from kvlab.library import archive, shelf
-from kvlab.library.prompts import bring_back, load_prompt, remove_prompts, save_prompt, saved_prompts
+from kvlab.library import archive, listing
+from kvlab.library.prompts import load_prompt, remove_prompts, restore_prompt, save_prompt, saved_prompts
 from kvlab.requests.compare import MethodChoice, OnePrompt
 from kvlab.results.sources import Sources
 from kvlab.server.users import Role
@@ -62,7 +62,7 @@ def root(tmp_path: Path, act_as: Act) -> Path:
 
 
 def names(root: Path) -> set[tuple[str, str]]:
-    table = shelf.look(root).table
+    table = listing.list_all(root).table
     return set(zip(table["kind"], table["id"], strict=True))
 
 
@@ -218,7 +218,7 @@ def test_saved_prompts_are_ones_own(tmp_path: Path, act_as: Act) -> None:
     act_as("ben", Role.RUN)
     assert load_prompt(tmp_path, "mine").prompt == "a secret"
     with pytest.raises(UserError, match="No prompt"):
-        bring_back(tmp_path, "mine")
+        restore_prompt(tmp_path, "mine")
     act_as("dora", Role.LOOK)
     with pytest.raises(UserError, match="role 'run'"):
         save_prompt(tmp_path, "hers", OnePrompt(prompt="x"))
@@ -243,13 +243,13 @@ def test_a_parcel_says_nothing_of_what_is_not_in_it(root: Path, act_as: Act, tmp
     with zipfile.ZipFile(tmp_path / "parcel.zip") as old, zipfile.ZipFile(tmp_path / "changed.zip", "w") as new:
         manifest = archive.Manifest.model_validate_json(old.read(archive.MANIFEST))
         said = b'{"owner": "ben"}'
-        item = archive.Item(size=len(said), sha256=hashlib.sha256(said).hexdigest())
+        item = archive.ArchivedFile(size=len(said), sha256=hashlib.sha256(said).hexdigest())
         changed = manifest.model_copy(update={"files": {**manifest.files, foreign: item}})
         new.writestr(archive.MANIFEST, changed.model_dump_json())
         new.writestr(foreign, said)
         for name in manifest.files:
             new.writestr(name, old.read(name))
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="says something of what is not in it"):
+    with pytest.raises(UserError, match="belongs to no result in it"):
         archive.unpack(tmp_path / "other", tmp_path / "changed.zip")
     assert not (tmp_path / "other" / FOLDER / "evaluations").exists()

@@ -29,7 +29,7 @@ USES: dict[str, Callable[[Path, str], object]] = {
     "an answer": lambda root, name: save_answer(root, name, "a prompt", "an answer"),
     "deleted": lambda root, name: rubbish.delete(root, "comparison", [name]),
     "deleted results": lambda root, name: rubbish.delete(root, "evaluation", [name]),
-    "brought back": lambda root, name: rubbish.bring_back(root, name),
+    "brought back": lambda root, name: rubbish.restore_deleted(root, name),
     "exported": lambda root, name: archive.pack(root, "evaluation", [name], "", root / "out.zip"),
     "searched": lambda root, name: RescueRequest(run_id=name),
     "evaluated": lambda root, name: EvalJob.model_validate({"name": name, "request": {}}),

@@ -60,8 +60,8 @@ def test_kinds_have_labels_of_their_own(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"tags": ("<script>",)}, "is no tag"),
-        ({"tags": ("a" * 41,)}, "is no tag"),
+        ({"tags": ("<script>",)}, "is not a valid tag"),
+        ({"tags": ("a" * 41,)}, "is not a valid tag"),
         ({"name": "x" * 201}, "200"),
         ({"note": "\ud800"}, "half of a sign"),
     ],
