@@ -17,7 +17,7 @@ from kvlab.browser import read_static
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
-from kvlab.report.export import talk
+from kvlab.report.export import export_talk
 from kvlab.report.views import Shown, kind_of
 from kvlab.server.users import acting
 from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
@@ -99,4 +99,4 @@ def made_file(story: Story, kind: str) -> bytes:
     """The talk as a file of `kvlab.report.export.FORMATS`."""
     from app.figures.image_writer import image_writer  # that part has the button which makes slides
 
-    return talk(story, kind, image_writer())
+    return export_talk(story, kind, image_writer())

@@ -19,7 +19,7 @@ from app.figures.shown_on_page import Seen, note_seen
 from kvlab.figures.base.export import NO_BROWSER, ImageFormat
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
-from kvlab.report.gif import animation, size_before
+from kvlab.report.gif import animation, estimate_gif
 from kvlab.report.pictures import TALL, picture
 from kvlab.report.views import History, Shown
 from kvlab.trace.stories import Story, View
@@ -60,7 +60,7 @@ def menu(offer: Offer, key: str) -> None:
 
             st.download_button("HTML", alone, f"{name}.html", key=f"{key}-html", on_click="ignore")
         if offer.steps > 1:
-            st.caption(f"GIF: {size_before(offer.steps)}.")
+            st.caption(f"GIF: {estimate_gif(offer.steps)}.")
         tip = "As a slide that stays alive"
         if permission.button(
             "Add to story", permission.why_not(), icon=":material/bookmark_add:", key=f"{key}-slide", help=tip

@@ -11,7 +11,7 @@ import streamlit as st
 
 from app.session.open_runs import open_cached, runs_root
 from kvlab.common.errors import UserError
-from kvlab.report.caption import place_of, provenance, what_of
+from kvlab.report.caption import caption_of, place_of, provenance
 from kvlab.report.views import Text
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
@@ -46,7 +46,7 @@ def runs_of(source: str, asked: Mapping[str, str]) -> list[Run]:
 def of_and_source(source: str, asked: Mapping[str, str], shown: object = None) -> tuple[str, str]:
     """What stands under a slide, and where it came from, for its notes."""
     runs, asked = runs_of(source, asked), _with_chosen(asked, shown)
-    of = what_of(runs, asked, shows_all(shown)) or source
+    of = caption_of(runs, asked, shows_all(shown)) or source
     return of, "\n".join(filter(None, (source, provenance(runs))))
 
 

@@ -1,4 +1,4 @@
-"""Views that are no charts as HTML: by the dashboard's own scripts, so that a talk behaves as the page it came from."""
+"""HTML of views that are not charts, using the dashboard's own scripts so that talks behave like the pages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from kvlab.figures.base.palette import Theme, pick
 from kvlab.report.pictures import PICTURED, picture
 from kvlab.report.views import History, Passages, Shown, Table, Text, history_data, state_looks
 
-# What each component of the page is made of, in the order its parts need; see app/components/tokentext.py,
-# tokenstrip.py.
+# Files of each component in dependency order; see app/components/tokentext.py, tokenstrip.py.
 SCRIPTS: dict[type[Shown], tuple[str, ...]] = {
     Text: ("texts.js", "charts.js", "blocks.js", "tokentext.js"),
     History: ("texts.js", "charts.js", "focus.js", "blocks.js", "tokenstrip-head.js", "tokenstrip-pictures.js",
@@ -24,8 +23,8 @@ SCRIPTS: dict[type[Shown], tuple[str, ...]] = {
 STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("stepbar.css", "tokenstrip.css")}
 PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}
 MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
-SHORT = 12  # letters of a cell that stay on one line
-HINT = "Hover a word to see what became of it."
+SHORT = 12  # characters of a cell that stay on one line
+HINT = "Hover over a word to see its fate."
 
 
 def script(kinds: set[type[Shown]]) -> str:
@@ -41,12 +40,12 @@ def script(kinds: set[type[Shown]]) -> str:
 
 
 def styles(kinds: set[type[Shown]]) -> str:
-    """The components' own styles."""
+    """The components' styles."""
     return "\n".join(read_static(name) for kind in PICTURED if kind in kinds for name in STYLES[kind])
 
 
 def markup(shown: Shown, theme: Theme) -> str:
-    """What stands in a slide before any script ran; for paper, a picture stands beside what lives."""
+    """Initial HTML of a slide, with a static picture for printing."""
     if isinstance(shown, Table):
         return f'<div class="scroll">{table(shown)}</div>'
     if isinstance(shown, Passages):
@@ -56,7 +55,7 @@ def markup(shown: Shown, theme: Theme) -> str:
 
 
 def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
-    """What the component is given, as JSON; None for what needs no script."""
+    """Data of the component as JSON; None if it needs no script."""
     if isinstance(shown, Text):
         classes = [{"name": one.name, "colour": pick(one.colour, theme), "cue": one.cue} for one in shown.classes]
         given: Mapping[str, Any] = {
@@ -87,16 +86,16 @@ def _cell(text: str) -> str:
 
 
 def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
-    """A text with what differs marked."""
+    """A text with marked differences."""
     marked = "".join(MARKS[kind].format(html.escape(text)) for kind, text in segments)
     return f"<article><b>{html.escape(label)}</b><div class=text>{marked}</div></article>"
 
 
 def in_script(given: Any) -> str:
-    """JSON that can stand in a script: `</` would end it."""
+    """JSON escaped for a script element (`</` would end it)."""
     return json.dumps(given).replace("</", "<\\/")
 
 
 def _plain(value: Any) -> Any:
-    # A picture of states comes as a table, which the script reads as one row after the other.
+    # The script expects the states as a flat, row-major list.
     return value.ravel().tolist() if isinstance(value, np.ndarray) else value

@@ -72,7 +72,7 @@ def test_prompts_that_the_full_cache_fails_are_named_over_the_ranking(
         write_repeat(runs_root, number, "no such words" if number in failing else None)
     page = open_page("compare", comparison="night-01")
     warned = [str(element.value).replace("\\", "") for element in page.warning]
-    where = "Beware" if len(failing) == 2 else "On prompt 2"
+    where = "Warning" if len(failing) == 2 else "On prompt 2"
     assert any(f"{where}: the full cache does not answer either" in line for line in warned)
 
 
