@@ -35,7 +35,7 @@ from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
 from kvlab.figures.base.template import MANY_LINES
 from kvlab.figures.base.words import byte_size, number
-from kvlab.report.contents import readable_table
+from kvlab.report.contents import text_table
 from kvlab.report.views import Passages, table_of
 from kvlab.results.provenance import of_comparison
 from kvlab.trace.reader import Run
@@ -142,7 +142,7 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     if left_out:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
         st.caption(f"Not ranked: {reasons}.")
-    offer = Offer("The runs in numbers", lambda: table_of(readable_table(table)), ONE_ROW, of_comparison(runs))
+    offer = Offer("The runs in numbers", lambda: table_of(text_table(table)), ONE_ROW, of_comparison(runs))
     titled(offer, "compare-table")
     st.dataframe(
         readable(table), hide_index=True, column_config=COLUMNS, alt="One row per run: bytes, speed, closeness"

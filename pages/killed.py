@@ -27,7 +27,7 @@ from kvlab.figures import restore as figures
 from kvlab.jobs.rerun_restored import rerun_with_restored
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
-from kvlab.trace.restore_results import Found, Rescue, load_rescue
+from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result
 
 STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; max-height: 220px; overflow-y: auto"
 COLUMNS = {"search": "restored", "slots": "extra slots", "mean_kl": "mean KL", "tried": "reruns", "outcome": "outcome"}
@@ -44,7 +44,7 @@ def main() -> None:
     if run is None:
         return
     try:
-        rescue = load_rescue(runs_root(), run.record.comparison_id, run.record.run_id)
+        rescue = load_result(runs_root(), run.record.comparison_id, run.record.run_id)
     except UserError as error:
         st.error(plain(str(error)))
         rescue = None
@@ -66,7 +66,7 @@ def offer(run: Run) -> None:
     restore.button(run, "ask-killed")
 
 
-def result(run: Run, rescue: Rescue) -> None:
+def result(run: Run, rescue: RestoreResult) -> None:
     st.markdown(f"### {plain(analysis.sentence(rescue, run))}")
     kind = "the expected answer" if rescue.expected else "the full cache's own text up to where this run diverges"
     criterion = f"Restored means that the run generates “{rescue.answer.strip()}”, {kind}."
@@ -92,7 +92,7 @@ def result(run: Run, rescue: Rescue) -> None:
     further(run, rescue, chosen)
 
 
-def choose(rescue: Rescue) -> Found | None:
+def choose(rescue: RestoreResult) -> SearchResult | None:
     """The search in the URL, else the cheapest that restores the answer."""
     if not rescue.found:
         return None
@@ -105,7 +105,7 @@ def choose(rescue: Rescue) -> Found | None:
     return found
 
 
-def before_after(run: Run, rescue: Rescue, chosen: Found | None) -> None:
+def before_after(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -> None:
     """The texts before and after, side by side."""
     texts = [("Before", rescue.text_before)]
     texts += [(chosen.returned.words, chosen.text)] if chosen is not None else []
@@ -120,7 +120,7 @@ def before_after(run: Run, rescue: Rescue, chosen: Found | None) -> None:
             st.html(f'<div style="{STYLE}">{marked(text, rescue)}</div>')
 
 
-def marked(text: str, rescue: Rescue) -> str:
+def marked(text: str, rescue: RestoreResult) -> str:
     """The text as escaped HTML with the answer marked."""
     shown = text.strip() or "only white space"
     start, stop = find_answer(shown, rescue.answer) or (0, 0)
@@ -136,7 +136,7 @@ def everything(run: Run, table: pd.DataFrame) -> None:
     csv_button(table, page.file_name(run, "killed"))
 
 
-def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
+def further(run: Run, rescue: RestoreResult, chosen: SearchResult | None) -> None:
     """Buttons to record the result, to open its tokens in the autopsy, and to search again."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:

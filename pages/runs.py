@@ -11,7 +11,7 @@ from app.runs.actions import actions, bin_and_import
 from app.runs.filters import filters
 from app.runs.table import begin_reading, count_line, runs_table, shelf
 from kvlab.common.errors import UserError
-from kvlab.library.find import describe_query
+from kvlab.library.find import describe_search
 
 MOST_PROBLEMS = 5
 
@@ -33,7 +33,7 @@ def main() -> None:
     count = count_line(entries.table, found)
     with st.container(key="runs-count"):
         st.caption(plain(count))
-    chosen = runs_table(found, count, describe_query(query))
+    chosen = runs_table(found, count, describe_search(query))
     actions(chosen)
     bin_and_import()
     if entries.unread:

@@ -20,6 +20,7 @@ from kvlab.report.export import FORMATS
 from kvlab.report.story_page import story_html
 from kvlab.trace.stories import (
     Story,
+    import_story,
     is_private,
     list_stories,
     load_story,
@@ -27,7 +28,6 @@ from kvlab.trace.stories import (
     owner_of_story,
     parse_story,
     save_story,
-    take_in,
 )
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         "sidebar, as slides; then reorder, present and export them. Keys while presenting: arrows to move, F for full "
         "screen, N for a slide's source.",
     )
-    import_story()
+    import_section()
     names = list_stories(runs_root())
     if not names:
         st.info("There is no story yet: open a page about a run, and click **Add to a story** in the sidebar.")
@@ -69,7 +69,7 @@ def share(name: str, owner: str, why: str) -> None:
             st.rerun()
 
 
-def import_story() -> None:
+def import_section() -> None:
     """Import a story that was exported as JSON."""
     with st.popover(
         "Import", **permission.disabled(permission.why_not(), icon=":material/upload:", key="story-import")
@@ -80,7 +80,7 @@ def import_story() -> None:
         if file is not None and permission.button("Import", permission.why_not(), key="story-take"):
             try:
                 imported = parse_story(file.getvalue())
-                story = take_in(runs_root(), imported)
+                story = import_story(runs_root(), imported)
             except UserError as error:
                 st.error(plain(str(error)))
                 return
@@ -149,7 +149,7 @@ def view_row(story: Story, at: int, why: str) -> None:
             ):
                 change(story.moved(at, 1))
             if permission.button("", why, icon=":material/content_copy:", key=f"twice-{at}", help="Duplicate"):
-                change(story.twice(at))
+                change(story.duplicated(at))
             if permission.button("", why, icon=":material/delete:", key=f"delete-{at}", help="Remove"):
                 change(story.without(at))
             if st.button("Open", key=f"open-{at}"):

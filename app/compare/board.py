@@ -29,9 +29,9 @@ from kvlab.figures import board as figures
 from kvlab.figures.base.words import byte_size, plural
 from kvlab.results.provenance import of_comparison
 from kvlab.tasks.shipped_samples import shipped_samples
-from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
+from kvlab.trace.user_labels import Labels, load_labels, save_answer
 
 CHART, CELL = "board-chart", "board-cell"
 LONG_TEXT = 50_000  # characters of a prompt from which its words are sent only on request

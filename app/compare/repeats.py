@@ -24,10 +24,10 @@ from kvlab.figures.board import verdict_text
 from kvlab.report.views import table_of
 from kvlab.results.provenance import Provenance
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
-from kvlab.trace.labels import Labels, load_labels
 from kvlab.trace.reader import open_run
 from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
+from kvlab.trace.user_labels import Labels, load_labels
 
 CHART, CELL, PROMPT = "repeats-chart", "repeats-cell", "repeats-prompt"
 COLUMNS = {

@@ -10,9 +10,9 @@ import streamlit as st
 from app.figures.image_writer import image_writer
 from app.session.open_runs import runs_root
 from kvlab.report.contents import report
-from kvlab.report.export import FORMATS, in_format
-from kvlab.trace.labels import load_labels
+from kvlab.report.export import FORMATS, render_report
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import load_labels
 
 LABELS = {"html": "HTML, one file", "pptx": "Slides (PPTX)", "pdf": "PDF"}
 
@@ -32,4 +32,4 @@ def report_menu(runs: Sequence[Run]) -> None:
 
 def _report(runs: Sequence[Run], kind: str) -> bytes:
     labels = load_labels(runs_root(), runs[0].record.comparison_id)
-    return in_format(report(runs, labels), kind, image_writer())
+    return render_report(report(runs, labels), kind, image_writer())

@@ -16,7 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.requests.compare import RescueRequest
 from kvlab.trace.reader import Run
-from kvlab.trace.restore_results import rescue_path
+from kvlab.trace.restore_results import result_path
 
 MOST_RERUNS = 40
 POLL_SECONDS = 1.0
@@ -33,7 +33,7 @@ def queue_search(run: Run, most_reruns: int = MOST_RERUNS) -> str | None:
 def button(run: Run, key: str, label: str = "Restore the answer") -> None:
     """A button that starts a search, or opens the one there is."""
     record = run.record
-    exists = rescue_path(runs_root(), record.comparison_id, record.run_id).exists()
+    exists = result_path(runs_root(), record.comparison_id, record.run_id).exists()
     if not permission.button(label, "" if exists else permission.why_not(), icon=":material/mystery:", key=key):
         return
     if exists:

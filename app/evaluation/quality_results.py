@@ -27,10 +27,10 @@ from kvlab.figures import quality as figures
 from kvlab.figures.base.words import plural
 from kvlab.forms import eval_form
 from kvlab.report.views import table_of
+from kvlab.requests.compare import FULL
 from kvlab.results import quality_tables
 from kvlab.results.provenance import Provenance
-from kvlab.results.score_tables import FULL
-from kvlab.trace.labels import load_labels
+from kvlab.trace.user_labels import load_labels
 
 RANKS = "quality-ranks"
 COLUMNS = {
@@ -72,7 +72,7 @@ def results(name: str | None = None) -> None:
     rows = chosen_rows(measured_rows("evaluations"), name)
     if rows.empty:
         return
-    compressed = rows[rows["method"] != FULL]
+    compressed = rows[rows["method"] != FULL.method]
     if compressed.empty:
         st.info("Only the full cache is evaluated so far: figures appear with the first compressed prompt.")
         return

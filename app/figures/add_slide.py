@@ -18,7 +18,7 @@ from kvlab.browser import read_static
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
-from kvlab.report.export import talk
+from kvlab.report.export import export_talk
 from kvlab.report.views import Shown, kind_of
 from kvlab.results.provenance import FigureSource
 from kvlab.server.users import acting
@@ -104,4 +104,4 @@ def talk_html(_story: Story, content: str) -> str:
 
 def talk_file(story: Story, kind: str) -> bytes:
     """The talk as a file of `kvlab.report.export.FORMATS`."""
-    return talk(story, kind, image_writer())
+    return export_talk(story, kind, image_writer())

@@ -19,7 +19,7 @@ from app.figures.shown_on_page import Item, record_item
 from kvlab.figures.base.export import NO_BROWSER, ImageFormat
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
-from kvlab.report.gif import animation, size_before
+from kvlab.report.gif import animation, estimate_gif
 from kvlab.report.pictures import TALL, picture
 from kvlab.report.views import History, Shown
 from kvlab.results.provenance import FigureSource
@@ -62,7 +62,7 @@ def menu(offer: Offer, key: str) -> None:
 
             st.download_button("HTML", page, f"{name}.html", key=f"{key}-html", on_click="ignore")
         if offer.steps > 1:
-            st.caption(f"GIF: {size_before(offer.steps)}.")
+            st.caption(f"GIF: {estimate_gif(offer.steps)}.")
         if permission.button("Add to story", permission.why_not(), key=f"{key}-slide", **STORY_BUTTON):
             add_slide(offer.title, offer.build(), offer.reading, offer.source)
 

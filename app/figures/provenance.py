@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from app.session.open_runs import open_cached, runs_root
 from app.session.url_state import params
 from kvlab.common.errors import UserError
-from kvlab.report.caption import place_of, provenance, what_of
+from kvlab.report.caption import caption_of, place_of, provenance
 from kvlab.report.views import Text
 from kvlab.results.provenance import FigureSource
 from kvlab.trace.catalogue import list_runs
@@ -48,7 +48,7 @@ def slide_caption(source: FigureSource, query: Mapping[str, str], shown: object 
     """The caption under a slide, and the provenance for its notes."""
     runs, query = runs_of(source, query), _with_chosen(query, shown)
     text = str(source)
-    of = what_of(runs, query, axes_of(shown)) or text
+    of = caption_of(runs, query, axes_of(shown)) or text
     return of, "\n".join(filter(None, (text, provenance(runs))))
 
 

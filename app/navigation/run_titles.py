@@ -65,7 +65,7 @@ def _prompt_words(run: Run) -> str:
 def comparison_label(group: Sequence[ComparisonEntry]) -> str:
     """The prompt of a comparison or batch, the number of prompts, and the time, which tells equal prompts apart."""
     comparison, numbers = group[0], len({entry.number for entry in group})
-    together = len(side_by_side.several(comparison.comparison_id))
+    together = len(side_by_side.split_joint_id(comparison.comparison_id))
     count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
     return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"
 

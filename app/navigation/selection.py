@@ -253,10 +253,10 @@ def _pick_comparison() -> ComparisonEntry | None:
 
 def _with_joined(comparisons: list[ComparisonEntry], wanted: str) -> list[ComparisonEntry]:
     """The comparisons, preceded by the joined one if `wanted` names several."""
-    if not side_by_side.several(wanted):
+    if not side_by_side.split_joint_id(wanted):
         return comparisons
     try:
-        return [side_by_side.join(runs_root(), wanted, comparisons), *comparisons]
+        return [side_by_side.join_comparisons(runs_root(), wanted, comparisons), *comparisons]
     except UserError as error:
         st.error(plain(str(error)))
         return comparisons
@@ -284,7 +284,7 @@ def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
     for value_of in (get_param, chosen_value):
         run, comparison = value_of("run"), value_of("comparison")
         # A run of one of several joined comparisons leaves them joined.
-        if run in owner and owner[run] not in side_by_side.several(comparison or ""):
+        if run in owner and owner[run] not in side_by_side.split_joint_id(comparison or ""):
             return owner[run]
         if comparison:
             return comparison

@@ -109,4 +109,4 @@ def _undo() -> None:
 
 
 def _restore(name: str) -> None:
-    _try(lambda: prompts.bring_back(runs_root(), name).name)
+    _try(lambda: prompts.restore_prompt(runs_root(), name).name)

@@ -11,13 +11,13 @@ from app.navigation.selection import runs_root
 from kvlab.common.errors import UserError
 from kvlab.results.sources import EVAL_FOLDER
 from kvlab.sweep.status import SweepStatus, is_sweep, read_status
-from kvlab.trace.labels import may_look_at
+from kvlab.trace.user_labels import may_view
 
 
 def planned() -> list[str]:
     """Names of the evaluations that are sweeps and visible to the user, in alphabetical order."""
     names = (folder.name for folder in _root().glob("*") if is_sweep(folder))
-    return sorted(name for name in names if may_look_at(runs_root(), name, "evaluation"))
+    return sorted(name for name in names if may_view(runs_root(), name, "evaluation"))
 
 
 def any_at_work() -> bool:

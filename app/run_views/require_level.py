@@ -12,8 +12,8 @@ from app.session.open_runs import BY_STAMP, runs_root
 from kvlab.analysis.comparison import board as analysis
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError
-from kvlab.trace.labels import load_labels
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import load_labels
 
 
 def full_run(prefer: Prefer, missing: str) -> Run | None:

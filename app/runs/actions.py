@@ -22,7 +22,7 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.words import byte_size
 from kvlab.library import archive, side_by_side
 from kvlab.library import recycle_bin as rubbish
-from kvlab.trace.labels import change_labels, change_tags
+from kvlab.trace.user_labels import change_labels, change_tags
 
 MAX_IMPORT_BYTES = 4 << 30  # unpacked, through a browser
 LAST_DELETED, DONE = "runs_last_deleted", "runs_done"
@@ -52,7 +52,7 @@ def actions(chosen: pd.DataFrame) -> None:
 def bin_and_import() -> None:
     """The bin, and the import of exported files."""
     root = runs_root()
-    deleted = rubbish.in_bin(root)
+    deleted = rubbish.list_bin(root)
     size = byte_size(sum(entry.bytes for entry in deleted))
     with st.container(horizontal=True):
         label = f"Bin ({len(deleted)}, {size})" if deleted else "The bin is empty"
@@ -62,10 +62,10 @@ def bin_and_import() -> None:
                     when = f"{ago(entry.deleted)} · {byte_size(entry.bytes)}"
                     st.markdown(f"{plain(shorten(entry.title, 60))}  \n:small[{plain(when)}]", width="stretch")
                     if permission.button("Restore", permission.why_not(), key=f"back-{entry.key}"):
-                        _do(partial(rubbish.bring_back, root, entry.key), f"Restored {entry.title}.")
+                        _do(partial(rubbish.restore_deleted, root, entry.key), f"Restored {entry.title}.")
             label = f"Empty the bin and free {size}"
             if permission.button(label, permission.why_not(), key="runs-empty"):
-                _do(lambda: rubbish.empty(root), "The bin is empty.")
+                _do(lambda: rubbish.empty_bin(root), "The bin is empty.")
         with st.popover(
             "Import", **permission.disabled(permission.why_not(), icon=":material/upload:", key="runs-import")
         ):
@@ -89,11 +89,11 @@ def _compare(chosen: pd.DataFrame) -> None:
         help_text = "Show these comparisons of the same prompt and model as one, on every page."
         if st.button("Side by side", type="primary", icon=":material/compare:", key="runs-join", help=help_text):
             try:
-                side_by_side.check(runs_root(), comparisons)
+                side_by_side.check_joinable(runs_root(), comparisons)
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            go("compare", comparison=side_by_side.name(comparisons))
+            go("compare", comparison=side_by_side.joint_id(comparisons))
 
 
 def _label(chosen: pd.DataFrame) -> None:
@@ -161,7 +161,7 @@ def _delete(chosen: pd.DataFrame) -> None:
 
 def _offer_undo(keys: list[str]) -> None:
     root = runs_root()
-    deleted = [entry for entry in rubbish.in_bin(root) if entry.key in keys]
+    deleted = [entry for entry in rubbish.list_bin(root) if entry.key in keys]
     if not deleted:
         del st.session_state[LAST_DELETED]
         return
@@ -170,7 +170,7 @@ def _offer_undo(keys: list[str]) -> None:
         size = byte_size(sum(entry.bytes for entry in deleted))
         st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {size}."), width="stretch")
         if st.button("Undo", icon=":material/undo:", key="runs-undo"):
-            _do(lambda: [rubbish.bring_back(root, entry.key) for entry in deleted], f"Restored {what}.")
+            _do(lambda: [rubbish.restore_deleted(root, entry.key) for entry in deleted], f"Restored {what}.")
 
 
 def _why_not(chosen: pd.DataFrame) -> str:

@@ -16,14 +16,14 @@ from app.runs.table import COLUMNS, pick_columns
 from app.session.url_state import get_param, params, set_param
 from kvlab.common.errors import UserError
 from kvlab.library import saved_views
-from kvlab.library.find import ANSWERS, SORTS, Wanted, from_address, to_address
+from kvlab.library.find import ANSWERS, SORTS, Search, from_url, to_url
 
 STATES = ("complete", "running", "cancelled", "failed")
 
 
-def filters(table: pd.DataFrame) -> Wanted:
+def filters(table: pd.DataFrame) -> Search:
     """Draw the widgets and return the query."""
-    current = from_address(params())
+    current = from_url(params())
     search, narrow, order, columns, views = st.columns([3.7, 1.8, 1.3, 1.5, 1.3], vertical_alignment="bottom")
     text = search.text_input(
         "Search", current.text, placeholder="Words of the title, prompt, note or tags", key="runs_text",
@@ -35,7 +35,7 @@ def filters(table: pd.DataFrame) -> Wanted:
         names = list(SORTS)
         sort = st.selectbox("Sort by", names, names.index(current.sort), SORTS.__getitem__, key="runs_sort")
         turned = st.toggle("Reverse order", current.turned, key="runs_turned")
-    wanted = Wanted(text=text.strip(), sort=sort, turned=turned, **chosen)
+    wanted = Search(text=text.strip(), sort=sort, turned=turned, **chosen)
     _put_into_url(wanted)
     with columns:
         pick_columns()
@@ -44,7 +44,7 @@ def filters(table: pd.DataFrame) -> Wanted:
     return wanted
 
 
-def _choices(table: pd.DataFrame, current: Wanted) -> dict:
+def _choices(table: pd.DataFrame, current: Search) -> dict:
     several = {
         "kinds": ("Kind", ["comparison", "evaluation", "benchmark"]),
         "states": ("State", STATES),
@@ -77,15 +77,15 @@ def _words(values: Iterable[Iterable[str]]) -> list[str]:
     return sorted({word for words in values for word in words if word}, key=str.casefold)
 
 
-def _count(label: str, current: Wanted) -> str:
+def _count(label: str, current: Search) -> str:
     """The label with the number of active filters, from the widgets, as the URL is updated after them."""
-    names = [field.name for field in fields(Wanted) if field.name not in ("text", "sort", "turned")]
+    names = [field.name for field in fields(Search) if field.name not in ("text", "sort", "turned")]
     set_ = sum(bool(st.session_state.get(f"runs_{name}", getattr(current, name))) for name in names)
     return f"{label} ({set_})" if set_ else label
 
 
-def _put_into_url(wanted: Wanted) -> None:
-    new, old = to_address(wanted), to_address(from_address(params()))
+def _put_into_url(wanted: Search) -> None:
+    new, old = to_url(wanted), to_url(from_url(params()))
     for name in old.keys() - new.keys():
         set_param(name, None)
     for name, value in new.items():
@@ -93,7 +93,7 @@ def _put_into_url(wanted: Wanted) -> None:
             set_param(name, value, force=True)
 
 
-def _views(wanted: Wanted) -> None:
+def _views(wanted: Search) -> None:
     """The saved views: filters, order and columns."""
     root = runs_root()
     for view in saved_views.saved_views(root):
@@ -109,7 +109,7 @@ def _views(wanted: Wanted) -> None:
     if permission.button("Save this view", permission.why_not(), key="runs_view_save", disabled=not name.strip()):
         columns = {name: value for name, value in params().items() if name == COLUMNS}
         try:
-            saved_views.save_view(root, name, to_address(wanted) | columns)
+            saved_views.save_view(root, name, to_url(wanted) | columns)
         except UserError as error:
             st.error(plain(str(error)))
             return

@@ -14,9 +14,9 @@ from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, set_param
 from kvlab.figures.base.words import byte_size
-from kvlab.library import shelf as library
-from kvlab.library.entries import COLUMNS as ENTRY_COLUMNS
-from kvlab.library.shelf import Shelf
+from kvlab.library import listing as library
+from kvlab.library.items import COLUMNS as ENTRY_COLUMNS
+from kvlab.library.listing import Listing
 from kvlab.report.views import Table, table_of
 
 READ_SECONDS = PAUSE_SECONDS = 1.5
@@ -44,15 +44,15 @@ HELP: dict[str, Any] = {
 }
 
 
-def shelf() -> Shelf:
+def shelf() -> Listing:
     """The entries of the folder; read again when something has changed or is running."""
     entries = _shelf(runs_root(), library.stamp(runs_root()))
-    return library.look(runs_root()) if (entries.table["status"] == "running").any() else entries
+    return library.list_all(runs_root()) if (entries.table["status"] == "running").any() else entries
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _shelf(root: Path, stamp: tuple) -> Shelf:
-    return library.look(root)
+def _shelf(root: Path, stamp: tuple) -> Listing:
+    return library.list_all(root)
 
 
 def runs_table(found: pd.DataFrame, count: str, query: str) -> pd.DataFrame:
@@ -111,14 +111,14 @@ def count_line(table: pd.DataFrame, found: pd.DataFrame) -> str:
     return f"{len(found):,} shown of {kinds}{f', {byte_size(size)} on disk' if size else ''}."
 
 
-def begin_reading(shelf: Shelf) -> None:
+def begin_reading(shelf: Listing) -> None:
     """Read outcomes that are missing in the index once the page is drawn, so that the table need not wait."""
     st.session_state[DRAWN] = False
     read_further(shelf)
 
 
 @st.fragment(run_every=PAUSE_SECONDS)
-def read_further(shelf: Shelf) -> None:
+def read_further(shelf: Listing) -> None:
     """Read missing answers and sizes a little at a time, then rerun the page."""
     left = st.session_state.get("runs_left", len(shelf.unread))
     st.caption(f"Reading answers, KL and sizes of {left:,} more comparisons.")

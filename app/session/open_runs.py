@@ -14,8 +14,8 @@ from kvlab.analysis.comparison import board
 from kvlab.analysis.lineage import starting_point
 from kvlab.common.errors import UserError
 from kvlab.trace.catalogue import ComparisonEntry, list_runs
-from kvlab.trace.labels import load_labels
 from kvlab.trace.reader import Run, open_run
+from kvlab.trace.user_labels import load_labels
 
 OPEN_RUNS = 40
 

@@ -14,9 +14,9 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import in_range
 from kvlab.evaluate.scoring.metrics import packages
+from kvlab.requests.compare import FULL
 from kvlab.results.provenance import settings_of_rows
 from kvlab.results.quality_tables import ranks, scores
-from kvlab.results.score_tables import FULL
 
 BOLD_IS = "bold: level with the best at that budget by paired differences"
 ONE = ["model", "model_digest", "question_aware"]  # each combination gets its own table
@@ -51,7 +51,7 @@ def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> TextTable:
     table = scores(rows)
     best = {
         (line.task, line.arm, asked)
-        for asked in table.loc[table["method"] != FULL, "asked"].unique()
+        for asked in table.loc[table["method"] != FULL.method, "asked"].unique()
         for line in ranks(rows, str(asked)).itertuples()
         if line.level
     }
@@ -66,7 +66,13 @@ def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> TextTable:
                                                     (task, arm, asked) in best)
             for task, line in found
         ]  # fmt: skip
-        lines.append((Cell("full cache" if arm == FULL else str(arm)), Cell("" if arm == FULL else str(asked)), *shown))
+        lines.append(
+            (
+                Cell("full cache" if arm == FULL.method else str(arm)),
+                Cell("" if arm == FULL.method else str(asked)),
+                *shown,
+            )
+        )
     counts = sorted(set(table["prompts"]))
     n = f"n = {counts[0]:,}" if len(counts) == 1 else f"n = {counts[0]:,} to {counts[-1]:,}"
     parts = [

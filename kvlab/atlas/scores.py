@@ -20,11 +20,11 @@ from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
 from kvlab.figures.base.words import number
+from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Evaluation
 from kvlab.requests.method_spec import format_spec
 from kvlab.results.provenance import Provenance, as_published, settings_of_rows
 from kvlab.results.score_tables import (
-    FULL,
     PROMPT,
     _values,
     means_over_tasks,
@@ -116,13 +116,13 @@ class Experiment:
 
     def _under(self, rows: pd.DataFrame, options: list[dict[str, JsonValue]]) -> pd.DataFrame:
         parts = [rows_of_arm(rows, arm.method, own) for arm, own in zip(self.arms, options, strict=True)]
-        found = pd.concat([rows[rows["method"] == FULL], *parts]).sort_index(kind="stable")
+        found = pd.concat([rows[rows["method"] == FULL.method], *parts]).sort_index(kind="stable")
         if self.only_budgets:
-            found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL)]
+            found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL.method)]
         if self.only_tasks:
             found = found[found["task"].isin(self.tasks)]
-        found = found[found["task"].isin(found.loc[found["method"] != FULL, "task"])]
-        arms_found = found.loc[found["method"] != FULL, ["method", "hyper_parameters"]].drop_duplicates()
+        found = found[found["task"].isin(found.loc[found["method"] != FULL.method, "task"])]
+        arms_found = found.loc[found["method"] != FULL.method, ["method", "hyper_parameters"]].drop_duplicates()
         # A single arm of several compares nothing.
         return found if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
 

@@ -51,9 +51,9 @@ def _examine_runs(runs: Path, as_json: bool) -> None:
     from rich.table import Table
 
     from kvlab.cli.options.tables import print_wide
-    from kvlab.trace.files.verify import examine
+    from kvlab.trace.files.verify import verify_runs
 
-    findings = examine(runs)
+    findings = verify_runs(runs)
     if as_json:
         typer.echo(json.dumps([finding.model_dump() | {"verdict": finding.verdict} for finding in findings], indent=2))
     else:

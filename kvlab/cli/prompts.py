@@ -102,6 +102,6 @@ def remove(names: Annotated[list[str], typer.Argument(metavar="NAME...")], root:
 @prompts_commands.command("restore")
 def restore(name: Name, root: Root = RUNS) -> None:
     """Restore a removed prompt."""
-    from kvlab.library.prompts import bring_back
+    from kvlab.library.prompts import restore_prompt
 
-    typer.echo(f"{bring_back(root, name).name} is restored.")
+    typer.echo(f"{restore_prompt(root, name).name} is restored.")

@@ -29,7 +29,7 @@ def report(
     """Export a comparison (answers, table, figures, caveats) or a story as HTML, PPTX or PDF, or a run as GIF."""
     from kvlab.common.atomic_write import replace_file
     from kvlab.figures.base.words import byte_size
-    from kvlab.report.export import played, talk, written
+    from kvlab.report.export import export_gif, export_report, export_talk
     from kvlab.trace.stories import load_story
 
     if out.suffix.lower() not in KINDS:
@@ -42,8 +42,8 @@ def report(
     if kind == "gif":
         if story:
             raise UserError("A GIF shows a run: name a run instead of a story.")
-        data = played(runs, comparison, layer, head, lambda note: typer.echo(note, err=True))
+        data = export_gif(runs, comparison, layer, head, lambda note: typer.echo(note, err=True))
     else:
-        data = talk(load_story(runs, story), kind) if story else written(runs, comparison, kind)
+        data = export_talk(load_story(runs, story), kind) if story else export_report(runs, comparison, kind)
     replace_file(out, lambda temporary: temporary.write_bytes(data))
     typer.echo(f"{out}: {byte_size(len(data))}")

@@ -24,7 +24,7 @@ def killed(
     from kvlab.requests.compare import RescueRequest
     from kvlab.restore import rescue
     from kvlab.trace import open_run
-    from kvlab.trace.restore_results import Rescue
+    from kvlab.trace.restore_results import RestoreResult
 
     folder = Path(run)
     root, name = (folder.parent, folder.name) if (folder / "run.json").is_file() else (runs, folder.name)
@@ -37,7 +37,7 @@ def killed(
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"))
         return
-    found = Rescue.model_validate_json(path.read_bytes())
+    found = RestoreResult.model_validate_json(path.read_bytes())
     typer.echo(sentence(found, open_run(root / name)))
     for row in search_table(found).itertuples():
         typer.echo(

@@ -45,18 +45,18 @@ def list_kept(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
     """List comparisons, evaluations and benchmarks, newest first."""
-    from kvlab.library.find import Wanted, is_day
-    from kvlab.library.shelf import look
+    from kvlab.library.find import Search, is_day
+    from kvlab.library.listing import list_all
 
     for day in filter(None, (since, until)):
         if not is_day(day):
             raise UserError(f"{day[:40]!r} is no day: write it as 2026-01-31.")
-    shelf = look(_folder(root))
+    shelf = list_all(_folder(root))
     if shelf.unread:
         shelf.read(float("inf"))
-        shelf = look(root)
+        shelf = list_all(root)
     filters = {"kinds": kind, "states": state, "models": model, "methods": method, "budgets": budget, "tags": tag}
-    wanted = Wanted(
+    wanted = Search(
         text=text, starred=starred, archived=archived, since=since, until=until, sort=sort, turned=reverse,
         answers=tuple(answer or ()), **{name: tuple(values or ()) for name, values in filters.items()},  # type: ignore[arg-type]
     )  # fmt: skip
@@ -74,7 +74,7 @@ def tag(
     remove: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
 ) -> None:
     """Add and remove tags."""
-    from kvlab.trace.labels import change_tags
+    from kvlab.trace.user_labels import change_tags
 
     if not add and not remove:
         raise UserError("Name the tags: --add paper, or --remove draft.")
@@ -128,9 +128,9 @@ def show_bin(
     from kvlab.library import recycle_bin as rubbish
 
     if empty:
-        typer.echo(f"{byte_size(rubbish.empty(root))} freed")
+        typer.echo(f"{byte_size(rubbish.empty_bin(root))} freed")
         return
-    for one in rubbish.in_bin(root):
+    for one in rubbish.list_bin(root):
         typer.echo(f"{one.key}  {one.deleted[:16]}  {byte_size(one.bytes):>9}  {one.kind} {one.title}")
 
 
@@ -142,13 +142,13 @@ def undo(
     root: Root = RUNS,
 ) -> None:
     """Restore from the bin."""
-    from kvlab.library.recycle_bin import bring_back, in_bin
+    from kvlab.library.recycle_bin import list_bin, restore_deleted
 
-    last = [one.key for one in in_bin(root)[:1]]
+    last = [one.key for one in list_bin(root)[:1]]
     if not keys and not last:
         raise UserError(f"The bin of {root} is empty.")
     for key in keys or last:
-        typer.echo(f"{bring_back(root, key).title} is restored")
+        typer.echo(f"{restore_deleted(root, key).title} is restored")
 
 
 @runs_commands.command("thin")
@@ -220,9 +220,9 @@ def _folder(root: Path) -> Path:
 
 
 def _rows(root: Path, names: list[str]) -> pd.DataFrame:
-    from kvlab.library.shelf import look, rows_of
+    from kvlab.library.listing import list_all, rows_of
 
-    return rows_of(look(_folder(root)).table, names)
+    return rows_of(list_all(_folder(root)).table, names)
 
 
 def _chosen(root: Path, names: list[str]) -> list[tuple[Any, str, str]]:
@@ -233,7 +233,7 @@ def _chosen(root: Path, names: list[str]) -> list[tuple[Any, str, str]]:
 
 
 def _change(root: Path, names: list[str], **changes: Any) -> None:
-    from kvlab.trace.labels import change_labels
+    from kvlab.trace.user_labels import change_labels
 
     summary = ", ".join(f"{name} {value}" for name, value in changes.items())
     for kind, name, title in _chosen(root, names):

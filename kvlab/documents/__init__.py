@@ -1,1 +1,1 @@
-"""Documents as people have them, as plain text: PDF, DOCX and HTML, with what was left out said."""
+"""Extract plain text from PDF, DOCX and HTML, and report what was left out."""

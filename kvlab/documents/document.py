@@ -1,4 +1,4 @@
-"""The text of a document, and what of the document is not in it."""
+"""Text of a document, and what it lacks."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 
-LARGEST_BYTES = 32 * 2**20  # of a file; its text has to fit a prompt
+LARGEST_BYTES = 32 * 2**20  # of a file; its text must fit a prompt
 TYPES = ("pdf", "docx", "html", "htm")
 
 
 @dataclass(frozen=True)
 class Document:
-    """`left_out` holds sentences, none where the text is all there is."""
+    """`left_out` has one sentence per omission."""
 
     text: str
     left_out: tuple[str, ...] = ()
 
 
 class Lines:
-    """Text that grows, and ends in one sentence where it becomes more than a prompt can be."""
+    """Growing text, limited to the size of a prompt."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
         self._room = LARGEST_PROMPT_BYTES
 
     def add(self, text: str) -> None:
-        """One more piece. Raises UserError where there is no room."""
+        """Append text. Raises UserError beyond the limit."""
         self._room -= len(text)
         if self._room < 0:
             raise UserError(
                 f"The document has more than {LARGEST_PROMPT_BYTES // 2**20} million characters of text: save the part "
-                "you study as a file of its own."
+                "you need as a separate file."
             )
         self.parts.append(text)
 
     @property
     def text(self) -> str:
-        """All of it, without half signs, white space at line ends and more than one empty line in a row."""
+        """The text without unpaired surrogates, trailing white space and repeated empty lines."""
         lines = "".join(self.parts).encode("utf-8", "replace").decode("utf-8").replace("\0", "").splitlines()
         kept: list[str] = []
         for line in lines:

@@ -1,4 +1,4 @@
-"""A Word document (ECMA-376) as text: its main part, read as XML without any document type, so without entities."""
+"""Text of a Word document (ECMA-376): its main part, read as XML without document type and so without entities."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kvlab.common.formatting import left_out
 from kvlab.documents.document import Document, Lines
 
 MAIN = re.compile(r"word/document\d*\.xml")
-ASIDE = re.compile(r"word/(header|footer)\d*\.xml")  # what every page repeats
-MOST_UNPACKED = 64 * 2**20  # of the main part, whose marks take far more room than its text
-OLE = b"\xd0\xcf\x11\xe0"  # documents of before 2007 begin so, and encrypted ones
+ASIDE = re.compile(r"word/(header|footer)\d*\.xml")  # repeated on every page
+MOST_UNPACKED = 64 * 2**20  # of the main part, which is mostly markup
+OLE = b"\xd0\xcf\x11\xe0"  # signature of documents before 2007 and of encrypted ones
 WORD = "wordprocessingml"
-# Elements whose text is not the document's: properties, the second form of a drawing, what a tracked move took away.
+# Elements without document text: properties, fallback drawings, the source of tracked moves.
 SKIPPED = {"pPr", "rPr", "sectPr", "Fallback", "moveFrom"}
 SIGNS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 COUNTED = {
@@ -37,22 +37,22 @@ NOUNS = (*dict.fromkeys(COUNTED.values()), "header", "footer")
 
 
 def read_docx(content: bytes) -> Document:
-    """The text of all paragraphs, a table's rows as lines with ` | ` between cells.
+    """The text of all paragraphs, with table rows as lines with ` | ` between cells.
 
     Raises:
-        UserError: it is no DOCX, is locked by a password, or unpacks to more than a document can be.
+        UserError: it is not DOCX, is password-protected, or unpacks to too much.
     """
     if content.startswith(OLE):
-        raise UserError("It is locked by a password, or a .doc of before 2007: save it as DOCX without a password.")
+        raise UserError("It is password-protected, or a .doc from before 2007: save it as DOCX without a password.")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             name = next((one for one in archive.namelist() if MAIN.fullmatch(one)), None)
             if name is None:
-                raise UserError("It is no Word document: save it as DOCX, or as text.")
+                raise UserError("It is not a Word document: save it as DOCX, or as text.")
             xml = _part(archive, name)
             aside = {one: _part(archive, one) for one in archive.namelist() if ASIDE.fullmatch(one)}
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise UserError("It is no Word document, or a damaged one: save it as DOCX again, or as text.") from error
+        raise UserError("It is not a Word document, or it is damaged: save it as DOCX again, or as text.") from error
     body = _Body()
     try:
         body.read(xml)
@@ -63,23 +63,23 @@ def read_docx(content: bytes) -> Document:
 
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The content of one file in it. Raises UserError where it unpacks to more than a document can be."""
+    """Content of one file in the archive. Raises UserError if it unpacks to too much."""
     with archive.open(name) as part:
         xml = part.read(MOST_UNPACKED + 1)
     if len(xml) > MOST_UNPACKED:
-        raise UserError(f"It unpacks to more than {MOST_UNPACKED // 2**20} MB: save the part you study as a file.")
+        raise UserError(f"It unpacks to more than {MOST_UNPACKED // 2**20} MB: save the part you need separately.")
     return xml
 
 
 def _aside(parts: Mapping[str, bytes]) -> Counter[str]:
-    """How many different headers and footers hold something."""
+    """Number of different non-empty headers and footers."""
     held: dict[str, set[tuple[str, ...]]] = {}
     for name, xml in parts.items():
         body = _Body()
         try:
             body.read(xml)
         except expat.ExpatError:
-            body.lines.add(name)  # what cannot be read is left out all the same
+            body.lines.add(name)  # unreadable parts count as left out, too
         pictures = [noun for noun in NOUNS if body.counts[noun]]
         if body.lines.text.strip() or pictures:
             held.setdefault(ASIDE.fullmatch(name)[1], set()).add((body.lines.text, *pictures))  # type: ignore[index]
@@ -87,11 +87,11 @@ def _aside(parts: Mapping[str, bytes]) -> Counter[str]:
 
 
 class _Body:
-    """Follows the main part from its first element to its last."""
+    """Parser of the main part."""
 
     def __init__(self) -> None:
         self.lines, self.counts = Lines(), Counter[str]()
-        self.rows: list[list[str]] = []  # of every table around, the cells of its present row
+        self.rows: list[list[str]] = []  # cells of the current row of every enclosing table
         self.cells: list[Lines] = []  # of every cell around, its text
         self.skipped = 0  # how deep in what is skipped
         self.inside_text = False

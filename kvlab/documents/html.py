@@ -1,4 +1,4 @@
-"""A web page as the text a reader of it sees, with no script run and nothing fetched."""
+"""Visible text of a web page, without running scripts or fetching anything."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlab.common.validation import BYTE_ORDER_MARKS, decode_text, plain_text
 from kvlab.documents.document import Document, Lines
 
 CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE)
-# What is counted and whose content is no text: `left_out` names it, "" is left out without a word.
+# Elements whose content is not text; `left_out` counts them by noun, "" is omitted silently.
 CLOSED = {
     "script": "", "style": "", "template": "", "noscript": "noscript part", "select": "form field",
     "textarea": "form field",
@@ -21,7 +21,7 @@ CLOSED = {
     "audio": "sound",
 }  # fmt: skip
 VOID = {"img": "image", "embed": "embedded object", "input": "form field", "frame": "embedded page"}
-UNSEEN_INPUTS = {"hidden", "submit", "button", "reset", "image"}  # no field that a reader fills in
+UNSEEN_INPUTS = {"hidden", "submit", "button", "reset", "image"}  # not fields to fill in
 NOUNS = tuple(dict.fromkeys(filter(None, (*VOID.values(), *CLOSED.values()))))
 BLOCKS = {
     "address", "article", "aside", "blockquote", "body", "dd", "details", "div", "dl", "dt", "fieldset", "figcaption",
@@ -31,10 +31,10 @@ BLOCKS = {
 
 
 def read_html(content: bytes) -> Document:
-    """Title and text, a line a block, a table's rows with ` | ` between cells, list items after `- `.
+    """Title and text, one line per block, table rows with ` | ` between cells, list items after `- `.
 
     Raises:
-        UserError: its bytes are no text.
+        UserError: its bytes are not text.
     """
     page = _Page()
     page.feed(_decoded(content))
@@ -43,7 +43,7 @@ def read_html(content: bytes) -> Document:
 
 
 def _decoded(content: bytes) -> str:
-    """The page's text; a byte order mark counts more than the encoding that the page names, as in a browser."""
+    """The page's text; as in browsers, a byte order mark takes precedence over the declared encoding."""
     named = CHARSET.search(content[:4096])
     encoding = named[1].decode("ascii", "replace") if named else "utf-8"
     marked = content.startswith((codecs.BOM_UTF8, *(mark for mark, _ in BYTE_ORDER_MARKS)))
@@ -52,11 +52,11 @@ def _decoded(content: bytes) -> str:
     try:
         return plain_text(content.decode(encoding))
     except (UnicodeDecodeError, LookupError) as error:
-        raise UserError("Its bytes are not the text it says they are: save it as UTF-8 and try again.") from error
+        raise UserError("Its declared encoding is wrong: save it as UTF-8 and try again.") from error
 
 
 class _Page(HTMLParser):
-    """Follows the page's tags; `closed` is the element around whose content is no text, with how often it is open."""
+    """Parser of the page's tags; `closed` is the enclosing element without text, with its nesting depth."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -86,7 +86,7 @@ class _Page(HTMLParser):
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
-        if self.closed == tag:  # `<svg/>` has no end
+        if self.closed == tag:  # `<svg/>` has no end tag
             self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:

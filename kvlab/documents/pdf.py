@@ -1,4 +1,4 @@
-"""A PDF as the text that is written in it, page by page; a picture of a page holds none."""
+"""Text of a PDF, page by page; scanned pages have none."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from kvlab.common.formatting import left_out, listed
 from kvlab.documents.document import Document, Lines
 
 MOST_PAGES = 500
-LINKS = {"/Link", "/Popup"}  # annotations that nobody wrote as a remark
+LINKS = {"/Link", "/Popup"}  # annotations that are not remarks
 FIELD, ATTACHED = "/Widget", "/FileAttachment"
-MOST_NESTED = 8  # forms within forms in which images are looked for
+MOST_NESTED = 8  # nesting depth of forms searched for images
 INLINE_IMAGE = re.compile(rb"(?<!\S)BI\s[^<>]{0,400}?\sID\s")
 
 
 def read_pdf(content: bytes) -> Document:
-    """The text of every page, an empty line between two.
+    """The text of every page, separated by empty lines.
 
     Raises:
-        UserError: pypdf is not installed, or the file is no PDF, locked, too long, or without any text.
+        UserError: pypdf is not installed, or the file is not a PDF, is locked, too long, or without text.
     """
     try:
         from pypdf import PdfReader
         from pypdf.errors import PyPdfError
     except ImportError as error:
-        raise UserError("Reading PDF takes the package pypdf: pip install pypdf, or save it as text.") from error
+        raise UserError("Reading PDF needs the package pypdf: pip install pypdf, or save it as text.") from error
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
     try:
         reader = PdfReader(io.BytesIO(content))
         if reader.is_encrypted and not reader.decrypt(""):
-            raise UserError("It is locked by a password: save it without one and try again.")
+            raise UserError("It is password-protected: save it without a password and try again.")
         return _text_of(reader)
     except (UserError, MemoryError):
         raise
@@ -45,13 +45,13 @@ def read_pdf(content: bytes) -> Document:
             raise UserError(
                 "It is encrypted with AES: save it without encryption, or pip install cryptography."
             ) from error
-        raise UserError(f"It is no PDF, or a damaged one ({_cause(error)}): save it anew, or as text.") from error
+        raise UserError(f"It is not a PDF, or it is damaged ({_cause(error)}): save it again, or as text.") from error
 
 
 def _text_of(reader: Any) -> Document:
     pages = len(reader.pages)
     if pages > MOST_PAGES:
-        raise UserError(f"It has {pages:,} pages and the most is {MOST_PAGES}: save the pages you study as a file.")
+        raise UserError(f"It has {pages:,} pages, more than {MOST_PAGES}: save the pages you need as a separate file.")
     lines, silent, images, counts = Lines(), [], set[Any](), Counter[str]()
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text()
@@ -75,7 +75,7 @@ def _text_of(reader: Any) -> Document:
 
 
 def _annotations(page: Any) -> Iterator[str]:
-    """What each annotation of the page is whose words are not in the page's text."""
+    """Kind of each annotation of the page whose text is not in the page's text."""
     for one in page.get("/Annots") or ():
         found = one.get_object()
         kind = found.get("/Subtype")
@@ -90,7 +90,7 @@ def _annotations(page: Any) -> Iterator[str]:
 
 
 def _images(part: Any, depth: int = 0) -> set[Any]:
-    """What tells each image of a page, and of the forms in it, from others: the number of its object."""
+    """Object numbers of a page's images, including those in its forms."""
     resources = part.get("/Resources")
     found = resources.get_object().get("/XObject") if resources is not None else None
     parts: Any = found.get_object() if found is not None else {}

@@ -1,6 +1,6 @@
-"""The text of a document, read by a second process with little memory and time: a file may be made to take all of both.
+"""Extract a document's text in a subprocess with limited memory and time, because a file may exhaust both.
 
-Run as `python -m kvlab.documents.read KIND` it reads the file's bytes from standard input and writes one JSON object.
+Run as `python -m kvlab.documents.read KIND` it reads the file from standard input and writes one JSON object.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ READERS = {"pdf": read_pdf, "docx": read_docx, "html": read_html, "htm": read_ht
 
 
 def is_document(name: str) -> bool:
-    """Whether the file's ending is one that is read here."""
+    """Whether the file's ending is supported."""
     return PurePath(name).suffix.lower().lstrip(".") in TYPES
 
 
 def read_document(name: str, content: bytes) -> Document:
-    """The text of a PDF, DOCX or HTML file, by its ending.
+    """Text of a PDF, DOCX or HTML file, by its ending.
 
     Raises:
-        UserError: it is too large, is not what its ending says, is locked, holds no text, or takes too long.
+        UserError: it is too large, not of its type, locked, without text, or takes too long.
     """
     check_size(name, len(content))
     kind = PurePath(name).suffix.lower().lstrip(".")
@@ -40,35 +40,33 @@ def read_document(name: str, content: bytes) -> Document:
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired as error:
         raise UserError(
-            f"{name} gave no text in {SECONDS_ALLOWED} seconds: save the part you study as text."
+            f"{name} took longer than {SECONDS_ALLOWED} seconds to read: save the part you need as text."
         ) from error
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         most = f"{MOST_MEMORY / 2**30:.0f} GB"
-        raise UserError(
-            f"{name} could not be read within {most} of memory: save the part you study as text."
-        ) from error
+        raise UserError(f"{name} could not be read within {most} of memory: save the part you need as text.") from error
     if "error" in answer:
         raise UserError(f"{name} cannot be read. {answer['error']}")
     return Document(answer["text"], tuple(answer["left_out"]))
 
 
 def check_size(name: str, size: int) -> None:
-    """Nothing, before a document is read. Raises UserError where it is too large."""
+    """Raise UserError if a document is too large."""
     if size > LARGEST_BYTES:
         raise UserError(
-            f"The file {name} has {size / 2**20:.1f} MB and the most is {LARGEST_BYTES // 2**20} MB: save the part you "
-            "study as a file of its own."
+            f"The file {name} has {size / 2**20:.1f} MB but the limit is {LARGEST_BYTES // 2**20} MB: save the part "
+            "you need as a separate file."
         )
 
 
 def main() -> None:
-    """One document, one answer."""
+    """Read one document from standard input and write the result as JSON."""
     _set_limits()
     try:
         found = READERS[sys.argv[1]](sys.stdin.buffer.read())
         answer = {"text": found.text, "left_out": found.left_out}
         if not found.text.strip():
-            answer = {"error": "It holds no text: choose another file."}
+            answer = {"error": "It contains no text: choose another file."}
     except UserError as error:
         answer = {"error": str(error)}
     json.dump(answer, sys.stdout)

@@ -30,7 +30,7 @@ from kvlab.models.load import LoadedModel
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.requests.recording import Recording
-from kvlab.trace import Run, RunWriter, open_run, unfinished
+from kvlab.trace import Run, RunWriter, open_run, pending_requests
 from kvlab.trace.schema import check_id
 
 
@@ -62,16 +62,16 @@ def compare(
     comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
     complete = complete_runs(request, root, comparison_id) if resume else None
     if complete is not None and len(complete) == len(request.runs):
-        unfinished.end(root, comparison_id)
+        pending_requests.remove_request(root, comparison_id)
         return list(complete.values())
     prepared = prepare(request, root, loaded, download_reporter(progress, cancelled))
     watch = Watch((1 + request.max_new_tokens) * (1 + 2 * len(request.runs)), progress, cancelled)
     paths: list[Path] = []
     if request.repeat is None:  # a batch resumes by itself
-        unfinished.begin(root, comparison_id, request)
+        pending_requests.save_request(root, comparison_id, request)
     try:
         _run_all(prepared, root, comparison_id, complete, paths, watch)
-        unfinished.end(root, comparison_id)
+        pending_requests.remove_request(root, comparison_id)
     except Cancelled:
         pass
     return paths

@@ -11,7 +11,8 @@ from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
 from kvlab.figures.base.template import colour_bar, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural, spaced
-from kvlab.figures.scores import FULL, arm_text, line_text, sample_note
+from kvlab.figures.scores import arm_text, line_text, sample_note
+from kvlab.requests.compare import FULL
 
 LEVEL = "level with the best"
 MOST_WITH_SCORES = 8  # tasks; with more, cells show the rank only
@@ -95,7 +96,7 @@ def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str 
     )  # fmt: skip
     for arm, group in frame.groupby("arm", sort=False):
         group, style = group.sort_values("live_bytes"), styles[str(arm)]
-        name = "full cache" if group["method"].iloc[0] == FULL else arm_text(str(arm))
+        name = "full cache" if group["method"].iloc[0] == FULL.method else arm_text(str(arm))
         edge = pick(HUES["ink"], theme)
         figure.add_scatter(
             x=group["live_bytes"] / factor, y=group["score"], mode="lines+markers", name=name,
@@ -120,11 +121,13 @@ def read_score_against_bytes(frame: pd.DataFrame) -> str:
     """The points of the frontier, smallest first."""
     best = frame[frame["frontier"]].sort_values("live_bytes")
     points = [
-        f"{'the full cache' if line['method'] == FULL else arm_text(str(line['arm'])) + ' ' + str(line['asked'])} "
-        f"({byte_size(line['live_bytes'])}, {line_text(line)})"
-        for _, line in best.iterrows()
+        f"{_point_name(line)} ({byte_size(line['live_bytes'])}, {line_text(line)})" for _, line in best.iterrows()
     ]
     return (
         f"{len(best)} of {plural(len(frame), 'point')} are on the frontier, over "
         f"{plural(frame['tasks'].max(), 'task')}: {', '.join(points)}. By means: intervals may overlap."
     )
+
+
+def _point_name(line: pd.Series) -> str:
+    return "the full cache" if line["method"] == FULL.method else f"{arm_text(str(line['arm']))} {line['asked']}"

@@ -19,9 +19,9 @@ from kvlab.figures.base.lines import interval_bars
 from kvlab.figures.base.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, spaced
+from kvlab.requests.compare import FULL
 from kvlab.requests.method_spec import parse_spec
 
-FULL = "full"
 MOST_PANELS = 9
 MOST_ON_ONE_LINE = 5  # tasks; with more, the interval goes on a second line
 TASK_HUES = ("blue", "orange", "green", "purple", "red", "sky", "gold", "ink")
@@ -37,7 +37,7 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     for place, task in enumerate(tasks):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         here = frame[frame["task"] == task]
-        for arm, group in here[here["method"] != FULL].groupby("arm", sort=False):
+        for arm, group in here[here["method"] != FULL.method].groupby("arm", sort=False):
             group = group.sort_values("kept")
             figure.add_scatter(**_line(group, arm_text(str(arm)), styles[str(arm)], "kept"), **cell)
         _full_line(figure, here, theme, cell)
@@ -140,7 +140,7 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
 def read_benchmark_table(means: pd.DataFrame) -> str:
     """The best compressed row by its mean over the tasks, and the share of tokens it kept; `means` has all rows."""
     means = means.assign(row=_row_names).sort_values("score", ascending=False, kind="stable")
-    compressed, full = means[means["method"] != FULL], means[means["method"] == FULL]
+    compressed, full = means[means["method"] != FULL.method], means[means["method"] == FULL.method]
     top = compressed.iloc[0]
     beside = f"; full cache: {line_text(full.iloc[0])}" if len(full) else ""
     over, equal = plural(top["tasks"], "task"), int((compressed["score"].round(9) == round(top["score"], 9)).sum())
@@ -184,7 +184,7 @@ def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, obj
 
 
 def _full_line(figure: go.Figure, frame: pd.DataFrame, theme: Theme, cell: dict[str, int]) -> None:
-    full = frame[frame["method"] == FULL]
+    full = frame[frame["method"] == FULL.method]
     if len(full):
         line = {"color": pick(HUES["ink"], theme), "dash": "dash", "width": 1.4}
         figure.add_scatter(
@@ -245,7 +245,7 @@ def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) 
 
 def _row_names(frame: pd.DataFrame) -> list[str]:
     return [
-        "full cache" if method == FULL else f"{arm_text(arm)} {asked}"
+        "full cache" if method == FULL.method else f"{arm_text(arm)} {asked}"
         for method, arm, asked in zip(frame["method"], frame["arm"], frame["asked"], strict=True)
     ]
 

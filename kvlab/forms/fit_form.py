@@ -19,7 +19,7 @@ from kvlab.forms import compare_form, plan_preview
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.model_info.names import EMBEDDED, check_model
 from kvlab.server.settings import lab
-from kvlab.trace.labels import may_look_at
+from kvlab.trace.user_labels import may_view
 
 LEARNS: Mapping[str, Fittable] = {
     "kvzap": "kvzap", "kvzap-threshold": "kvzap", "less": "less", "duoattention": "duoattention",
@@ -47,7 +47,7 @@ def fitted(root: Path, model: str, method: Fittable) -> list[Fitted]:
         except (OSError, ValidationError):
             continue
         matches = (request.model, request.method) == (model.strip(), method)
-        if matches and file.exists() and may_look_at(root, request_file.parent.name, "fit"):
+        if matches and file.exists() and may_view(root, request_file.parent.name, "fit"):
             files.append(Fitted(request_file.parent.name, file.absolute()))
     return sorted(files, key=lambda fit: fit.file.stat().st_mtime, reverse=True)
 

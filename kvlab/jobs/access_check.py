@@ -18,7 +18,7 @@ from kvlab.server.offered_models import place_of
 from kvlab.server.settings import lab
 from kvlab.server.users import acting, is_owner
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.labels import Kind, load_labels, may_look_at, take_name
+from kvlab.trace.user_labels import Kind, claim_name, load_labels, may_view
 
 SHIPPED = re.compile(r"mini|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = re.compile(r"[\w.:+-]*")
@@ -42,7 +42,7 @@ def check_access(root: Path, request: Work) -> None:
     _check_by_name(root, request)
     if isinstance(request, Named):
         exists = has_results(root, request, request.name)
-        take_name(root, request.name, KINDS[type(request)], request.private, exists)
+        claim_name(root, request.name, KINDS[type(request)], request.private, exists)
 
 
 def under_own_name(root: Path, work: Work) -> Work:
@@ -95,7 +95,7 @@ def check_settings(root: Path, choice: MethodChoice) -> None:
         if isinstance(value, str) and not (SHIPPED.fullmatch(value) or value.isalpha()):
             raise UserError(f"On this server {choice.method}: {name} is mini, or fit:NAME of a fit made here.")
         named = value.removeprefix("fit:") if isinstance(value, str) and value.startswith("fit:") else None
-        if named and not (fitted_file(root, named).exists() and may_look_at(root, named, "fit")):
+        if named and not (fitted_file(root, named).exists() and may_view(root, named, "fit")):
             raise UserError(f"There is no fit {named} here: choose one that the form offers, or make one.")
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.restore import Restore
-from kvlab.trace.record import choice_of, request_again
+from kvlab.trace.record import choice_of, repeat_request
 from kvlab.trace.schema import RunRecord
 
 
 def rerun_with_restored(record: RunRecord, returned: Restore) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and with `returned` on top of its budget."""
     with_it = choice_of(record).model_copy(update={"returned": returned})
-    return request_again(record, with_it, f"{record.label} {returned.words}")
+    return repeat_request(record, with_it, f"{record.label} {returned.words}")
 
 
 def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
@@ -28,4 +28,4 @@ def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
     if len(chosen) >= places and record.method != "gvote":
         raise UserError(f"{len(chosen)} tokens do not fit into a budget of {places} slots: choose fewer.")
     kept = choice_of(record).model_copy(update={"force_keep": tuple(sorted({*record.force_keep, *chosen}))})
-    return request_again(record, kept, f"What if tokens {first} to {last} had stayed ({record.label})")
+    return repeat_request(record, kept, f"What if tokens {first} to {last} had stayed ({record.label})")

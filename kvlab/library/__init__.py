@@ -1,1 +1,1 @@
-"""What is kept in a folder of runs: listed, searched, labelled, binned, carried elsewhere. Torch-free."""
+"""Manage a folder of runs: list, search, label, delete, export and import. Torch-free."""

@@ -1,4 +1,4 @@
-"""Which of the kept things one looks for: words, filters and an order, all of which fit into an address."""
+"""Search the table of runs by words, filters and order; a search fits into a URL."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ SORTS = {
     "created": "date", "title": "title", "answer": "right answers", "least_kl": "closest KL", "score": "score",
     "tokens": "prompt tokens", "runs": "runs", "bytes": "bytes", "status": "state", "model": "model",
 }  # fmt: skip
-RISING = ("title", "least_kl", "status", "model")  # sorted from the least, where nobody asked for another order
-SEPARATOR = "~"  # between the values of one filter in an address; no name of a method or model holds it
+RISING = ("title", "least_kl", "status", "model")  # ascending by default
+SEPARATOR = "~"  # between the values of a filter in a URL; not part of any method or model name
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is looked for; an empty filter lets everything through.
+class Search:
+    """A search; empty filters match everything.
 
     Attributes:
-        text: words that all stand in title, name, note, tags, model, id or prompt, in any order, case aside.
-        answers: of `ANSWERS`.
-        since, until: days (ISO 8601), both included.
-        sort: of `SORTS`; `turned` reverses its usual order.
+        text: words that must all occur in title, name, note, tags, model, id or prompt, in any order, ignoring case.
+        answers: keys of `ANSWERS`.
+        since, until: days (ISO 8601), inclusive.
+        sort: key of `SORTS`; `turned` reverses its default order.
     """
 
     text: str = ""
@@ -54,10 +54,10 @@ class Wanted:
 FILTERS = ("kinds", "states", "models", "methods", "budgets", "tags", "owners", "answers")
 
 
-def find(table: pd.DataFrame, wanted: Wanted, in_prompt: Callable[[Sequence[str]], Collection[str]]) -> pd.DataFrame:
-    """The rows of `entries` that are looked for, in the order asked for.
+def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]], Collection[str]]) -> pd.DataFrame:
+    """The matching rows of `item_table` in the requested order.
 
-    `in_prompt` gives the ids of the comparisons whose prompt holds all of some words.
+    `in_prompt` returns the ids of the comparisons whose prompt contains all given words.
     """
     kept = table["archived"] == wanted.archived
     if wanted.starred:
@@ -83,7 +83,7 @@ def find(table: pd.DataFrame, wanted: Wanted, in_prompt: Callable[[Sequence[str]
 
 
 def answer_kinds(table: pd.DataFrame) -> pd.Series:
-    """Of each row, which of `ANSWERS` it is."""
+    """The key of `ANSWERS` for each row."""
     judged, right = table["judged"].fillna(0), table["right"].fillna(0)
     kinds = pd.Series("some", table.index)
     kinds[right == judged] = "right"
@@ -92,8 +92,8 @@ def answer_kinds(table: pd.DataFrame) -> pd.Series:
     return kinds
 
 
-def ordered(table: pd.DataFrame, wanted: Wanted) -> pd.DataFrame:
-    """The rows sorted; those that lack what is sorted by come last, among equals the newest first."""
+def ordered(table: pd.DataFrame, wanted: Search) -> pd.DataFrame:
+    """The rows sorted, missing values last, ties newest first."""
     if wanted.sort not in SORTS:
         raise UserError(f"Runs cannot be sorted by {wanted.sort[:40]!r}: choose one of {', '.join(SORTS)}.")
     key = table["right"] / table["judged"] if wanted.sort == "answer" else table[wanted.sort]
@@ -104,37 +104,37 @@ def ordered(table: pd.DataFrame, wanted: Wanted) -> pd.DataFrame:
     return table.loc[order].reset_index(drop=True)
 
 
-def describe_query(wanted: Wanted) -> str:
+def describe_search(wanted: Search) -> str:
     """What is looked for and in which order, as it stands under a table."""
     named = {name: " or ".join(getattr(wanted, name)) for name in FILTERS} | {"answers": _answers(wanted)}
     asked = [f"“{wanted.text}”"] if wanted.text else []
     asked += [f"{name.removesuffix('s')} {words}" for name, words in named.items() if words]
     asked += [f"{word} {day}" for word, day in (("from", wanted.since), ("to", wanted.until)) if day]
     asked += [word for word, on in (("starred", wanted.starred), ("archived", wanted.archived)) if on]
-    return " · ".join([*asked, f"sorted by {SORTS[wanted.sort]}{', the other way round' if wanted.turned else ''}"])
+    return " · ".join([*asked, f"sorted by {SORTS[wanted.sort]}{', reversed' if wanted.turned else ''}"])
 
 
-def _answers(wanted: Wanted) -> str:
+def _answers(wanted: Search) -> str:
     return " or ".join(ANSWERS[name] for name in wanted.answers if name in ANSWERS)
 
 
-def to_address(wanted: Wanted) -> dict[str, str]:
-    """The parameters of an address that say the same; what is as usual is left out."""
+def to_url(wanted: Search) -> dict[str, str]:
+    """URL parameters of a search, without defaults."""
     plain = {name: getattr(wanted, name) for name in ("text", "since", "until")}
     several = {name: SEPARATOR.join(getattr(wanted, name)) for name in FILTERS}
     flags = {name: "1" if getattr(wanted, name) else "" for name in ("starred", "archived", "turned")}
-    sort = {"sort": wanted.sort if wanted.sort != Wanted.sort else ""}
+    sort = {"sort": wanted.sort if wanted.sort != Search.sort else ""}
     return {name: value for name, value in (plain | several | flags | sort).items() if value}
 
 
-def from_address(given: Mapping[str, str]) -> Wanted:
-    """What an address asks for; what it does not say, or says of nothing known, is as usual."""
+def from_url(given: Mapping[str, str]) -> Search:
+    """The search of URL parameters; missing or invalid ones use the defaults."""
     several = {name: tuple(filter(None, given.get(name, "").split(SEPARATOR))) for name in FILTERS}
     flags = {name: given.get(name) == "1" for name in ("starred", "archived", "turned")}
     days = {name: given.get(name, "") if is_day(given.get(name, "")) else "" for name in ("since", "until")}
     sort = given.get("sort", "")
-    return Wanted(
-        text=given.get("text", ""), **several, **flags, **days, sort=sort if sort in SORTS else Wanted.sort  # type: ignore[arg-type]
+    return Search(
+        text=given.get("text", ""), **several, **flags, **days, sort=sort if sort in SORTS else Search.sort  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def is_day(text: str) -> bool:
 def _holds(
     table: pd.DataFrame, words: Sequence[str], in_prompt: Callable[[Sequence[str]], Collection[str]]
 ) -> list[bool]:
-    """A word may stand anywhere: one in the title and the other in the prompt is a hit."""
+    """Each word may be in any field: one in the title and another in the prompt also match."""
     hits = {word: set(in_prompt([word])) for word in words}
     columns = [table[name] for name in ("id", "title", "name", "note", "model", "status", "tags", "methods", "members")]
     kept = []

@@ -1,4 +1,4 @@
-"""Prompts of one's own, kept by name beside the runs: text or conversation, answer and facts, one JSON file each."""
+"""Saved prompts, stored by name next to the runs: text or conversation, answer and facts, one JSON file each."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.requests.conversation import Turn
 from kvlab.requests.facts import Fact
 from kvlab.server.users import Role, acting, require, require_owner
-from kvlab.trace.labels import locked
+from kvlab.trace.user_labels import locked
 
 FOLDER, REMOVED = ".prompts", "removed"
 LONGEST_NAME = 80
 MOST_PROMPTS = 1000
-LARGEST_FILE = 4 * LARGEST_PROMPT_BYTES  # JSON writes some signs as six
+LARGEST_FILE = 4 * LARGEST_PROMPT_BYTES  # JSON escapes some characters as six
 
 
 class SavedPrompt(BaseModel):
-    """A prompt under a name; with turns it is a conversation, and its text follows from them."""
+    """A named prompt; with turns it is a conversation, and its text follows from them."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -40,7 +40,7 @@ class SavedPrompt(BaseModel):
     facts: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
     saved: str = Field("", description="when, ISO 8601")
-    owner: str = Field("", description="who alone sees it on a shared server; nobody: all do")
+    owner: str = Field("", description="the only user who sees it on a shared server; empty: everyone")
 
     @field_validator("name")
     @classmethod
@@ -49,7 +49,7 @@ class SavedPrompt(BaseModel):
 
     @property
     def asked(self) -> OnePrompt:
-        """As a request takes it."""
+        """As used in a request."""
         return OnePrompt(**self.model_dump(exclude={"saved", "owner"}))
 
     @property
@@ -59,22 +59,22 @@ class SavedPrompt(BaseModel):
 
 
 def check_name(name: str) -> str:
-    """The name without white space around it.
+    """The name, stripped.
 
     Raises:
-        UserError: it is empty, too long, or has signs that no line of text has.
+        UserError: it is empty, too long, or has unprintable characters.
     """
     words = check_text(name, "The name").strip()
     if not words or len(words) > LONGEST_NAME or not words.isprintable() or set(words) & set("/\\"):
         raise UserError(
-            f"A prompt cannot be called {shown(words[:LONGEST_NAME])}: give it a name of 1 to {LONGEST_NAME} "
-            "letters, digits and signs on one line, without slashes."
+            f"Invalid prompt name {shown(words[:LONGEST_NAME])}: use 1 to {LONGEST_NAME} characters on one line, "
+            "without slashes."
         )
     return words
 
 
 def saved_prompts(root: Path, words: str = "") -> list[SavedPrompt]:
-    """All readable ones that hold each of the words in name or text, by name: one's own, and those of nobody."""
+    """Readable prompts of the current user and unowned ones that contain all words in name or text, by name."""
     asked = words.casefold().split()
     read = (_read(file) for file in sorted((Path(root) / FOLDER).glob("*.json")))
     found = [one for one in read if one is not None and one.owner in ("", acting().name)]
@@ -83,7 +83,7 @@ def saved_prompts(root: Path, words: str = "") -> list[SavedPrompt]:
 
 
 def load_prompt(root: Path, name: str) -> SavedPrompt:
-    """The prompt of this name. Raises UserError where there is none, or its file is damaged."""
+    """The prompt of this name. Raises UserError if there is none, or its file is damaged."""
     owners = dict.fromkeys((acting().name, ""))
     files = [file for owner in owners if (file := _file(root, check_name(name), owner)).exists()]
     for file in files:
@@ -91,34 +91,34 @@ def load_prompt(root: Path, name: str) -> SavedPrompt:
             return found
     for file in files:
         raise UserError(f"{file} is damaged: remove it, and save the prompt again.")
-    raise UserError(f"There is no saved prompt {shown(name)} in {root}: `kvlab prompts ls` names what is there.")
+    raise UserError(f"There is no saved prompt {shown(name)} in {root}: `kvlab prompts ls` lists all.")
 
 
 def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) -> SavedPrompt:
-    """Keep a prompt under a name, whole or not at all.
+    """Atomically save a prompt under a name.
 
     Raises:
-        UserError: the name cannot be used or is taken (without `replace`), or the folder is full or not writable.
+        UserError: the name is invalid or taken (without `replace`), or the folder is full or not writable.
     """
     now, owner = datetime.now(UTC).isoformat(timespec="seconds"), require(Role.RUN, "save prompts").name
     saved = _made(name=name, saved=now, owner=owner, **one.model_dump(exclude={"name"}))
     with _changing(root):
         file = _file(root, saved.name, owner)
         if file.exists() and not replace:
-            raise UserError(f"There is a prompt called {shown(saved.name)} already: take another name, or replace it.")
+            raise UserError(f"There is already a prompt {shown(saved.name)}: choose another name, or replace it.")
         if not file.exists() and sum(1 for _ in file.parent.glob("*.json")) >= MOST_PROMPTS:
-            raise UserError(f"There are {MOST_PROMPTS:,} saved prompts, and no room for more: remove some.")
+            raise UserError(f"There are already {MOST_PROMPTS:,} saved prompts, the maximum: remove some.")
         replace_text(file, saved.model_dump_json(indent=1))
     return saved
 
 
 def rename_prompt(root: Path, name: str, to: str) -> SavedPrompt:
-    """Call it something else. Raises UserError where there is none, or one of the new name."""
+    """Rename a prompt. Raises UserError if there is none, or the new name is taken."""
     known = _own(root, name)
     renamed = _made(**known.model_dump() | {"name": to})
     with _changing(root):
         if renamed.name != known.name and _file(root, renamed.name, known.owner).exists():
-            raise UserError(f"There is a prompt called {shown(renamed.name)} already: take another name.")
+            raise UserError(f"There is already a prompt {shown(renamed.name)}: choose another name.")
         replace_text(_file(root, renamed.name, known.owner), renamed.model_dump_json(indent=1))
         if renamed.name != known.name:
             _file(root, known.name, known.owner).unlink(missing_ok=True)
@@ -126,9 +126,9 @@ def rename_prompt(root: Path, name: str, to: str) -> SavedPrompt:
 
 
 def remove_prompts(root: Path, names: Sequence[str]) -> list[str]:
-    """Take prompts out of the library; `bring_back` undoes it, until one of the same name is removed.
+    """Remove prompts; `restore_prompt` undoes it until another of the same name is removed.
 
-    Raises UserError where one of them is not there, before any is removed.
+    Raises UserError if one does not exist, before any is removed.
     """
     known = [_own(root, name) for name in names]
     with _changing(root):
@@ -139,8 +139,8 @@ def remove_prompts(root: Path, names: Sequence[str]) -> list[str]:
     return [one.name for one in known]
 
 
-def bring_back(root: Path, name: str) -> SavedPrompt:
-    """The prompt that was removed last under this name. Raises UserError where there is none, or its name is taken."""
+def restore_prompt(root: Path, name: str) -> SavedPrompt:
+    """Restore the prompt last removed under this name. Raises UserError if there is none, or the name is taken."""
     owner = require(Role.RUN, "bring prompts back").name
     files = {one: _file(root, check_name(name), one) for one in (owner, "")}
     owner = next((one for one, file in files.items() if _removed(file).exists()), owner)
@@ -150,13 +150,13 @@ def bring_back(root: Path, name: str) -> SavedPrompt:
         if not _removed(file).exists():
             raise UserError(f"No prompt {shown(name)} was removed from {root}.")
         if file.exists():
-            raise UserError(f"There is a prompt called {shown(name)} again: rename it first.")
+            raise UserError(f"There is another prompt {shown(name)} now: rename it first.")
         os.replace(_removed(file), file)
     return load_prompt(root, name)
 
 
 def _own(root: Path, name: str) -> SavedPrompt:
-    """The prompt of this name, which the person who acts may change; raises UserError where there is none such."""
+    """The prompt of this name, if the current user may change it; else raises UserError."""
     known = load_prompt(root, name)
     require_owner(known.owner, "change this")
     return known
@@ -170,7 +170,7 @@ def _made(**fields: Any) -> SavedPrompt:
 
 
 def _read(file: Path) -> SavedPrompt | None:
-    """What the file holds; None where it is none, damaged, or under another's name."""
+    """The prompt in a file; None if invalid or under another name."""
     try:
         if file.stat().st_size > LARGEST_FILE:
             return None
@@ -189,8 +189,8 @@ def _removed(file: Path) -> Path:
 
 
 def _slug(name: str, owner: str) -> str:
-    """A file's name: readable, and never a path; the checksum tells names apart that read alike, and owners."""
-    words = "-".join("".join(sign if sign.isalnum() else " " for sign in name.casefold()).split())
+    """A readable file name that is never a path; a checksum distinguishes similar names and owners."""
+    words = "-".join("".join(character if character.isalnum() else " " for character in name.casefold()).split())
     short = words.encode()[:60].decode("utf-8", "ignore")
     told = f"{name}\n{owner}" if owner else name
     return f"{short}-{hashlib.sha256(told.encode()).hexdigest()[:10]}".lstrip("-")
@@ -198,7 +198,7 @@ def _slug(name: str, owner: str) -> str:
 
 @contextmanager
 def _changing(root: Path) -> Iterator[None]:
-    """Under the lock of the folder's labels."""
+    """Hold the lock of the folder's labels."""
     with locked(root), full_disk_sentence(Path(root)):
         try:
             (Path(root) / FOLDER).mkdir(parents=True, exist_ok=True)

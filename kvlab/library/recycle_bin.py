@@ -1,4 +1,4 @@
-"""The bin: what was deleted lies in `.bin/` of the folder of runs until it is brought back or the bin is emptied."""
+"""Recycle bin: deleted items stay in `.bin/` of the runs folder until restored or the bin is emptied."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
-from kvlab.library.entries import paths_of
-from kvlab.library.outcomes import folder_bytes
+from kvlab.library.items import item_paths
+from kvlab.library.run_results import folder_bytes
 from kvlab.server.users import acting, is_owner, require_owner
-from kvlab.trace.labels import Kind, owner_of
+from kvlab.trace.user_labels import Kind, owner_of
 
 FOLDER, FILE = ".bin", "deleted.json"
 
 
 class Deleted(BaseModel):
-    """One thing in the bin."""
+    """One item in the bin."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -32,23 +32,23 @@ class Deleted(BaseModel):
     title: str
     deleted: str = Field(description="ISO 8601, UTC")
     bytes: int = Field(ge=0)
-    owner: str = Field("", description="whose it is, or who deleted it")
-    paths: tuple[str, ...] = Field(description="where it lay, relative to the folder of runs")
+    owner: str = Field("", description="owner, or the user who deleted it")
+    paths: tuple[str, ...] = Field(description="original paths, relative to the runs folder")
 
 
 def delete(root: Path, kind: Kind, names: Sequence[str], title: str = "") -> Deleted:
-    """Move a kept thing (the comparisons of a batch together) into the bin.
+    """Move an item (the comparisons of a batch together) into the bin.
 
-    What belongs where is written first, so that a kill half way loses nothing: `bring_back` finds both halves.
+    The list of paths is written first, so that an interruption loses nothing: `restore_deleted` restores both parts.
 
     Raises:
-        UserError: there is none of this name, it still runs, or the folder cannot be written to.
+        UserError: there is none of this name, it is still running, or the folder is not writable.
     """
     root = Path(root)
     owners = {owner_of(root, name, kind) for name in names}
     for owner in owners:
         require_owner(owner, "delete this")
-    paths = paths_of(root, kind, names)
+    paths = item_paths(root, kind, names)
     moment = datetime.now(UTC)
     key = f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     size = sum(folder_bytes(root / path) if (root / path).is_dir() else (root / path).stat().st_size for path in paths)
@@ -65,8 +65,8 @@ def delete(root: Path, kind: Kind, names: Sequence[str], title: str = "") -> Del
     return deleted
 
 
-def in_bin(root: Path) -> list[Deleted]:
-    """What lies in the bin of the person who acts, the last deleted first; what somebody damaged there is left out."""
+def list_bin(root: Path) -> list[Deleted]:
+    """Items in the current user's bin, last deleted first; damaged entries are skipped."""
     found = []
     for file in (Path(root) / FOLDER).glob(f"*/{FILE}"):
         try:
@@ -78,16 +78,16 @@ def in_bin(root: Path) -> list[Deleted]:
     return sorted(found, key=lambda one: (one.deleted, one.key), reverse=True)
 
 
-def bring_back(root: Path, key: str) -> Deleted:
-    """Move it back to where it lay.
+def restore_deleted(root: Path, key: str) -> Deleted:
+    """Restore an item.
 
     Raises:
-        UserError: it is not in the bin, or something of its name was made since.
+        UserError: it is not in the bin, or one of its paths exists again.
     """
-    root, deleted = Path(root), find(root, key)
+    root, deleted = Path(root), find_deleted(root, key)
     there = [path for path in deleted.paths if _lies_in_bin(root, key, path) and (root / path).exists()]
     if there:
-        raise UserError(f"{there[0]} was made again since {deleted.title[:60]} was deleted: move that away first.")
+        raise UserError(f"{there[0]} was created again since {deleted.title[:60]} was deleted: move it away first.")
     try:
         for path in deleted.paths:
             if _lies_in_bin(root, key, path):
@@ -98,19 +98,19 @@ def bring_back(root: Path, key: str) -> Deleted:
     return deleted
 
 
-def empty(root: Path, keys: Sequence[str] | None = None) -> int:
-    """Remove these things, or all, from the bin for good; returns the bytes that were freed."""
-    chosen = [one for one in in_bin(root) if keys is None or one.key in keys]
+def empty_bin(root: Path, keys: Sequence[str] | None = None) -> int:
+    """Permanently remove these items, or all; returns the bytes freed."""
+    chosen = [one for one in list_bin(root) if keys is None or one.key in keys]
     for one in chosen:
         shutil.rmtree(Path(root) / FOLDER / one.key, ignore_errors=True)
     return sum(one.bytes for one in chosen)
 
 
-def find(root: Path, key: str) -> Deleted:
-    """What lies in the bin under this key; raises UserError where nothing does."""
-    found = next((one for one in in_bin(root) if one.key == key), None)
+def find_deleted(root: Path, key: str) -> Deleted:
+    """The item with this key; raises UserError if there is none."""
+    found = next((one for one in list_bin(root) if one.key == key), None)
     if found is None:
-        raise UserError(f"There is no {key[:60]!r} in the bin: `kvlab runs bin` names what is there.")
+        raise UserError(f"There is no {key[:60]!r} in the bin: `kvlab runs bin` lists all.")
     return found
 
 

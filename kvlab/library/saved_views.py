@@ -1,4 +1,4 @@
-"""Views of the table of runs that somebody named: filters, order and columns, as one JSON file each."""
+"""Named views of the table of runs: filters, order and columns, one JSON file each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_NAME = 80
 
 
 class SavedView(BaseModel):
-    """A name and the parameters of the address."""
+    """A name and URL parameters."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -26,7 +26,7 @@ class SavedView(BaseModel):
 
 
 def saved_views(root: Path) -> list[SavedView]:
-    """All readable ones, by name."""
+    """All readable views, by name."""
     found = []
     for file in (Path(root) / FOLDER).glob("*.json"):
         try:
@@ -37,8 +37,8 @@ def saved_views(root: Path) -> list[SavedView]:
 
 
 def save_view(root: Path, name: str, query: dict[str, str]) -> SavedView:
-    """Keep the view; one of the same name is replaced. Raises UserError for a name that makes no file name."""
-    require(Role.RUN, "name a view")
+    """Save a view, replacing one of the same name. Raises UserError for an invalid name."""
+    require(Role.RUN, "save a view")
     check_text(name, "The name")
     view = SavedView(name=name.strip()[:LONGEST_NAME] or "view", query=query)
     replace_text(_path(root, view.name), view.model_dump_json(indent=1))
@@ -46,8 +46,8 @@ def save_view(root: Path, name: str, query: dict[str, str]) -> SavedView:
 
 
 def remove_view(root: Path, name: str) -> None:
-    """Forget the view."""
-    require(Role.RUN, "forget a view")
+    """Delete a view."""
+    require(Role.RUN, "delete a view")
     _path(root, name).unlink(missing_ok=True)
 
 

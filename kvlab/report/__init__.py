@@ -1,1 +1,1 @@
-"""One comparison told in a few pages: what was asked, who still answered, at what price, and what to distrust."""
+"""Report of one comparison: the question, which runs answered, their cost, and caveats."""

@@ -1,4 +1,4 @@
-"""What a picture is of, to be read under it, and where it came from, for the speaker's notes."""
+"""Captions of pictures, and their origin for speaker notes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.trace.reader import Run
 
-SIGNS, MOST_RUNS, MOST_WORDS = 70, 6, 60
+MOST_CHARACTERS, MOST_RUNS, MOST_WORDS = 70, 6, 60
 SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
-def what_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
-    """Methods with their budgets, model, prompt, layer, head and the words looked up, as `address` names them.
+def caption_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
+    """Caption: methods with budgets, model, prompt, layer, head and searched words, as in the URL parameters `address`.
 
-    `without` are the parts of an address that a figure shows all of, such as `head` for a map of heads.
+    `without` names parameters that a figure shows all of, such as `head` for a head map.
     """
     if not runs:
         return ""
@@ -29,29 +29,29 @@ def what_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[s
 
 
 def _named(runs: Sequence[Run]) -> list[str]:
-    """Each run as `keepkv 30 %`, with more where two would be called the same."""
+    """Each run as `keepkv 30 %`, longer where names would collide."""
     labels = [run.record.label for run in runs]
     return labels if len(set(labels)) == len(runs) else unique_labels(runs)
 
 
 def place_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
-    """The prompt's words, layer, head and words looked up, as of `what_of`."""
+    """The prompt, layer, head and searched words of `caption_of`."""
     if not runs:
         return ""
     place = [f"{name} {address[name]}" for name in ("layer", "head") if address.get(name) and name not in without]
-    return " · ".join(filter(None, (prompt_words(runs[0]), ", ".join(place), _words(runs[0], address))))
+    return " · ".join(filter(None, (prompt_excerpt(runs[0]), ", ".join(place), _words(runs[0], address))))
 
 
-def prompt_words(run: Run) -> str:
-    """A prompt by its title, else by its end, where questions stand."""
+def prompt_excerpt(run: Run) -> str:
+    """A prompt's title, else its end, where questions usually are."""
     if run.record.title:
         return f"“{_cut(run.record.title)}”"
-    words = " ".join(run.record.prompt[-4 * SIGNS :].split())
-    return f"“{words}”" if len(words) <= SIGNS else f"“… {words[-SIGNS:].partition(' ')[2]}”"
+    words = " ".join(run.record.prompt[-4 * MOST_CHARACTERS :].split())
+    return f"“{words}”" if len(words) <= MOST_CHARACTERS else f"“… {words[-MOST_CHARACTERS:].partition(' ')[2]}”"
 
 
 def provenance(runs: Sequence[Run]) -> str:
-    """A line a run with its id and settings, then what made them: device, seed and versions."""
+    """One line per run with id and settings, then device, seed and versions."""
     if not runs:
         return ""
     lines = []
@@ -65,7 +65,7 @@ def provenance(runs: Sequence[Run]) -> str:
 
 
 def _words(run: Run, address: Mapping[str, str]) -> str:
-    """The words that were looked up, typed or chosen by their place in the text."""
+    """The words that were searched or selected by position."""
     if typed := address.get("words", "").strip():
         return f"words “{_cut(' '.join(typed.split()))}”"
     asked = SPAN.fullmatch(address.get("span", "") or address.get("token", ""))

@@ -1,4 +1,4 @@
-"""What a report of one comparison says, before it becomes HTML, slides or a PDF."""
+"""Contents of a comparison's report, independent of the output format."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from kvlab.figures import regret
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
-from kvlab.report.caption import provenance, what_of
-from kvlab.trace.labels import Labels
+from kvlab.report.caption import caption_of, provenance
+from kvlab.requests.compare import FULL
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import Labels
 
-QUESTION_SIGNS = 400
-FULL = "full"
+QUESTION_CHARACTERS = 400
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a report shows, in its order.
+    """Everything in a report, in order.
 
     Attributes:
-        title: of the comparison; `name` makes the file's.
-        question: the end of the prompt, where questions stand; `prompt` is all of it.
-        lines: what came out, a sentence each, the most important first.
-        table: a row a run, in words.
-        settings: those in which the runs differ, a column a run.
-        figures: the telling ones, each with its reading and origin.
-        texts: each run's own continuation, held against the full cache's.
-        distrust: what a careful reader should know before believing any of it.
+        title: of the comparison; `name` becomes the file name.
+        question: the end of the prompt, where questions usually are; `prompt` is all of it.
+        lines: results, one sentence each, most important first.
+        table: one row per run, as text.
+        settings: those that differ between runs, one column per run.
+        figures: the most informative ones, with reading and origin.
+        texts: each run's own continuation, diffed against the full cache's.
+        distrust: caveats.
         origin: comparison, model, device and versions.
-        of: methods, model and prompt, to be read under a picture.
-        provenance: run ids, settings and versions, for a speaker's notes.
+        of: methods, model and prompt, as a caption.
+        provenance: run ids, settings and versions, for speaker notes.
     """
 
     title: str
@@ -62,12 +62,12 @@ class Report:
 
 
 def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Report:
-    """The report of a comparison's runs.
+    """Build the report of a comparison's runs.
 
     Raises:
         UserError: there is no run, or none was compressed.
     """
-    if not any(run.record.method != FULL for run in runs):
+    if not any(run.record.method != FULL.method for run in runs):
         raise UserError("There is nothing to report: this comparison has no compressed run that can be read.")
     record, wanted = runs[0].record, board.expected_answer(runs, labels)
     asked = None if wanted is None else board.check_answer(runs, wanted)
@@ -79,25 +79,25 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
         question=_end(record.prompt),
         prompt=record.prompt,
         lines=tuple(_lines(table, asked)),
-        table=readable_table(table),
+        table=text_table(table),
         # Method and budget are in every run's name.
         settings=differing_settings([run.record for run in runs]).drop(index=["method", "budget"], errors="ignore"),
         figures=tuple(_figures(runs, asked, table, origin, theme)),
         texts=tuple(_texts(runs)),
         distrust=tuple(_distrust(runs, asked, table)),
         origin=origin,
-        of=what_of(runs, {}),
+        of=caption_of(runs, {}),
         provenance=f"{origin}\n{provenance(runs)}",
     )
 
 
 def _lines(table: pd.DataFrame, asked: board.AnswerCheck | None) -> Iterator[str]:
     if asked is not None:
-        yield f"Asked for: {asked.expected.words}."
+        yield f"Expected answer: {asked.expected.words}."
         if asked.reference.kind in ("nearly", "wrong"):
-            yield f"Beware: {NO_REFERENCE}."
+            yield f"Warning: {NO_REFERENCE}."
         right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.correct_runs(table).itertuples()]
-        count = int((table["method"] != FULL).sum())
+        count = int((table["method"] != FULL.method).sum())
         yield f"{len(right)} of {count} compressed runs get it right" + (f": {', '.join(right)}." if right else ".")
     ranking, _ = board.ranked(table)
     for kind, groups in ranking:
@@ -105,7 +105,7 @@ def _lines(table: pd.DataFrame, asked: board.AnswerCheck | None) -> Iterator[str
             runs = ", ".join(f"{row.label} {number(row.mean_kl)}" for row in group.itertuples())
             at = f"At about {byte_size(float(group['live_bytes'].median()))}"
             among = f"{at}, among those with the {kind} answer," if kind else f"{at},"
-            yield f"{among} closest to the full cache first (mean KL, nats a token): {runs}."
+            yield f"{among} closest to the full cache first (mean KL, nats per token): {runs}."
 
 
 def _figures(
@@ -113,7 +113,7 @@ def _figures(
 ) -> Iterator[Section]:
     if asked is not None and len(cells := board.board(runs, asked, table)):
         yield Section(board_figures.board(cells, theme), board_figures.read_board(cells), origin)
-    if table.loc[table["method"] != FULL, "mean_kl"].notna().any():
+    if table.loc[table["method"] != FULL.method, "mean_kl"].notna().any():
         trade = figures.closeness_against_bytes(table, theme)
         yield Section(trade, figures.read_closeness_against_bytes(table), origin)
         text = compare.along_text(runs)
@@ -130,14 +130,14 @@ def _figures(
 
 
 def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:
-    known = table[(table["method"] != FULL) & table["mean_kl"].notna()]
+    known = table[(table["method"] != FULL.method) & table["mean_kl"].notna()]
     if known.empty:
         return None
     name = known.loc[known["mean_kl"].astype(float).idxmax(), "run_id"]
     return next(run for run in runs if run.record.run_id == name)
 
 
-def readable_table(table: pd.DataFrame) -> pd.DataFrame:
+def text_table(table: pd.DataFrame) -> pd.DataFrame:
     """The headline table of a comparison as a person reads it, a row a run."""
     columns = {
         "run": table["label"],
@@ -164,11 +164,11 @@ def _texts(runs: Sequence[Run]) -> Iterator[tuple[str, tuple[Segment, ...]]]:
 
 def _distrust(runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.DataFrame) -> Iterator[str]:
     tokens = int(table["mean_tokens"].max())
-    yield f"All of this is {ONE_PROMPT}: means are over {tokens} tokens of one continuation, and say nothing of others."
+    yield f"All results are from {ONE_PROMPT}: means are over {tokens} tokens of one continuation only."
     if asked is None:
-        yield "Nobody said what the right answer is, so nothing here says which run is right."
+        yield "No expected answer was given, so it is unknown which run is right."
     elif asked.expected.assumed and len(asked.positions):
-        yield "The fact is assumed to stand where the prompt holds the answer; nobody marked it."
+        yield "No fact was marked; it is assumed to be where the prompt contains the answer."
     if asked is not None and asked.problem:
         yield asked.problem
     beyond = figures.read_beyond_budget(compare.beyond_budget(runs))
@@ -176,19 +176,16 @@ def _distrust(runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.Da
         yield beyond
     eager = table.loc[table["readings"].astype(str).str.contains("eager"), "label"] if "readings" in table else []
     if len(eager):
-        yield (
-            "Tokens a second are of steps launched one by one: they tell of launches as much as of caches. For speeds "
-            "take `kvlab bench`."
-        )
+        yield ("Decode rates are from eager steps, which include launch overhead. Use `kvlab bench` to measure speed.")
     for run, label in zip(runs, compare.unique_labels(runs), strict=True):
         if run.record.status != "complete":
             why = run.record.message or "no reason recorded"
-            yield f"{label} did not come to its end ({run.record.status}): {why}."
+            yield f"{label} did not finish ({run.record.status}): {why}."
         for problem in run.problems:
             yield f"{label}: {problem}"
         if run.record.departures:
             changed = ", ".join(f"{name} {value}" for name, value in run.record.departures.items())
-            yield f"{label} departs from its paper, which has {changed}."
+            yield f"{label} differs from its paper, which has {changed}."
         for remark in run.record.remarks:
             yield f"{label}: {remark}"
 
@@ -205,4 +202,4 @@ def _origin(runs: Sequence[Run]) -> str:
 
 def _end(prompt: str) -> str:
     words = " ".join(prompt.split())
-    return words if len(words) <= QUESTION_SIGNS else f"… {words[-QUESTION_SIGNS:].partition(' ')[2]}"
+    return words if len(words) <= QUESTION_CHARACTERS else f"… {words[-QUESTION_CHARACTERS:].partition(' ')[2]}"

@@ -1,8 +1,8 @@
-"""A story as a talk in one HTML file: a slide a view, alive, led through by keys, without kvlab and without a network.
+"""A story as a talk in one self-contained, interactive HTML file with keyboard navigation.
 
-Right, Page Down, space: next; left, Page Up: previous; Home, End; F: full screen; N: shows or hides where a slide came
-from. While a part of a slide has the focus, such as a scrubber, the keys are its own, but for Page Up and Down; Escape
-gives them back. A slide fills the window at any proportions; the next figure is drawn while the one before is seen.
+Right, Page Down, space: next; left, Page Up: previous; Home, End; F: full screen; N: show or hide the origin of a
+slide. While an element of a slide has the focus, such as a scrubber, it receives the keys except Page Up and Down;
+Escape releases them. A slide fills the window at any aspect ratio; the next figure is drawn in advance.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.base.template import FONT, GRID, INK, QUIET
 from kvlab.report.interactive import data, in_script, markup, script, styles
-from kvlab.report.views import Passages, Shown, Table, shown_of
+from kvlab.report.views import Passages, Shown, Table, parse_shown
 from kvlab.trace.stories import Story, View
 
-FONT_SIZE = 15  # read from the back of a room
+FONT_SIZE = 15  # legible from the back of a room
 STATIC = Path(__file__).parent / "static"
-NO_FIGURE = "A view of the page {}, which was added without a picture: open it in kvlab, and add its figures."
+NO_FIGURE = "A view of the page {} without a picture: open it in kvlab and add its figures."
 
 
 THEMES: tuple[Theme, ...] = ("light", "dark")
 
 
 def deck(story: Story) -> bytes:
-    """The talk (UTF-8).
+    """The talk as HTML (UTF-8).
 
     Raises:
-        UserError: the story has no views, or what a slide shows cannot be read.
+        UserError: the story has no views, or a slide cannot be read.
     """
     if not story.views:
         raise UserError("This story has no views yet: add figures to it from their menus.")
@@ -57,14 +57,14 @@ def deck(story: Story) -> bytes:
 
 
 def content(view: View) -> go.Figure | Shown | None:
-    """What a slide shows; None for a view of a page. Raises UserError where it cannot be read."""
+    """Content of a slide; None for a view of a page. Raises UserError if it cannot be read."""
     if view.slide is None:
         return None
-    return figure_of(view) if view.slide.kind == "figure" else shown_of(view)
+    return figure_of(view) if view.slide.kind == "figure" else parse_shown(view)
 
 
 def figure_of(view: View) -> go.Figure:
-    """The chart of a slide; raises UserError where it cannot be read."""
+    """The chart of a slide; raises UserError if it cannot be read."""
     assert view.slide is not None
     try:
         return go.Figure(**json.loads(view.slide.figure))
@@ -73,19 +73,19 @@ def figure_of(view: View) -> go.Figure:
 
 
 def untitled(figure: go.Figure) -> go.Figure:
-    """The figure without its title, which stands on the slide, and without the room for it."""
+    """The figure without title and its margin, because the slide has a title."""
     return figure.update_layout(title=None, margin_t=40 if figure.layout.annotations else 24)
 
 
-def words_of(view: View) -> str:
-    """What is said about a slide: its caption, else its reading."""
+def slide_text(view: View) -> str:
+    """Text of a slide: its caption, else its reading."""
     return view.caption or (view.slide.reading if view.slide else "")
 
 
-def without_picture(view: View) -> str:
-    """What stands in place of the picture of a view that was added without one."""
+def missing_picture_text(view: View) -> str:
+    """Text shown for a view without a picture."""
     where = ", ".join(f"{name} {value}" for name, value in view.query.items())
-    return NO_FIGURE.format(view.title) + (f" It is of {where}." if where else "")
+    return NO_FIGURE.format(view.title) + (f" It shows {where}." if where else "")
 
 
 def _given(shown: go.Figure | Shown | None, view: View, at: int) -> dict[str, Any] | None:
@@ -110,19 +110,19 @@ def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> 
     chart = f'<div class="chart" id="chart-{at}"></div>'
     inside = markup(shown, theme) if isinstance(shown, Shown) else chart
     if shown is None:
-        inside = f'<p class="nothing">{words(without_picture(view))}</p>'
-    long = " long" if isinstance(shown, (Table, Passages)) else ""  # on paper it may take more than a page
+        inside = f'<p class="nothing">{words(missing_picture_text(view))}</p>'
+    long = " long" if isinstance(shown, (Table, Passages)) else ""  # may take more than a page on paper
     of, source = (words(slide.of), words(slide.source)) if slide else ("", "")
     return (
         f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
-        f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(words_of(view))}</p>'
+        f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(slide_text(view))}</p>'
         f'<footer><span>{of}<span class="source">{source}</span></span><span>{at + 1} / {count}</span></footer>'
         "</section>"
     )
 
 
 def _colours() -> str:
-    """The two grounds, under the names that the dashboard's components ask for."""
+    """Colours of both themes under the names that the dashboard's components use."""
     return "".join(
         f".{theme} {{ --ground: {SURFACES[theme]}; --ink: {INK[theme]}; --st-text-color: {INK[theme]}; "
         f"--st-font: {FONT}; --st-background-color: {SURFACES[theme]}; "

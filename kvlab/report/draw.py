@@ -1,4 +1,4 @@
-"""A small SVG: boxes, lines and words at their places, in colours and fonts that every viewer has."""
+"""Minimal SVG drawing: boxes, lines and text, in colours and fonts that every viewer has."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import unicodedata
 from kvlab.figures.base.template import FONT
 
 MONO = "'DejaVu Sans Mono', Menlo, Consolas, 'Liberation Mono', monospace"
-ADVANCE = 0.605  # of a letter of a monospaced font, in font sizes
+ADVANCE = 0.605  # character width of a monospaced font, relative to the font size
 NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 SANS = FONT.replace('"', "'")
 
 
 class Drawing:
-    """Elements in the order they are drawn; `place` moves what follows."""
+    """SVG elements in drawing order."""
 
     def __init__(self, width: float, height: float, ground: str) -> None:
         self.width, self.height, self.ground = width, height, ground
@@ -43,7 +43,7 @@ class Drawing:
         self, x: float, y: float, text: str, size: float, colour: str,
         mono: bool = False, bold: bool = False, middle: bool = False, opacity: float = 1.0,
     ) -> None:  # fmt: skip
-        """A line of text; `y` is its base line."""
+        """A line of text; `y` is its baseline."""
         look = "".join(
             (f' font-family="{html.escape(MONO if mono else SANS)}"', ' font-weight="600"' if bold else "",
              ' text-anchor="middle"' if middle else "", f' opacity="{opacity:g}"' if opacity < 1 else "")
@@ -66,12 +66,12 @@ DASHED = ' stroke-dasharray="4 3"'
 
 
 def columns(text: str) -> int:
-    """How many letters of a monospaced font a text is wide: signs of East Asian scripts and emoji take two."""
+    """Width of a text in monospaced characters; East Asian characters and emoji take two."""
     return sum(
-        0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1 for sign in text
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
     )
 
 
 def sans_width(text: str, size: float) -> float:
-    """About how wide a text is in the other font."""
+    """Approximate width of a text in the proportional font."""
     return 0.56 * size * columns(text)

@@ -1,4 +1,4 @@
-"""The report of a comparison by its id, in the format asked for."""
+"""Export reports, stories and head histories as files."""
 
 from __future__ import annotations
 
@@ -17,80 +17,80 @@ from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import NO_BROWSER, ImageWriter, find_browser
 from kvlab.figures.base.palette import Theme
-from kvlab.library.entries import comparison
+from kvlab.library.items import find_comparison
 from kvlab.report.contents import Report, report
 from kvlab.report.deck import deck, untitled
-from kvlab.report.gif import animation, size_before
+from kvlab.report.gif import animation, estimate_gif
 from kvlab.report.native_charts import values
 from kvlab.report.page import page
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import slides, story_slides
 from kvlab.report.views import history_of
-from kvlab.trace.labels import load_labels
 from kvlab.trace.reader import Run, open_run
 from kvlab.trace.stories import Story
+from kvlab.trace.user_labels import load_labels
 
 FORMATS = {"html": "text/html", "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
            "pdf": "application/pdf"}  # fmt: skip
-SLIDE_HEIGHT = 450  # pixels of a figure on a slide, before they are doubled; it may be higher
+SLIDE_HEIGHT = 450  # minimum height of a figure on a slide in pixels, before doubling
 MOST_MARKS, LARGEST_SVG = 5000, 2 << 20
 
 
-def written(root: Path, name: str, kind: str) -> bytes:
-    """The file of this kind (`FORMATS`).
+def export_report(root: Path, name: str, kind: str) -> bytes:
+    """The report of a comparison as a file of this kind (`FORMATS`).
 
     Raises:
-        UserError: there is no such comparison, nothing of it can be read, or what the format needs is missing.
+        UserError: there is no such comparison, nothing of it can be read, or the format's dependencies are missing.
     """
-    entry = comparison(root, name)
+    entry = find_comparison(root, name)
     runs: list[Run] = []
     for run in entry.runs:
         try:
             runs.append(open_run(root / run.run_id))
         except UserError:
-            continue  # a run that cannot be read is left out, as on the page Compare
+            continue  # as on the page Compare
     if not runs:
         raise UserError(f"No run of {name[:80]!r} can be read: open it on the page Compare to see why.")
-    return in_format(report(runs, load_labels(root, entry.comparison_id)), kind)
+    return render_report(report(runs, load_labels(root, entry.comparison_id)), kind)
 
 
-def in_format(told: Report, kind: str, writer: ImageWriter | None = None) -> bytes:
-    """The report as a file; `writer` draws the pictures of slides, or one of its own does."""
+def render_report(told: Report, kind: str, writer: ImageWriter | None = None) -> bytes:
+    """The report as a file; `writer` renders the slides' pictures (default: a temporary one)."""
     if kind == "html":
         return page(told)
     if kind == "pdf":
-        return printed(page(told))
+        return print_pdf(page(told))
     with _writer(writer) as own:
         return slides(told, partial(_picture, own))
 
 
-def talk(story: Story, kind: str, writer: ImageWriter | None = None) -> bytes:
+def export_talk(story: Story, kind: str, writer: ImageWriter | None = None) -> bytes:
     """A story as a talk of this kind (`FORMATS`); raises UserError for one without views."""
     made = deck(story)
     if kind == "html":
         return made
     if kind == "pdf":
-        return printed(made)
+        return print_pdf(made)
     with _writer(writer) as own:
         return story_slides(story, partial(_picture, own))
 
 
-def played(
+def export_gif(
     root: Path,
     name: str,
     layer: int | None,
     head: int | None,
     say: Callable[[str], None],
 ) -> bytes:
-    """One head of a run as a GIF; `say` is told how large it will be, before the first frame.
+    """One head of a run as a GIF; `say` receives its estimated size before the first frame.
 
     Raises:
-        UserError: there is no such run, layer or head, it did not record its events, or there is no Chromium.
+        UserError: there is no such run, layer or head, it recorded no events, or there is no Chromium.
     """
     run = open_run(Path(root) / Path(name).name)
     shape = run.record.model
     if run.record.level != "full":
-        raise UserError("A GIF needs the events of a run, which are recorded at level full: record it again with it.")
+        raise UserError("A GIF needs events, which are recorded only at level full: record the run again with it.")
     telling = suggest_head(run, [run], None)
     layer, head = telling.layer if layer is None else layer, telling.head if head is None else head
     if not (0 <= layer < shape.num_hidden_layers and 0 <= head < shape.num_key_value_heads):
@@ -101,14 +101,14 @@ def played(
         raise UserError(f"This run recorded nothing of layer {layer}, head {head}: choose another.")
     lineage = fold(run.select("events", layer, head), steps)
     history = history_of(lineage, token_texts(run.tokens, lineage.tokens), int(lineage.steps[-1]))
-    say(f"{run.record.label}, layer {layer}, head {head}: {size_before(len(history.steps))}")
+    say(f"{run.record.label}, layer {layer}, head {head}: {estimate_gif(len(history.steps))}")
     with _writer(None) as own:
         return animation(history, own)
 
 
 @contextmanager
 def _writer(given: ImageWriter | None) -> Iterator[ImageWriter]:
-    """The writer that is there, or one for this file alone."""
+    """The given writer, or a temporary one."""
     own = given or ImageWriter()
     try:
         yield own
@@ -127,15 +127,15 @@ def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Pic
 
 
 def _is_light(figure: go.Figure) -> bool:
-    """Whether its SVG will be small; one of many marks takes seconds in an office program, and megabytes."""
+    """Whether its SVG is small; many marks take megabytes, and seconds in office programs."""
     return all(len(values(getattr(trace, "y", None))) <= MOST_MARKS for trace in figure.data)
 
 
 SECONDS = 90
 
 
-def printed(page: bytes) -> bytes:
-    """The PDF of a page that draws its own figures.
+def print_pdf(page: bytes) -> bytes:
+    """Print an HTML page to PDF.
 
     Raises:
         UserError: there is no Chromium, or it does not print.
@@ -153,14 +153,14 @@ def printed(page: bytes) -> bytes:
             "--no-pdf-header-footer",
             f"--user-data-dir={folder}/own",
         )
-        # The figures draw themselves in the page: printing waits for their scripts by a clock that runs ahead.
+        # Figures are drawn by scripts in the page: a virtual time budget makes printing wait for them.
         ahead = ("--virtual-time-budget=20000", "--run-all-compositor-stages-before-draw", f"--print-to-pdf={target}")
         try:
             subprocess.run(
                 [browser, *options, *ahead, source.as_uri()], capture_output=True, timeout=SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise UserError("Chromium did not print the report in time: take the HTML instead.") from error
+            raise UserError("Chromium did not print the report in time: export HTML instead.") from error
         if not target.exists():
-            raise UserError("Chromium did not print the report: take the HTML instead.")
+            raise UserError("Chromium did not print the report: export HTML instead.")
         return target.read_bytes()

@@ -1,4 +1,4 @@
-"""The history of a head as a GIF: a cache that fills, merges and drops, a frame a step."""
+"""History of a head as a GIF, one frame per step."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kvlab.report.views import History
 MOST_FRAMES = 64
 COLOURS = 64
 FRAME_MS, LAST_MS = 250, 2500
-# Measured on runs of 17 steps over 80 tokens and 48 over 1,723, on two cores: a frame by its pixels, and its seconds.
+# Measured on runs of 17 steps over 80 tokens and 48 over 1,723, on two cores.
 BYTES_A_PIXEL, SECONDS_A_FRAME = 0.06, 0.35
 
 
 def frames_of(history: History, most: int = MOST_FRAMES) -> list[int]:
-    """The steps that are drawn: all, or evenly chosen ones and, as far as there is room, those in which slots left."""
+    """The steps drawn: all, or an even sample plus, if there is room, steps with departures."""
     steps = np.array(history.steps)
     if len(steps) <= most:
         return steps.tolist()
@@ -35,8 +35,8 @@ def frames_of(history: History, most: int = MOST_FRAMES) -> list[int]:
     return sorted(chosen)
 
 
-def size_before(steps: int) -> str:
-    """How large a GIF of so many steps will be and how long it takes, in words, before anything is drawn."""
+def estimate_gif(steps: int) -> str:
+    """Estimated size and duration of a GIF with this many steps, as text."""
     count = min(steps, MOST_FRAMES)
     size = byte_size(round(count * WIDTH * ROOM * BYTES_A_PIXEL, -4))
     every = f" of {steps:,} steps" if steps > count else ""
@@ -46,21 +46,21 @@ def size_before(steps: int) -> str:
 def animation(
     history: History, writer: ImageWriter, theme: Theme = "light", on_frame: Callable[[int, int], None] | None = None
 ) -> bytes:
-    """The GIF, played again and again; `on_frame` is told of each frame (its number from 1, of how many).
+    """The looping GIF; `on_frame` is called with each frame's number (from 1) and the total.
 
     Raises:
-        UserError: the head has but one step, or there is no Chromium.
+        UserError: the head has only one step, or there is no Chromium.
     """
     steps = frames_of(history)
     if len(steps) < 2:
-        raise UserError("This head has one step only, so there is nothing to play: take the picture.")
+        raise UserError("This head has only one step, so there is nothing to animate: export a picture instead.")
     drawn: list[Image.Image] = []
     for place, step in enumerate(steps, 1):
         picture = writer.picture(history_picture(history, step, theme), "png", scale=1)
         drawn.append(Image.open(io.BytesIO(picture)).convert("RGB"))
         if on_frame is not None:
             on_frame(place, len(steps))
-    # One palette for all, of the last frame, which has every state: frames that agree are stored as what changed.
+    # One palette, from the last frame, which has every state, so that only differences between frames are stored.
     palette = drawn[-1].quantize(COLOURS, dither=Image.Dither.NONE)
     small = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in drawn]
     file = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Views that are no charts as HTML: by the dashboard's own scripts, so that a talk behaves as the page it came from."""
+"""HTML of views that are not charts, using the dashboard's own scripts so that talks behave like the pages."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kvlab.report.views import History, Passages, Shown, Table, Text, history_da
 STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("step-bar.css", "tokenstrip.css")}
 PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}
 MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
-SHORT = 12  # letters of a cell that stay on one line
-HINT = "Hover a word to see what became of it."
+SHORT = 12  # characters of a cell that stay on one line
+HINT = "Hover over a word to see its fate."
 
 
 def script(kinds: set[type[Shown]]) -> str:
@@ -32,7 +32,7 @@ def styles(kinds: set[type[Shown]]) -> str:
 
 
 def markup(shown: Shown, theme: Theme) -> str:
-    """What stands in a slide before any script ran; for paper, a picture stands beside what lives."""
+    """Initial HTML of a slide, with a static picture for printing."""
     if isinstance(shown, Table):
         return f'<div class="scroll">{table(shown)}</div>'
     if isinstance(shown, Passages):
@@ -42,7 +42,7 @@ def markup(shown: Shown, theme: Theme) -> str:
 
 
 def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
-    """What the component is given, as JSON; None for what needs no script."""
+    """Data of the component as JSON; None if it needs no script."""
     if isinstance(shown, Text):
         classes = [{"name": one.name, "colour": pick(one.colour, theme), "cue": one.cue} for one in shown.classes]
         given: Mapping[str, Any] = {
@@ -73,16 +73,16 @@ def _cell(text: str) -> str:
 
 
 def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
-    """A text with what differs marked."""
+    """A text with marked differences."""
     marked = "".join(MARKS[kind].format(html.escape(text)) for kind, text in segments)
     return f"<article><b>{html.escape(label)}</b><div class=text>{marked}</div></article>"
 
 
 def in_script(given: Any) -> str:
-    """JSON that can stand in a script: `</` would end it."""
+    """JSON escaped for a script element (`</` would end it)."""
     return json.dumps(given).replace("</", "<\\/")
 
 
 def _plain(value: Any) -> Any:
-    # A picture of states comes as a table, which the script reads as one row after the other.
+    # The script expects the states as a flat, row-major list.
     return value.ravel().tolist() if isinstance(value, np.ndarray) else value

@@ -1,4 +1,4 @@
-"""Charts that an office program can edit, where a figure is no more than a few lines or bars."""
+"""Native, editable office charts for figures that consist of a few lines or bars."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DASHES = {
 SPACES = "http://schemas.openxmlformats.org/drawingml/2006/chart"
 
 
-def kind_of(figure: go.Figure) -> str:
-    """`lines` or `bars` where that is all the figure is; else "", and its picture tells it better."""
+def chart_kind(figure: go.Figure) -> str:
+    """`lines` or `bars` if the figure is nothing else; "" if a picture is better."""
     layout, traces = figure.layout, figure.data
     drawn = [trace for trace in traces if trace.visible is not False and not _only_legend(trace)]
     if not 1 <= len(drawn) <= MOST_SERIES or figure.frames or layout.annotations or layout.shapes or layout.images:
@@ -44,12 +44,12 @@ def kind_of(figure: go.Figure) -> str:
 
 
 def add_chart(slide: Any, figure: go.Figure, place: Sequence[Any], theme: Theme) -> None:
-    """The figure as a chart of the slide at `place` (left, top, width, height); only one of which `kind_of` is said."""
+    """Add the figure to the slide as a chart at `place` (left, top, width, height); requires a `chart_kind`."""
     from pptx.chart.data import CategoryChartData, XyChartData
     from pptx.enum.chart import XL_CHART_TYPE
 
     drawn = [trace for trace in figure.data if trace.visible is not False and not _only_legend(trace)]
-    if kind_of(figure) == "bars":
+    if chart_kind(figure) == "bars":
         data: Any = CategoryChartData()
         data.categories = [_plain(name) for name in values(drawn[0].x)]
         for trace in drawn:
@@ -88,7 +88,7 @@ def _look(chart: Any, figure: go.Figure, count: int, theme: Theme) -> None:
             axis.has_title = True
             axis.axis_title.text_frame.text = _plain(told.title.text)
             axis.axis_title.text_frame.paragraphs[0].font.size = Pt(14)
-        if told.range and told.type != "log" and None not in told.range and kind_of(figure) == "lines":
+        if told.range and told.type != "log" and None not in told.range and chart_kind(figure) == "lines":
             axis.minimum_scale, axis.maximum_scale = sorted(map(float, told.range))
         if told.type == "log":
             _logarithmic(axis)
@@ -97,7 +97,7 @@ def _look(chart: Any, figure: go.Figure, count: int, theme: Theme) -> None:
 
 
 def _logarithmic(axis: Any) -> None:
-    """python-pptx has no word for it: `c:logBase` comes first within the axis's scaling."""
+    """Set a log scale, which python-pptx does not support: `c:logBase` must come first in the axis's scaling."""
     from pptx.oxml import parse_xml
 
     scaling = axis._element.find(f"{{{SPACES}}}scaling")
@@ -122,12 +122,12 @@ def _series_look(series: Any, trace: Any, theme: Theme) -> None:
 
 
 def _only_legend(trace: Any) -> bool:
-    """A point at no place, which only names a colour."""
+    """Whether the trace is an empty point that only adds a legend entry."""
     return values(getattr(trace, "x", None)) == [None]
 
 
 def values(vector: Any) -> list[Any]:
-    """The numbers or words of a trace, which JSON holds as bytes."""
+    """Values of a trace, which JSON may store as packed bytes."""
     if vector is None:
         return []
     if isinstance(vector, dict):
@@ -179,7 +179,7 @@ def _number(value: Any) -> float | None:
 
 
 def _plain(text: Any) -> str:
-    """Words without the tags that plotly reads."""
+    """Text without plotly's tags."""
     return re.sub(r"<[^>]*>", " ", str(text)).strip()
 
 

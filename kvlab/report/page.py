@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs neither kvlab nor a network: figures stay alive, plotly.js is in it once."""
+"""A report as one self-contained HTML file with interactive figures; plotly.js is included once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kvlab.figures.base.template import FONT, INK, for_export
 from kvlab.report.contents import Report
 from kvlab.report.interactive import passage
 
-WIDE, EDGE = 1080, 50  # pixels of a figure, and around it on paper, which has the proportions of A4: nothing is cut
+WIDE, EDGE = 1080, 50  # width of a figure and of the margin in pixels; the page has the aspect ratio of A4
 STYLE = """
 body {{ font-family: {font}; background: {ground}; color: {ink}; line-height: 1.5;
   max-width: 1120px; margin: 28px auto; padding: 0 14px; }}
@@ -43,7 +43,7 @@ details {{ margin: 10px 0; }}
 
 
 def page(report: Report, theme: Theme = "light") -> bytes:
-    """The whole report as HTML (UTF-8)."""
+    """The report as HTML (UTF-8)."""
     words = html.escape
     style = STYLE.format(
         font=FONT, ground=SURFACES[theme], ink=INK[theme],
@@ -56,12 +56,12 @@ def page(report: Report, theme: Theme = "light") -> bytes:
         f"<blockquote>{words(report.question)}</blockquote>",
         _listed(report.lines),
         "<h2>Runs</h2>", _table(report.table),
-        "<h2>What differs between them</h2>" + _table(report.settings.reset_index()) if len(report.settings) else "",
+        "<h2>Different settings</h2>" + _table(report.settings.reset_index()) if len(report.settings) else "",
         "<h2>Figures</h2>", *(_figure(one, theme, first=not place) for place, one in enumerate(report.figures)),
-        "<h2>What each wrote</h2><p><small>Marked is what only this run wrote, struck out what only the full cache "
-        "wrote.</small></p>",
+        "<h2>Generated texts</h2><p><small>Marked: only in this run's text. Struck out: only in the full cache's "
+        "text.</small></p>",
         *(passage(label, segments) for label, segments in report.texts),
-        "<h2>What to distrust</h2>", _listed(report.distrust),
+        "<h2>Caveats</h2>", _listed(report.distrust),
         f"<details><summary>The whole prompt</summary><blockquote>{words(report.prompt)}</blockquote></details></html>",
     ]  # fmt: skip
     return "\n".join(parts).encode()

@@ -1,4 +1,4 @@
-"""Pictures (SVG) of a text shaded by token and of the history of a head, as the page shows them."""
+"""SVG pictures of shaded texts and head histories, as shown on the pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kvlab.figures.base.words import plural
 from kvlab.report.draw import ADVANCE, Drawing, columns, sans_width
 from kvlab.report.views import History, Shown, Text, TokenClass, state_classes
 
-WIDTH, ROOM = 1200, 600  # pixels of a picture on a slide; a picture by itself may be higher
+WIDTH, ROOM = 1200, 600  # pixels of a picture on a slide; standalone pictures may be higher
 TALL = 2000
 SIZES = (19, 17, 15, 14, 13, 12, 11)
 EDGE, LEADING = 14, 1.7
@@ -26,12 +26,12 @@ PALE = {"strike": 0.5, "faint": 0.4}
 LEGEND_SIZE, SMALL = 15, 13
 MOSAIC, GRID_WIDTH, MOST_CELL = 120, 300, 24
 PICTURED = (Text, History)
-AXES = "↓ tokens, first on top; steps →. Below: slots by position (numbers: votes)"
+AXES = "↓ tokens, steps →. Below: slots by position (numbers: votes)"
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A token, or the part of one that stands on one line: its line, its place in letters, and its text."""
+    """A token, or its part on one line: line, column and text."""
 
     token: int
     line: int
@@ -40,20 +40,20 @@ class Piece:
 
 
 def picture(shown: Shown, theme: Theme = "light", room: float = ROOM) -> bytes:
-    """The SVG of a text or a history, at most about `room` pixels high.
+    """The SVG of a text or history, about at most `room` pixels high.
 
     Raises:
-        UserError: this kind of view has no picture of its own.
+        UserError: this kind of view has no picture.
     """
     if isinstance(shown, Text):
         return text_picture(shown, theme, room)
     if isinstance(shown, History):
         return history_picture(shown, shown.step, theme, room)
-    raise UserError("A table has no picture: take the slides, where it can be edited, or the CSV.")
+    raise UserError("A table has no picture: export slides or CSV instead.")
 
 
 def text_picture(text: Text, theme: Theme = "light", room: float = ROOM) -> bytes:
-    """Legend and shaded text; of a text with no room the part around what was chosen, else its end."""
+    """Legend and shaded text; texts that do not fit show the part around `chosen`, else the end."""
     codes = np.array(text.codes, int)
     top = EDGE + 34
     size, pieces, said = fitted(text.texts, WIDTH - 2 * EDGE, room - top - EDGE, text.chosen)
@@ -67,7 +67,7 @@ def text_picture(text: Text, theme: Theme = "light", room: float = ROOM) -> byte
 
 
 def history_picture(history: History, step: int, theme: Theme = "light", room: float = ROOM) -> bytes:
-    """One step of a head: what happened until then, its slots, and the text with the fate of every token."""
+    """One step of a head: history so far, slots, and the text with the fate of every token."""
     lineage, classes = history.lineage(), state_classes()
     codes = states_at(lineage, step).astype(int)
     grid, left = max(3 * EDGE, EDGE + 62), EDGE + GRID_WIDTH + 2 * EDGE
@@ -89,7 +89,7 @@ def history_picture(history: History, step: int, theme: Theme = "light", room: f
 
 
 def phase(history: History, lineage: Lineage, step: int, codes: np.ndarray) -> str:
-    """Where a step stands, in words."""
+    """Description of a step."""
     read, slots = int((codes != State.UNSEEN).sum()), int(lineage.alive(step).sum())
     place = history.steps.index(step) if step in history.steps else 0
     if history.phases:
@@ -102,7 +102,7 @@ def phase(history: History, lineage: Lineage, step: int, codes: np.ndarray) -> s
 def fitted(
     texts: Sequence[str], width: float, room: float, chosen: tuple[int, int] | None
 ) -> tuple[float, list[Piece], str]:
-    """The largest font in which the text fits, its pieces, and what is said of lines there is no room for."""
+    """The largest font size in which the text fits, its pieces, and a note on omitted lines."""
     for size in SIZES:
         pieces = laid_out(texts, max(1, int(width / (size * ADVANCE))))
         lines = pieces[-1].line + 1 if pieces else 0
@@ -114,12 +114,12 @@ def fitted(
     seen = [
         Piece(one.token, one.line - first, one.column, one.text) for one in pieces if first <= one.line < first + most
     ]
-    said = f"Tokens {seen[0].token:,} to {seen[-1].token:,} of {len(texts):,}; the HTML file holds all."
+    said = f"Tokens {seen[0].token:,} to {seen[-1].token:,} of {len(texts):,}; the HTML file has all."
     return SIZES[-1], seen, said
 
 
 def laid_out(texts: Sequence[str], across: int) -> list[Piece]:
-    """The tokens on lines of `across` letters; a line break within a token is shown by a sign."""
+    """The tokens on lines of `across` characters; line breaks within tokens are made visible."""
     pieces: list[Piece] = []
     line = column = 0
     for token, text in enumerate(texts):
@@ -142,7 +142,7 @@ def laid_out(texts: Sequence[str], across: int) -> list[Piece]:
 def legend(
     drawing: Drawing, classes: Sequence[TokenClass], codes: np.ndarray, x: float, y: float, right: float, theme: Theme
 ) -> None:
-    """A chip with its count for each class that is there, in one row."""
+    """A chip with count for each class present, in one row."""
     counts = np.bincount(codes, minlength=len(classes))
     for kind, count in zip(classes, counts, strict=True):
         if not count:
@@ -162,7 +162,7 @@ def shaded(
     drawing: Drawing, pieces: Sequence[Piece], codes: np.ndarray, classes: Sequence[TokenClass],
     size: float, x: float, y: float, theme: Theme, chosen: tuple[int, int] | None = None,
 ) -> None:  # fmt: skip
-    """The words, each on the ground of its class; what was chosen has a border."""
+    """The text, shaded by class; the chosen tokens have a border."""
     letter, step = size * ADVANCE, size * LEADING
     for piece in pieces:
         kind = classes[codes[piece.token]]
@@ -195,7 +195,7 @@ def _strike(drawing: Drawing, kind: TokenClass, x: float, y: float, width: float
 
 
 def _mosaic(drawing: Drawing, lineage: Lineage, step: int, x: float, y: float, theme: Theme) -> None:
-    """Tokens down, steps across: one box for each run of steps in which a row stays in a state."""
+    """Tokens by steps, with one box per run of steps in the same state."""
     picture = mosaic(lineage, 120)
     codes, width = picture.to_numpy(), WIDTH - 2 * EDGE
     down, across = MOSAIC / len(codes), width / codes.shape[1]
@@ -215,7 +215,7 @@ def _mosaic(drawing: Drawing, lineage: Lineage, step: int, x: float, y: float, t
 def _slots(
     drawing: Drawing, lineage: Lineage, step: int, codes: np.ndarray, x: float, y: float, room: float, theme: Theme
 ) -> None:
-    """One box a live slot in the order of positions, with how many tokens it stands for where that is more than one."""
+    """One box per live slot by position, with its number of tokens if more than one."""
     alive, votes = np.flatnonzero(lineage.alive(step)), lineage.votes(step)
     cell = next((size for size in range(MOST_CELL, 1, -1) if -(-len(alive) // (GRID_WIDTH // size)) * size <= room), 2)
     across = GRID_WIDTH // cell

@@ -1,7 +1,7 @@
-"""Parts of a slide (PPTX): its title and notes, words, tables that can be edited, texts with marks, pictures.
+"""Parts of a PPTX slide: title and notes, text, editable tables, marked texts, pictures.
 
-Needs `pip install 'kvlab[slides]'`: python-pptx with lxml and XlsxWriter, about 18 MB; imported when slides are asked
-for, which takes .3 s.
+Needs `pip install 'kvlab[slides]'` (python-pptx with lxml and XlsxWriter, about 18 MB); imported lazily, which takes .3
+s.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kvlab.figures.base.template import INK, QUIET
 from kvlab.report.draw import NOT_XML
 from kvlab.report.views import Table
 
-MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or take the HTML or the PDF."
+MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or export HTML or PDF instead."
 WIDTH, HEIGHT, EDGE = 13.333, 7.5, 0.5  # inches, 16:9
-INCH = 914_400  # in the units of the file
+INCH = 914_400  # EMU
 TITLE_HEIGHT, READING_HEIGHT, OF_HEIGHT = 0.8, 0.75, 0.35
-SIGN, LEADING = 0.58, 1.25 / 72  # width of a letter in sizes; height of a line, inches a point
+CHARACTER, LEADING = 0.58, 1.25 / 72  # character width relative to the font size; line height in inches per point
 MARKED = "Orange: only this run wrote it. Struck out: only the full cache did."
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 SVG_BESIDE = (
@@ -33,14 +33,14 @@ SVG_BESIDE = (
 
 
 class Picture(NamedTuple):
-    """A picture at twice its pixels, and the same as SVG where it is small enough to lie beside it."""
+    """A picture at twice its size, and as SVG if that is small."""
 
     png: bytes
     svg: bytes | None = None
 
 
 def empty_deck() -> Any:
-    """A deck of 16:9 without slides; raises UserError where python-pptx is not installed."""
+    """An empty 16:9 deck; raises UserError if python-pptx is not installed."""
     try:
         from pptx import Presentation
     except ImportError as error:
@@ -51,15 +51,15 @@ def empty_deck() -> Any:
 
 
 def saved_deck(deck: Any) -> bytes:
-    """The file."""
+    """The deck as a file."""
     held = io.BytesIO()
     deck.save(held)
     return held.getvalue()
 
 
 def add_slide(deck: Any, title: str, notes: str, theme: Theme = "light") -> Any:
-    """An empty slide with its title; where it came from stands in the notes."""
-    slide = deck.slides.add_slide(deck.slide_layouts[5])  # a title and nothing else
+    """Add an empty slide with a title and its origin in the notes."""
+    slide = deck.slides.add_slide(deck.slide_layouts[5])  # title only
     slide.background.fill.solid()
     slide.background.fill.fore_color.rgb = _rgb(SURFACES[theme])
     box = slide.shapes.title
@@ -74,7 +74,7 @@ def add_slide(deck: Any, title: str, notes: str, theme: Theme = "light") -> Any:
 
 
 def add_lines(deck: Any, title: str, lines: Sequence[str], notes: str) -> None:
-    """A slide of sentences."""
+    """Add a slide of sentences."""
     slide = add_slide(deck, title, notes)
     top = TITLE_HEIGHT + 0.4
     signs = sum(map(len, lines))
@@ -90,7 +90,7 @@ def add_words(
     theme: Theme = "light",
     quiet: bool = False,
 ) -> None:
-    """Lines of text over the width of the slide."""
+    """Add lines of text across the slide."""
     box = slide.shapes.add_textbox(*inches(EDGE, top, WIDTH - 2 * EDGE, height))
     frame = box.text_frame
     frame.word_wrap = True
@@ -101,7 +101,7 @@ def add_words(
 
 
 def add_reading(slide: Any, reading: str, of: str, theme: Theme) -> None:
-    """At the foot: what there is to see, and in small what it is of."""
+    """Add the reading at the bottom, with its caption in small print."""
     top = HEIGHT - READING_HEIGHT - OF_HEIGHT - 0.1
     points = 16 if len(reading) < 230 else 12 if len(reading) < 420 else 10
     add_words(slide, [reading], top, READING_HEIGHT, points, theme)
@@ -112,7 +112,7 @@ def add_reading(slide: Any, reading: str, of: str, theme: Theme) -> None:
 def add_table(
     deck: Any, title: str, table: Table, notes: str, reading: str = "", of: str = "", theme: Theme = "light"
 ) -> None:
-    """A slide with a table that can be edited, in the largest letters that leave all of it on the slide."""
+    """Add a slide with an editable table in the largest font that fits."""
     slide = add_slide(deck, title, notes, theme)
     if not table.columns:
         add_words(slide, [reading or "An empty table."], TITLE_HEIGHT + 0.5, 1.0, 16, theme)
@@ -136,15 +136,15 @@ def add_table(
 
 
 def _table_height(table: Table, widths: Sequence[float], points: int) -> float:
-    """Inches that a table takes in letters of this size, its cells broken into lines."""
-    sign = points * SIGN / 72
+    """Height of a table in inches at this font size, with wrapped cells."""
+    sign = points * CHARACTER / 72
     lines = [max(math.ceil(len(cell) * sign / (wide - 0.2)) for cell, wide in zip(row, widths, strict=True))
              for row in (table.columns, *table.rows)]  # fmt: skip
     return sum(max(1, count) * points * LEADING + 0.08 for count in lines)
 
 
 def _column_widths(table: Table) -> list[float]:
-    """Inches of each column, by the longest of its cells."""
+    """Column widths in inches, by their longest cells."""
     longest = [
         max(4, *(min(len(cell), 60) for cell in cells)) for cells in zip(table.columns, *table.rows, strict=True)
     ]
@@ -156,7 +156,7 @@ def add_passages(
     deck: Any, title: str, passages: Sequence[tuple[str, Sequence[Segment]]],
     reading: str, of: str, notes: str, theme: Theme = "light",
 ) -> None:  # fmt: skip
-    """Texts side by side as text, with marks: orange is a run's own, struck out what only the full cache wrote."""
+    """Add a slide with texts side by side: orange is only in the run's text, struck out only in the full cache's."""
     slide = add_slide(deck, title, notes, theme)
     top = TITLE_HEIGHT + 0.3
     high = HEIGHT - top - READING_HEIGHT - OF_HEIGHT - 0.2
@@ -169,10 +169,10 @@ def add_passages(
 
 
 def _passage(frame: Any, label: str, segments: Sequence[Segment], width: float, height: float, theme: Theme) -> None:
-    """One text in the largest letters in which all of it fits; of one that is too long its beginning, and that."""
+    """One text in the largest font that fits; truncated with a note if too long."""
     whole = "".join(text for _, text in segments)
     points = next((size for size in range(18, 7, -1) if _lines(whole, width, size) * size * LEADING <= height), 7)
-    left = len(whole) if points > 7 else int(0.8 * height / (points * LEADING) * width * 72 / (points * SIGN))
+    left = len(whole) if points > 7 else int(0.8 * height / (points * LEADING) * width * 72 / (points * CHARACTER))
     paragraph = frame.paragraphs[0]
     if label:
         _run(paragraph, label, points, INK[theme], bold=True)
@@ -190,8 +190,8 @@ def _passage(frame: Any, label: str, segments: Sequence[Segment], width: float, 
 
 
 def _lines(text: str, width: float, points: int) -> int:
-    """About how many lines a text takes, with one for its label."""
-    across = max(1, int(width * 72 / (points * SIGN)))
+    """Approximate number of lines of a text, including its label."""
+    across = max(1, int(width * 72 / (points * CHARACTER)))
     return 1 + sum(max(1, math.ceil(len(line) / across)) for line in text.split("\n"))
 
 
@@ -206,18 +206,18 @@ def _run(paragraph: Any, text: str, points: int, ink: str, bold: bool = False, s
 
 
 def add_picture(slide: Any, made: Picture, top: float, room: float, reading: str) -> None:
-    """The picture as large as there is room, at its own proportions, with its SVG for whoever can show it."""
+    """Add the picture as large as possible at its aspect ratio, with its SVG for programs that support it."""
     shown = slide.shapes.add_picture(io.BytesIO(made.png), *inches(EDGE, top))
     factor = min((WIDTH - 2 * EDGE) * INCH / shown.width, room * INCH / shown.height)
     shown.width, shown.height = int(shown.width * factor), int(shown.height * factor)
     shown.left = int((WIDTH * INCH - shown.width) / 2)
     shown._element.nvPicPr.cNvPr.set("descr", clean(reading))
     if made.svg is not None:
-        _beside(slide, shown, made.svg)
+        _attach_svg(slide, shown, made.svg)
 
 
-def _beside(slide: Any, shown: Any, svg: bytes) -> None:
-    """Puts an SVG beside a picture, by the extension that office programs since 2016 read; others show the PNG."""
+def _attach_svg(slide: Any, shown: Any, svg: bytes) -> None:
+    """Attach an SVG to a picture by the extension that office programs since 2016 read; others show the PNG."""
     from pptx.opc.constants import RELATIONSHIP_TYPE
     from pptx.opc.package import Part
     from pptx.opc.packuri import PackURI
@@ -231,7 +231,7 @@ def _beside(slide: Any, shown: Any, svg: bytes) -> None:
 def _sized(
     frame: Any, points: int, theme: Theme = "light", bold: bool = False, quiet: bool = False, plain: bool = False
 ) -> None:
-    """Font of all of a frame; `plain` leaves the colour to the program, as in tables, which have their own grounds."""
+    """Set the font of a frame; `plain` keeps the default colour, as tables have their own backgrounds."""
     from pptx.util import Pt
 
     for paragraph in frame.paragraphs:
@@ -253,7 +253,7 @@ def _rgb(colour: str) -> Any:
 
 
 def clean(text: str) -> str:
-    """Text that XML can hold."""
+    """Replace characters that XML does not allow."""
     return NOT_XML.sub("\ufffd", text)
 
 

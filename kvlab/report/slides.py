@@ -1,4 +1,4 @@
-"""A report or a story as slides (PPTX): a title and what it shows each, with where it came from in the notes."""
+"""A report or story as PPTX slides, with origins in the notes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import Theme
 from kvlab.report.contents import Report
-from kvlab.report.deck import content, without_picture, words_of
-from kvlab.report.native_charts import add_chart, kind_of
+from kvlab.report.deck import content, missing_picture_text, slide_text
+from kvlab.report.native_charts import add_chart, chart_kind
 from kvlab.report.pictures import picture
 from kvlab.report.slide_parts import (
     EDGE,
@@ -40,7 +40,7 @@ Draw = Callable[[go.Figure | bytes, Theme], Picture]
 
 
 def slides(report: Report, draw: Draw) -> bytes:
-    """The slides; `draw` makes pictures of a figure or of an SVG.
+    """The report as slides; `draw` renders a figure or an SVG.
 
     Raises:
         UserError: python-pptx is not installed.
@@ -58,26 +58,26 @@ def slides(report: Report, draw: Draw) -> bytes:
         add_figure(deck, title, section.figure, section.reading, report.of, f"{section.source}\n{notes}", draw)
     if len(report.settings):
         for rows in _chunks(report.settings.reset_index(), MOST_ROWS):
-            add_table(deck, "What differs between the runs", table_of(rows), notes)
+            add_table(deck, "Different settings", table_of(rows), notes)
     for label, segments in report.texts:
-        add_passages(deck, f"What {label} wrote", [("", segments)], "", report.of, notes)
+        add_passages(deck, f"Text of {label}", [("", segments)], "", report.of, notes)
     for lines in _chunks_of_lines(report.distrust):
-        add_lines(deck, "What to distrust", lines, notes)
+        add_lines(deck, "Caveats", lines, notes)
     return saved_deck(deck)
 
 
 def story_slides(story: Story, draw: Draw) -> bytes:
-    """The slides of a story: each what it shows with its caption, else its reading; raises as `slides`."""
+    """The slides of a story, each with its caption, else its reading; raises as `slides`."""
     deck = empty_deck()
     for view in story.views:
-        shown, words = content(view), words_of(view)
+        shown, words = content(view), slide_text(view)
         if shown is None or view.slide is None:
-            add_lines(deck, view.title, [line for line in (words, without_picture(view)) if line], "")
+            add_lines(deck, view.title, [line for line in (words, missing_picture_text(view)) if line], "")
             continue
         of, notes, theme = view.slide.of, view.slide.source, view.slide.theme
         if isinstance(shown, Table):
             for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
-                more = f"{shown.left_out:,} more rows are not here. " if shown.left_out and not part else ""
+                more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
                 add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, more + words, of, theme)
         elif isinstance(shown, Passages):
             for some in _batches(shown.passages, MOST_PASSAGES):
@@ -96,7 +96,7 @@ def _chunks(table: pd.DataFrame, most: int) -> list[pd.DataFrame]:
 
 
 def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
-    """At least one batch, so that an empty table has its slide too."""
+    """At least one batch, so that an empty table also gets a slide."""
     return [tuple(rows[start : start + most]) for start in range(0, max(1, len(rows)), most)]
 
 
@@ -110,11 +110,11 @@ def add_figure(
     draw: Draw,
     theme: Theme = "light",
 ) -> None:
-    """A chart that can be edited where it is simple, else the picture at its own proportions; its words under it."""
+    """Add an editable chart if the figure is simple, else a picture, with its reading."""
     slide = add_slide(deck, title, notes, theme)
     top = TITLE_HEIGHT + 0.25
     room = HEIGHT - top - READING_HEIGHT - OF_HEIGHT - 0.2
-    if isinstance(shown, go.Figure) and kind_of(shown):
+    if isinstance(shown, go.Figure) and chart_kind(shown):
         add_chart(slide, shown, inches(EDGE, top, WIDTH - 2 * EDGE, room), theme)
         slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", clean(reading))
     else:

@@ -1,4 +1,4 @@
-"""A story as one HTML page: captions in order, each with a link to its view."""
+"""A story as one HTML page of captions with links to their views."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ STYLE = (
 
 
 def story_html(story: Story, base: str) -> str:
-    """One self-contained HTML page; links lead to the dashboard that answers at `base`."""
+    """One self-contained HTML page; links lead to the dashboard at `base`."""
     items = "".join(f"<li>{_item(view, base)}</li>" for view in story.views)
     title = html.escape(story.name)
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
     return f"{head}<h1>{title}</h1><ol>{items}</ol></html>"
 
 
-def address(view: View, base: str) -> str:
-    """The address of a view in the dashboard that answers at `base`."""
+def view_url(view: View, base: str) -> str:
+    """URL of a view in the dashboard at `base`."""
     query = f"?{urlencode(view.query)}" if view.query else ""
     return f"{base}/{view.page}{query}"
 
 
 def _item(view: View, base: str) -> str:
     caption = html.escape(view.caption).replace("\n", "<br>") or "<em>no caption</em>"
-    link = html.escape(address(view, base), quote=True)
+    link = html.escape(view_url(view, base), quote=True)
     return f'{caption}<br><small><a href="{link}">{html.escape(view.page)}</a></small>'

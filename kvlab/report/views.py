@@ -1,7 +1,7 @@
-"""What a slide shows that is no chart: a table, a text shaded by token, the history of a head, passages that differ.
+"""Slide contents that are not charts: tables, shaded texts, head histories, and diffed passages.
 
-Each is small data that a slide keeps as JSON, so that it can be drawn as HTML that stays alive, as a picture, or as
-what an office program edits. Colours are pairs (on light, on dark).
+Each is small data stored as JSON in a slide, so that it can be shown as interactive HTML, a picture, or office content.
+Colours are (light, dark) pairs.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from kvlab.trace.stories import Kind, View
 Cue = Literal["fill", "under", "dashed", "strike", "faint", "none"]
 STATE_CUES: tuple[Cue, ...] = ("faint", "fill", "fill", "fill", "under", "dashed", "strike")  # in the order of states
 MOSAIC_ROWS = 300
+VECTORS = ("birth", "leave", "death", "absorb")  # of `Lineage`
 MOST_CELLS = 4000
 DIGITS = 4
 Colour = tuple[str, str]
 
 
 class Shown(BaseModel):
-    """One such view; a file of another kvlab may lack or add nothing."""
+    """Base class of slide contents."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Table(Shown):
-    """Cells as they are read; `left_out` rows were not taken along."""
+    """Cells as text; `left_out` rows were omitted."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -47,7 +48,7 @@ class Table(Shown):
 
 
 class TokenClass(Shown):
-    """What a shading means: its name in the legend, its colours, and a second cue that is not colour."""
+    """Meaning of a shading: legend name, colours, and a second cue besides colour."""
 
     name: str
     colour: Colour
@@ -55,7 +56,7 @@ class TokenClass(Shown):
 
 
 class Text(Shown):
-    """Token i is `texts[i]`, shaded as `classes[codes[i]]`; `chosen` is the first and last that were looked up."""
+    """Token i is `texts[i]`, shaded as `classes[codes[i]]`; `chosen` is the first and last selected token."""
 
     texts: tuple[str, ...]
     codes: tuple[int, ...]
@@ -64,7 +65,7 @@ class Text(Shown):
 
 
 class History(Shown):
-    """What became of every token of a head: per token the steps of `Lineage` (-1: never), and where a reader stood."""
+    """Fate of every token of a head: per token the steps of `Lineage` (-1: never), and the current selection."""
 
     texts: tuple[str, ...]
     birth: tuple[int, ...]
@@ -78,15 +79,15 @@ class History(Shown):
     phases: tuple[str, ...] | None = None
 
     def lineage(self) -> Lineage:
-        """The lineage it was taken from, but for how each token left."""
-        known = {name: _ever(getattr(self, name)) for name in ("birth", "leave", "death", "absorb")}
+        """The original lineage, without departure kinds."""
+        known = {name: _ever(getattr(self, name)) for name in VECTORS}
         steps, parent = np.array(self.steps, np.int64), np.array(self.parent, np.int64)
         seen = np.array([(known["birth"] <= step).sum() for step in self.steps])
         return Lineage(steps=steps, seen=seen, kind=np.zeros(len(parent), np.uint8), parent=parent, **known)
 
 
 class Passages(Shown):
-    """Texts side by side, each as (what it is of, its segments as of `kvlab.analysis.comparison.textdiff`)."""
+    """Texts side by side, each as (label, segments of `kvlab.analysis.comparison.textdiff`)."""
 
     passages: tuple[tuple[str, tuple[Segment, ...]], ...]
 
@@ -95,23 +96,23 @@ KINDS: dict[Kind, type[Shown]] = {"table": Table, "text": Text, "history": Histo
 
 
 def kind_of(shown: Shown) -> Kind:
-    """The name under which a slide keeps it."""
+    """Name under which a slide stores it."""
     return next(kind for kind, own in KINDS.items() if type(shown) is own)
 
 
-def shown_of(view: View) -> Shown:
-    """The view of a slide that is no chart; raises UserError where it cannot be read."""
+def parse_shown(view: View) -> Shown:
+    """Content of a slide that is not a chart; raises UserError if it cannot be read."""
     assert view.slide is not None
     try:
         shown = KINDS[view.slide.kind].model_validate_json(view.slide.figure)
         _check(shown)
     except (ValidationError, ValueError) as error:
-        raise UserError(f"What the slide {view.title[:60]!r} shows is damaged: add it again.") from error
+        raise UserError(f"The content of the slide {view.title[:60]!r} is damaged: add it again.") from error
     return shown
 
 
 def table_of(frame: pd.DataFrame, most: int = MOST_CELLS) -> Table:
-    """A table as a person reads it: at most `most` cells, few digits, an empty cell for what is missing."""
+    """A table as text: at most `most` cells, few digits, empty cells for missing values."""
     rows = max(1, most // max(1, len(frame.columns)))
     cells = frame.head(rows).astype(object).to_numpy().tolist()
     return Table(
@@ -124,15 +125,15 @@ def table_of(frame: pd.DataFrame, most: int = MOST_CELLS) -> Table:
 def history_of(
     lineage: Lineage, texts: Sequence[str], step: int, selected: int | None = None, phases: Sequence[str] | None = None
 ) -> History:
-    """The history of a head as a slide keeps it."""
+    """The history of a head as slide content."""
     return History(
         texts=tuple(texts), steps=tuple(lineage.steps.tolist()), parent=tuple(lineage.parent.tolist()),
         step=step, selected=selected, phases=None if phases is None else tuple(phases),
-        **{name: tuple(never_as(getattr(lineage, name)).tolist()) for name in ("birth", "leave", "death", "absorb")},
+        **{name: tuple(encode_never(getattr(lineage, name)).tolist()) for name in VECTORS},
     )  # fmt: skip
 
 
-def never_as(steps: np.ndarray) -> np.ndarray:
+def encode_never(steps: np.ndarray) -> np.ndarray:
     """Steps with -1 for never."""
     return np.where(steps == NEVER, -1, steps)
 
@@ -144,11 +145,11 @@ def state_classes() -> tuple[TokenClass, ...]:
 
 
 def history_data(lineage: Lineage) -> dict[str, Any]:
-    """What the browser needs to derive every step: the vectors of the lineage, with -1 for never."""
+    """The lineage's vectors for the browser, with -1 for never."""
     picture = mosaic(lineage, MOSAIC_ROWS)
     rows, columns = picture.shape
     return {
-        **{name: _small(never_as(getattr(lineage, name))) for name in ("birth", "leave", "death", "absorb")},
+        **{name: _small(encode_never(getattr(lineage, name))) for name in VECTORS},
         "parent": lineage.parent.astype(np.int32),
         "steps": lineage.steps.tolist(),
         "eventSteps": event_steps(lineage).tolist(),
@@ -158,7 +159,7 @@ def history_data(lineage: Lineage) -> dict[str, Any]:
 
 
 def state_looks(theme: Theme) -> dict[str, Any]:
-    """What the browser draws states with."""
+    """Colours and labels of states for the browser."""
     return {
         "colours": {state: pick(pair, theme) for state, pair in STATE_COLOURS.items()},
         "labels": list(STATE_NAMES.values()),
@@ -169,7 +170,7 @@ def state_looks(theme: Theme) -> dict[str, Any]:
 
 
 def _small(steps: np.ndarray) -> np.ndarray:
-    """Steps in as few bytes as hold them."""
+    """Steps in the smallest integer type that holds them."""
     kinds = (np.int8, np.int16, np.int32)
     return steps.astype(next(kind for kind in kinds if steps.max(initial=0) <= np.iinfo(kind).max))
 
@@ -188,7 +189,7 @@ def _cell(value: Any) -> str:
 
 
 def _check(shown: Shown) -> None:
-    """Raises ValueError where the parts do not fit together; a browser would draw nothing and say nothing."""
+    """Raise ValueError if the parts are inconsistent, because a browser would silently draw nothing."""
     if isinstance(shown, Table) and any(len(row) != len(shown.columns) for row in shown.rows):
         raise ValueError("a row is longer or shorter than the columns")
     if isinstance(shown, Text):
@@ -204,7 +205,7 @@ def _check(shown: Shown) -> None:
 
 
 def _in_circles(parent: np.ndarray) -> bool:
-    """Whether following the parents does not end: by doubling, as many rounds as the longest chain has digits."""
+    """Whether the parents contain a cycle, by pointer doubling."""
     here = np.where(parent >= 0, parent, np.arange(len(parent)))
     for _ in range(len(parent).bit_length()):
         here = here[here]

@@ -18,7 +18,7 @@ from kvlab.requests.restore import Restore
 from kvlab.restore.reading_heads import AnswerAttention, held_slots, own_slots, prompt_attention
 from kvlab.restore.shared_prompt import EVERYTHING, Prompt
 from kvlab.trace import Run
-from kvlab.trace.labels import Labels
+from kvlab.trace.user_labels import Labels
 
 Head = tuple[int, int]
 

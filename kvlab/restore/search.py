@@ -21,9 +21,9 @@ from kvlab.restore.bisect import smallest
 from kvlab.restore.failed_run import Evidence, decode_forced, gather_evidence
 from kvlab.restore.shared_prompt import Prompt, read_prompt
 from kvlab.trace import Run, open_run
-from kvlab.trace.labels import load_labels
 from kvlab.trace.record import choice_of, model_fields
-from kvlab.trace.restore_results import Found, Rescue, save_rescue
+from kvlab.trace.restore_results import RestoreResult, SearchResult, save_result
+from kvlab.trace.user_labels import load_labels
 
 MOST_TOKENS = 64  # candidates if the fact is unknown or not sufficient
 UNLIKELY = ("evict", "apart")  # searches that test the whole set first
@@ -114,7 +114,7 @@ class _Search:
     prompt: Prompt
     evidence: Evidence
     reruns: _Reruns
-    found: list[Found] = field(default_factory=list)
+    found: list[SearchResult] = field(default_factory=list)
 
     def all(self) -> None:
         """Search every kind; tokens that restore the answer are then restricted to as few heads as possible."""
@@ -142,13 +142,15 @@ class _Search:
     def merges(self) -> bool:
         return bool((self.run.select("steps", columns=["merged"])["merged"] > 0).any())
 
-    def look_for(self, name: str, items: Sequence, returned: Callable[[Sequence], Restore], share: float) -> Found:
+    def look_for(
+        self, name: str, items: Sequence, returned: Callable[[Sequence], Restore], share: float
+    ) -> SearchResult:
         """Find and save the smallest part of `items` that restores the answer, in a share of the remaining reruns."""
         before, prompt = self.reruns.done, self.prompt
         part = smallest(items, lambda some: self._restores(name, returned(some)), self._most(share), name in UNLIKELY)
         back = returned(part.items)
         decoded = decode_forced(prompt, back, self.evidence.reference, self.evidence.rows, self.evidence.answer_rows)
-        found = Found(
+        found = SearchResult(
             search=name,
             returned=back,
             restores=part.does,
@@ -178,9 +180,9 @@ class _Search:
         evidence, record = self.evidence, self.run.record
         reference = self.prompt.texts(evidence.reference)
         wanted = evidence.wanted.answer or "".join(reference[: len(evidence.wanted.ids)])
-        return save_rescue(
+        return save_result(
             self.root,
-            Rescue(
+            RestoreResult(
                 run_id=record.run_id,
                 comparison_id=record.comparison_id,
                 label=record.label,

@@ -14,8 +14,9 @@ import pandas as pd
 from kvlab.common.intervals import Interval
 from kvlab.evaluate.results.summary import over_tasks, with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.requests.compare import FULL
 from kvlab.requests.method_spec import format_spec
-from kvlab.results.score_tables import FULL, NAMES, PROMPT, paired_gap, score_table, shared_by_all_arms, with_names
+from kvlab.results.score_tables import NAMES, PROMPT, paired_gap, score_table, shared_by_all_arms, with_names
 
 ALL_TASKS = "all tasks"
 MOST_CELLS = 120
@@ -48,7 +49,7 @@ def means(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str]) -> pd.Data
 
 def budgets(rows: pd.DataFrame) -> list[str]:
     """Requested budgets as text, those with the most arms first."""
-    table = labelled(rows[rows["method"] != FULL])
+    table = labelled(rows[rows["method"] != FULL.method])
     count = table.groupby("asked", sort=False)["arm"].nunique()
     return count.sort_values(ascending=False, kind="stable").index.tolist()
 
@@ -63,7 +64,7 @@ def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
     is 1.
     """
     table = labelled(rows)
-    table = table[(table["asked"] == asked) & (table["method"] != FULL)]
+    table = table[(table["asked"] == asked) & (table["method"] != FULL.method)]
     table = table.assign(higher=table["metric"].map(higher_is_better))
     groups = [(str(task), group) for task, group in table.groupby("task", sort=False)]
     better = table[table["higher"]]
@@ -138,7 +139,7 @@ def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]
     if known.empty or len(on_grid) > MOST_CELLS:  # random depths form no grid
         return pd.DataFrame(), pd.DataFrame()
     table = labelled(known)
-    full = table["method"] == FULL
+    full = table["method"] == FULL.method
     table, full = table[full | (table["asked"] == asked)], full[full | (table["asked"] == asked)]
     table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
     return over_tasks(table, ["row", "length", "depth"], ("score",)), over_tasks(table, ["row"], ("score",))
@@ -153,7 +154,7 @@ def prompts_behind(rows: pd.DataFrame, task: str, arm: str, asked: str) -> pd.Da
     table = labelled(rows)
     cell = table[(table["task"] == task) & (table["arm"] == arm) & (table["asked"] == asked)]
     measured = with_measures(rows[rows["task"] == task])
-    full = measured[measured["method"] == FULL].drop_duplicates(PAIR)[[*PAIR, "score", "prediction"]]
+    full = measured[measured["method"] == FULL.method].drop_duplicates(PAIR)[[*PAIR, "score", "prediction"]]
     both = cell.merge(full, on=PAIR, how="left", suffixes=("", "_full"))
     sign = np.where(both["metric"].map(higher_is_better), 1.0, -1.0)
     both = both.rename(columns={"score_full": "full"}).assign(lost=sign * (both["score_full"] - both["score"]))

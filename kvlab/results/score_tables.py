@@ -13,10 +13,10 @@ from kvlab.common.intervals import Interval, Kind
 from kvlab.evaluate.results.summary import mean_over_tasks, over_tasks, summarize, with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.requests.budget import Budget
+from kvlab.requests.compare import FULL
 from kvlab.requests.method_spec import format_spec
 from kvlab.results.provenance import PAPER, PRESET
 
-FULL = "full"
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed"]
 
 
@@ -44,7 +44,7 @@ def with_names(rows: pd.DataFrame) -> pd.DataFrame:
     methods, options = rows["method"], rows["hyper_parameters"]
     arm = [_arm_words(*of_row) for of_row in zip(methods, options, strict=True)]
     asked = [
-        "all" if method == FULL else _asked_words(budget, unit)
+        "all" if method == FULL.method else _asked_words(budget, unit)
         for method, budget, unit in zip(methods, rows["budget"], rows["budget_unit"], strict=True)
     ]
     return rows.assign(arm=arm, options=options, asked=asked)
@@ -67,7 +67,7 @@ def without_preset(options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
 
 def option_column(table: pd.DataFrame, option: str) -> pd.DataFrame:
     """Add one option's value per row, as text; the full cache is left out."""
-    compressed = table[table["method"] != FULL]
+    compressed = table[table["method"] != FULL.method]
     return compressed.assign(**{option: [str(_values(text).get(option, "default")) for text in compressed["options"]]})
 
 
@@ -85,7 +85,7 @@ def means_over_tasks(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str] 
 
 def shared_by_all_arms(table: pd.DataFrame) -> pd.DataFrame:
     """The compressed rows of tasks and budgets that all arms have; else of tasks that all arms have; else all."""
-    compressed = table[table["method"] != FULL]
+    compressed = table[table["method"] != FULL.method]
     for cell in (["task", "asked"], ["task"]):
         everywhere = compressed.groupby(cell)["arm"].transform("nunique") == compressed["arm"].nunique()
         if everywhere.any():
@@ -95,14 +95,14 @@ def shared_by_all_arms(table: pd.DataFrame) -> pd.DataFrame:
 
 def shared_budgets(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of the budgets that most arms have, and the full cache's."""
-    compressed = table[table["method"] != FULL]
+    compressed = table[table["method"] != FULL.method]
     count = compressed.groupby("asked")["arm"].nunique()
-    return table[table["asked"].isin(count[count == count.max()].index) | (table["method"] == FULL)]
+    return table[table["asked"].isin(count[count == count.max()].index) | (table["method"] == FULL.method)]
 
 
 def full_score(rows: pd.DataFrame) -> Interval | None:
     """The full cache's mean score over the tasks where higher is better; None if there are none."""
-    full = rows[(rows["method"] == FULL) & rows["metric"].map(higher_is_better)]
+    full = rows[(rows["method"] == FULL.method) & rows["metric"].map(higher_is_better)]
     return mean_over_tasks(full, "score", "score") if len(full) else None
 
 

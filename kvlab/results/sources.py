@@ -20,8 +20,8 @@ from kvlab.evaluate.results.rows import newest
 from kvlab.results.shipped import Shipped
 from kvlab.server.users import viewer
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
-from kvlab.trace.labels import Kind, may_look_at
 from kvlab.trace.reader import Run, open_run
+from kvlab.trace.user_labels import Kind, may_view
 
 EVAL_FOLDER = "eval"
 BENCH_FOLDER = "bench"
@@ -181,7 +181,7 @@ def _files(root: Path, folder: str) -> list[Path]:
         place = file.relative_to(root / folder).parts
         name = file.stem if len(place) == 1 else place[0]
         if name not in seen:
-            seen[name] = may_look_at(root, name, KINDS[folder])
+            seen[name] = may_view(root, name, KINDS[folder])
         found += [file] if seen[name] else []
     return sorted(found)
 
@@ -212,7 +212,7 @@ def _benchmarks(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
 def _folders(root: Path) -> list[Path]:
     """The evaluation folders the current user may see."""
     found = (path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
-    return sorted(path for path in found if may_look_at(root, path.name, "evaluation"))
+    return sorted(path for path in found if may_view(root, path.name, "evaluation"))
 
 
 def _parts(folder: Path) -> pd.DataFrame:

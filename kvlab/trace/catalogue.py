@@ -1,4 +1,4 @@
-"""What lists show of the runs in a folder, read from its index (`kvlab.trace.index`); pages never read the folders."""
+"""List the runs in a folder from its index (`kvlab.trace.index`), without opening run folders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class RunEntry(BaseModel):
-    """What a list shows of one run."""
+    """Summary of one run for lists."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -55,7 +55,7 @@ class RunEntry(BaseModel):
 
 
 class ComparisonEntry(BaseModel):
-    """The runs made by one request, in the order they were made."""
+    """The runs of one request, in creation order."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -68,27 +68,27 @@ class ComparisonEntry(BaseModel):
 
     @property
     def title(self) -> str:
-        """The title given, or else the beginning of the prompt."""
+        """The title, else the beginning of the prompt."""
         return self.runs[0].title or self.runs[0].excerpt
 
     @property
     def owner(self) -> str:
-        """Who asked for it; empty where nobody was asked."""
+        """The user who requested it; "" if unknown."""
         return self.runs[0].owner
 
     @property
     def text(self) -> str:
-        """The title without the number that a repeat's begins with."""
+        """The title without a repeat's number prefix."""
         return re.sub(r"^\d+ of \d+: ", "", self.title) if self.batch else self.title
 
     @property
     def batch(self) -> str | None:
-        """The batch it is a repeat of."""
+        """The batch it is a repeat of, if any."""
         return self.runs[0].batch
 
     @property
     def number(self) -> int:
-        """Of the repeat in its batch, from 1; 0 outside one."""
+        """Number of the repeat in its batch, from 1; 0 outside batches."""
         return self.runs[0].number or 0
 
     @property
@@ -97,7 +97,7 @@ class ComparisonEntry(BaseModel):
 
 
 def worst_status(found: set[RunStatus]) -> RunStatus:
-    """Running while any run is; otherwise the worst ending of the runs."""
+    """Running while any run is; otherwise the worst final status."""
     ranked: tuple[RunStatus, ...] = ("running", "failed", "cancelled")
     return next((status for status in ranked if status in found), "complete")
 
@@ -105,22 +105,20 @@ def worst_status(found: set[RunStatus]) -> RunStatus:
 def list_runs(
     root: Path, *, comparison_id: str | None = None, status: RunStatus | None = None, limit: int | None = None
 ) -> list[RunEntry]:
-    """The runs under `root`, newest first. A running run whose process is gone is shown as failed.
+    """The runs under `root`, newest first.
 
-    So is a run whose record was damaged after it was indexed.
-
-    The folders decide where the index is out of date: a run that was copied there is read into it, one whose folder is
-    gone or renamed is left out. So is one whose row or record no list can show (`left_out` says why), or that is
-    private to somebody else than the person who acts (`kvlab.server.users`).
+    A running run whose process is gone, or whose record was damaged after indexing, is shown as failed. The folders
+    take precedence over the index: copied runs are added, removed or renamed ones are left out. Also left out are runs
+    whose row or record is invalid (`left_out` says why) and other users' private runs (`kvlab.server.users`).
     """
     root = Path(root)
     if not root.is_dir():
         return []
     found, odd = in_database(root, _entries)
-    if odd:  # the index is damaged, or older than a rule for records, where SQLite cannot see it
+    if odd:  # the index is damaged or predates a validation rule, which SQLite cannot detect
         rebuild(root)
         found, _ = in_database(root, _entries)
-    # On a server a run lies in the folder itself; whoever works alone may keep some elsewhere and link to them.
+    # Symbolic links to runs are only allowed outside a server.
     there = {item.name for item in os.scandir(root) if lab() is None or not item.is_symlink()}
     if _take_in(root, there - {entry.run_id for entry, _ in found}):
         found, _ = in_database(root, _entries)
@@ -131,7 +129,7 @@ def list_runs(
 
 
 def _take_in(root: Path, unknown: Collection[str]) -> bool:
-    """Put run folders that the index does not know into it; whether there were any."""
+    """Add unindexed run folders to the index; returns whether there were any."""
     records = []
     for name in sorted(unknown):
         if (root / name / FILE).is_file():
@@ -143,7 +141,7 @@ def _take_in(root: Path, unknown: Collection[str]) -> bool:
 
 
 def _entries(database: sqlite3.Connection) -> tuple[list[tuple[RunEntry, int]], int]:
-    """The rows with the stamps of their records, newest first, and how many more there are that no record makes."""
+    """The valid rows with the stamps of their records, newest first, and the number of invalid rows."""
     rows = database.execute(
         f"SELECT {', '.join(COLUMNS)}, {STAMP} FROM runs ORDER BY created DESC, rowid DESC"
     ).fetchall()
@@ -155,7 +153,7 @@ def _entries(database: sqlite3.Connection) -> tuple[list[tuple[RunEntry, int]], 
 
 
 def list_comparisons(root: Path, limit: int | None = None) -> list[ComparisonEntry]:
-    """The comparisons under `root`, newest first, each with its runs in the order they were made."""
+    """The comparisons under `root`, newest first, each with its runs in creation order."""
     groups: dict[str, list[RunEntry]] = {}
     for entry in list_runs(root):
         groups.setdefault(entry.comparison_id, []).insert(0, entry)
@@ -164,7 +162,7 @@ def list_comparisons(root: Path, limit: int | None = None) -> list[ComparisonEnt
 
 
 def by_batch(comparisons: Sequence[ComparisonEntry]) -> list[list[ComparisonEntry]]:
-    """The comparisons in their order, but the repeats of a batch together, by number, where its newest stands."""
+    """Group the repeats of a batch by number at the position of the newest; other comparisons stay single."""
     groups: dict[str, list[ComparisonEntry]] = {}
     for entry in comparisons:
         groups.setdefault(f"batch {entry.batch}" if entry.batch else entry.comparison_id, []).append(entry)
@@ -172,7 +170,7 @@ def by_batch(comparisons: Sequence[ComparisonEntry]) -> list[list[ComparisonEntr
 
 
 def list_repeats(root: Path, batch: str) -> list[ComparisonEntry]:
-    """The comparisons of a batch by their number; where one was made anew, the one with most complete runs."""
+    """The comparisons of a batch by number; of duplicates, the one with most complete runs."""
     best: dict[int, ComparisonEntry] = {}
     for entry in reversed([entry for entry in list_comparisons(root) if entry.batch == batch]):
         known = best.get(entry.number)
@@ -186,7 +184,7 @@ def _complete(entry: ComparisonEntry) -> int:
 
 
 def upsert(root: Path, record: RunRecord) -> None:
-    """Put one run's present state into the index. A failure is logged only: `run.json` holds the truth."""
+    """Write a run's current state to the index. Failures are only logged, because `run.json` is authoritative."""
     try:
         in_database(root, lambda database: insert(Path(root), database, record))
     except (sqlite3.Error, UserError, ValueError, OverflowError) as error:
@@ -194,7 +192,7 @@ def upsert(root: Path, record: RunRecord) -> None:
 
 
 def comparisons_with(root: Path, words: Sequence[str]) -> set[str]:
-    """The ids of the comparisons whose prompt holds every word, among its first `SEARCHED` signs; case aside."""
+    """Ids of the comparisons whose prompt contains every word within its first `SEARCHED` characters, ignoring case."""
     if not Path(root).is_dir():
         return set()
     asked = [word.casefold() for word in words]
@@ -204,7 +202,7 @@ def comparisons_with(root: Path, words: Sequence[str]) -> set[str]:
 
 
 def results(root: Path) -> dict[str, dict[str, object]]:
-    """What is known of how runs came out, by run id: the columns `RESULTS`."""
+    """Cached results of runs by run id: the columns `RESULTS`."""
     if not Path(root).is_dir():
         return {}
     question = f"SELECT {', '.join(RESULTS)} FROM results"
@@ -213,7 +211,7 @@ def results(root: Path) -> dict[str, dict[str, object]]:
 
 
 def keep_results(root: Path, rows: Sequence[dict[str, object]]) -> None:
-    """Put how runs came out into the index, each with the columns `RESULTS`."""
+    """Store results of runs in the index, each with the columns `RESULTS`."""
     places = ", ".join("?" * len(RESULTS))
     values = [[row[name] for name in RESULTS] for row in rows]
     in_database(
@@ -222,21 +220,21 @@ def keep_results(root: Path, rows: Sequence[dict[str, object]]) -> None:
 
 
 def left_out(root: Path, listed: Collection[str]) -> list[str]:
-    """One sentence for each run folder that is not among those `listed`, as its record cannot be read."""
-    said = []
+    """One sentence per run folder that is not `listed` because its record cannot be read."""
+    problems = []
     for item in sorted(os.scandir(root), key=lambda item: item.name) if Path(root).is_dir() else []:
         if item.name not in listed and item.is_dir() and (Path(item) / "run.json").exists():
             try:
                 read_record(Path(item))
             except UserError as error:
-                said.append(str(error))
-    return said
+                problems.append(str(error))
+    return problems
 
 
 def rebuild(root: Path) -> list[str]:
-    """Read every run folder again and replace the index by what they say.
+    """Rebuild the index from the run folders.
 
-    Returns one sentence for each folder whose `run.json` could not be read.
+    Returns one sentence per folder whose `run.json` could not be read.
     """
 
     def again(database: sqlite3.Connection) -> list[str]:
@@ -247,7 +245,7 @@ def rebuild(root: Path) -> list[str]:
 
 
 def _present(root: Path, entry: RunEntry, stamp: int) -> RunEntry:
-    """The entry, of the record as it is now where that was written since; failed where it can no longer be read."""
+    """The entry, updated from a newer record; failed if that cannot be read."""
     if stamp_of(root, entry.run_id) == stamp:
         return entry
     try:

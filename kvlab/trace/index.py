@@ -1,7 +1,5 @@
-"""The file that the index of a folder of runs is kept in: made of the run folders, again wherever it is damaged.
-
-Where nothing can be written it is kept in memory.
-"""
+"""The SQLite index of a runs folder, rebuilt from the run folders if damaged, or kept in memory if nothing can be
+written."""
 
 from __future__ import annotations
 
@@ -25,22 +23,22 @@ Result = TypeVar("Result")
 
 FILE = "catalogue.sqlite"
 EXCERPT = 160
-SEARCHED = 20_000  # signs of a prompt that are searched
+SEARCHED = 20_000  # characters of a prompt that are searchable
 COLUMNS = (
     "run_id", "comparison_id", "created", "status", "message", "title", "excerpt", "method", "label", "budget",
     "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid", "batch", "number",
     "owner", "private",
 )  # fmt: skip
-STAMP = "stamp"  # when the record was written that the row is of
+STAMP = "stamp"  # modification time of the row's record
 RESULTS = ("run_id", "basis", "verdict", "mean_kl", "top1_agreement", "live_ratio", "bytes")
-VERSION = 5  # of the tables: an index of another version is made again
-# What SQLite says of a folder or a moment that does not let the index be used; anything else it says of a damaged one.
+VERSION = 5  # of the tables; an index of another version is rebuilt
+# SQLite errors caused by the folder or by concurrent use; all others mean a damaged index.
 NOT_ITS_FAULT = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_INTERRUPT,
 )  # fmt: skip
-# What it says where the folder is read-only or the disk full: an index in memory does then.
+# Errors of a read-only folder or full disk, where an index in memory is used.
 CANNOT_WRITE = (
     sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
 )  # fmt: skip
@@ -52,19 +50,19 @@ _memory_lock = threading.Lock()
 
 @dataclass
 class _InMemory:
-    """The index of a folder that cannot hold one, in this process alone, and the folder's state that it is of."""
+    """In-memory index of a folder that cannot hold one, and the folder state it reflects."""
 
     connection: sqlite3.Connection
     lock: threading.RLock
     stamp: int = -1
-    until: float = 0.0  # the disk is tried again then: every try leaves traces on it
+    until: float = 0.0  # time of the next attempt to use the disk
 
 
 def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
-    """What `work` returns for the index, which is made again from the folders where it turns out to be damaged.
+    """Run `work` on the index, which is rebuilt from the run folders if damaged.
 
     Raises:
-        UserError: the folder does not let the index be opened, read or written.
+        UserError: the index cannot be opened, read or written.
     """
     root, damage = Path(root), ""
     if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
@@ -73,10 +71,10 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
         try:
             with closing(_open(root)) as connection:
                 result = work(connection)
-            _memory.pop(root, None)  # it can be written to again
+            _memory.pop(root, None)  # writable again
             return result
         except sqlite3.DatabaseError as error:
-            # Python's own complaints, as of text that is no UTF-8, carry no code of SQLite's.
+            # Errors from Python itself, such as invalid UTF-8, have no SQLite code.
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if code in CANNOT_WRITE:
                 return _in_memory(root, work, tried=True)
@@ -84,31 +82,31 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
                 raise UserError(
                     f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
                 ) from error
-            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, str(error))
-            damage = str(error)  # kept itself, it would keep the connection's statements, and their locks
+            log.warning("the catalogue in %s is damaged (%s) and is rebuilt from the folders", root, str(error))
+            damage = str(error)  # keep only the text: the exception would keep the connection's statements and locks
         for suffix in ("", "-wal", "-shm"):
             (root / (FILE + suffix)).unlink(missing_ok=True)
-    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.")
+    raise UserError(f"The index of runs in {root} cannot be rebuilt ({damage}): remove {FILE} there.")
 
 
 def index_note(root: Path) -> str:
-    """A sentence where the index of this folder is kept in memory, as nothing can be written there; else empty."""
+    """A sentence if the index is kept in memory because the folder is not writable; else ""."""
     if Path(root) not in _memory and os.access(root, os.W_OK):
         return ""
     return (
-        "This folder of runs cannot be written to (read-only, or its disk is full): it can be looked at, its list is "
-        "kept in memory, and nothing can be run, renamed or deleted."
+        "This folder of runs is not writable (read-only, or the disk is full): you can view it, but nothing can be "
+        "run, renamed or deleted."
     )
 
 
 def memory_changes(root: Path) -> int:
-    """Counts changes of an index that is kept in memory, which no file's time tells of; 0 for others."""
+    """Change counter of an in-memory index, which has no modification time; 0 for others."""
     index = _memory.get(Path(root))
     return 0 if index is None else index.connection.total_changes
 
 
 def _in_memory(root: Path, work: Callable[[sqlite3.Connection], Result], tried: bool = False) -> Result:
-    """What `work` returns for an index that is made of the folders whenever one came or went."""
+    """Run `work` on an in-memory index, rebuilt when the folder changes."""
     with _memory_lock:
         if root not in _memory:
             while len(_memory) >= MOST_IN_MEMORY:
@@ -127,7 +125,7 @@ def _in_memory(root: Path, work: Callable[[sqlite3.Connection], Result], tried: 
 
 
 def refill(root: Path, database: sqlite3.Connection) -> list[str]:
-    """Put all runs into an empty or older index; one sentence for each folder whose record could not be read."""
+    """Fill the index with all runs; one sentence per folder whose record could not be read."""
     records, problems = [], []
     for file in sorted(root.glob("*/run.json")):
         try:
@@ -141,7 +139,7 @@ def refill(root: Path, database: sqlite3.Connection) -> list[str]:
 
 
 def insert(root: Path, database: sqlite3.Connection, record: RunRecord) -> None:
-    """Put one run's present state into the index."""
+    """Write a run's current state to the index."""
     fields = row_of(record) | {STAMP: stamp_of(root, record.run_id)}
     changes = ", ".join(f"{name} = excluded.{name}" for name in fields)
     database.execute(
@@ -154,14 +152,14 @@ def insert(root: Path, database: sqlite3.Connection, record: RunRecord) -> None:
 
 
 def row_of(record: RunRecord) -> dict[str, object]:
-    """What the index holds of a record: the columns `COLUMNS`."""
+    """The columns `COLUMNS` of a record."""
     fields = record.model_dump() | {"excerpt": _excerpt(record.prompt), "model": record.model.name}
     fields |= {"batch": record.repeat and record.repeat.batch, "number": record.repeat and record.repeat.number}
     return {name: fields[name] for name in COLUMNS}
 
 
 def stamp_of(root: Path, run_id: str) -> int:
-    """When the run's record was written, in nanoseconds; 0 where there is none."""
+    """Modification time of a run's record in nanoseconds; 0 if there is none."""
     try:
         return os.stat(root / run_id / "run.json").st_mtime_ns
     except OSError:
@@ -187,7 +185,7 @@ def _open(root: Path) -> sqlite3.Connection:
 
 
 def _create(root: Path, connection: sqlite3.Connection) -> None:
-    # Another process may have done it while this one waited for the lock.
+    # Another process may have created it while this one waited for the lock.
     if _is_current(connection):
         return
     _tables(connection)

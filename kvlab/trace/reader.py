@@ -1,4 +1,4 @@
-"""Reads a run folder lazily: tables as pandas frames, of array files no more than what is asked for."""
+"""Read a run folder lazily: tables as pandas frames, and only the requested parts of array files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from safetensors.numpy import load_file
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import path_of
-from kvlab.trace.files.blocks import SUMS, Index, not_asked_for, read_parts, why_no_array
-from kvlab.trace.files.checksums import known_checksum
+from kvlab.trace.files.blocks import SUMS, Index, not_recorded, read_parts, why_no_array
+from kvlab.trace.files.checksums import cached_checksum
 from kvlab.trace.files.consistency import check_consistency
-from kvlab.trace.files.parts import sound_parts
+from kvlab.trace.files.table_parts import sound_parts
 from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 from kvlab.trace.token_text import restore_texts
@@ -28,12 +28,12 @@ ORDER = ("step", "layer", "head")
 
 
 class Run:
-    """One recorded run. `problems` lists, one sentence each, the parts that could not be read and are left out.
+    """One recorded run. `problems` has one sentence per table part that could not be read.
 
-    Tables are held against their checksums when the run is opened, arrays when they are first read.
+    Tables are verified against their checksums on opening, arrays when first read.
 
     Raises:
-        UserError: the record contradicts what was recorded.
+        UserError: the record contradicts the recorded data.
     """
 
     def __init__(self, path: Path, record: RunRecord) -> None:
@@ -44,34 +44,34 @@ class Run:
 
     @property
     def unchecked(self) -> str | None:
-        """Why the run's files have no checksums to be held against, as a clause; None where they have."""
+        """Why the run's files have no checksums, as a clause; None if they have."""
         if self.record.checksums is not None:
             return None
         if self.record.status == "running":
-            return "no checksums: the run is still going, or its worker was killed"
-        return f"no checksums: made by kvlab {self.record.versions.get('kvlab', 'of an unknown version')}"
+            return "no checksums: the run is still running, or its worker was killed"
+        return f"no checksums: recorded by kvlab {self.record.versions.get('kvlab', 'of an unknown version')}"
 
     @cached_property
     def tokens(self) -> pd.DataFrame:
-        """The frame of tokens, columns as `schema.TOKENS`: prompt, then forced, then free."""
+        """The tokens table (`schema.TOKENS`): prompt, then forced, then free."""
         return restore_texts(self.select("tokens"), self.record)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """The frame of steps, columns as `schema.STEPS`, ordered by step, layer, head."""
+        """The steps table (`schema.STEPS`), ordered by step, layer, head."""
         return self.select("steps")
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """The frame of all events, columns as `schema.EVENTS`, ordered by step, layer, head, then as recorded.
+        """The events table (`schema.EVENTS`), ordered by step, layer, head, then as recorded.
 
-        A long run has millions: `select("events", layer, head)` reads one head's only.
+        Long runs have millions of events: use `select("events", layer, head)` for one head.
         """
         return self.select("events")
 
     @cached_property
     def memory(self) -> pd.DataFrame:
-        """The frame of memory, columns as `schema.MEMORY`, ordered by step, layer."""
+        """The memory table (`schema.MEMORY`), ordered by step, layer."""
         return self.select("memory")
 
     def select(
@@ -82,9 +82,9 @@ class Run:
         columns: Sequence[str] | None = None,
         ordered: bool = True,
     ) -> pd.DataFrame:
-        """The rows of one table, of one layer and KV head where given; only the asked columns are read.
+        """Rows of one table, optionally of one layer and KV head; only the requested columns are read.
 
-        `ordered=False` leaves the rows as they lie, which is quicker where only their number counts.
+        `ordered=False` keeps the storage order, which is faster.
 
         Raises:
             UserError: the run has no such layer or head, or the table was damaged since the run was opened.
@@ -98,7 +98,7 @@ class Run:
         return rows.select(wanted).to_pandas()
 
     def head_events(self, layer: int, head: int) -> pd.DataFrame:
-        """The events of one KV head, columns as `schema.HISTORY`, by step, then as recorded.
+        """The events of one KV head (`schema.HISTORY`), by step, then as recorded.
 
         Raises:
             UserError: as `select`.
@@ -107,7 +107,7 @@ class Run:
         return rows.sort_by("step").to_pandas()
 
     def events_at(self, layer: int, head: int, step: int) -> pd.DataFrame:
-        """All columns of one KV head's events of one step, as they were recorded.
+        """All columns of one KV head's events of one step, as recorded.
 
         Raises:
             UserError: as `select`.
@@ -129,7 +129,7 @@ class Run:
     def attention(self, layer: int, head: int, thinned: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """True mass of each token and mass of each slot, both (steps, tokens) float16; see `schema.ARRAYS`.
 
-        With `thinned` row r may be that of step r * `attention_every`; without, such a run has no rows to give.
+        With `thinned` row r is that of step r * `attention_every`; without, a thinned run raises.
 
         Raises:
             UserError: they were not recorded.
@@ -140,10 +140,10 @@ class Run:
         return true, slot
 
     def true_mass(self, layer: int, head: int) -> np.ndarray:
-        """The first of `attention`, of every step, (steps, tokens) float16: what the slots got is not read.
+        """The true mass of `attention`, of every step, (steps, tokens) float16, without reading the slots'.
 
         Raises:
-            UserError: it was not recorded of every step.
+            UserError: it was not recorded at every step.
         """
         self._check_every_step()
         (true,) = self._slices("attention", layer, head, ("true_mass",), (slice(None),))
@@ -152,12 +152,12 @@ class Run:
     def _check_every_step(self) -> None:
         if self.attention_every > 1:
             raise UserError(
-                f"Attention rows were recorded at every {self.attention_every} steps only, and this takes those of "
-                "every step: record the run again with fewer layers or heads and every=1."
+                f"Attention rows were recorded only every {self.attention_every} steps, and this needs every step: "
+                "record the run again with fewer layers or heads and every=1."
             )
 
     def attention_row(self, layer: int, head: int, row: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """One row of both arrays of `attention`, thinned or not, (tokens,) float16; None where they end before it.
+        """One row of both arrays of `attention`, (tokens,) float16; None beyond the end.
 
         Raises:
             UserError: they were not recorded.
@@ -169,7 +169,7 @@ class Run:
         return true, slot
 
     def decision(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-        """Score float32 and whether it stayed (1 or 0) of each prompt token when the prompt was compressed.
+        """Score (float32) and whether it stayed (1 or 0) of each prompt token in the prompt's compression.
 
         Raises:
             UserError: it was not recorded.
@@ -183,10 +183,10 @@ class Run:
         return mass, log_score
 
     def probe(self, name: str, layer: int) -> dict[str, np.ndarray]:
-        """Every tensor of the probe's `hidden` or `sampled` of a layer, float32; see `schema.ARRAYS`.
+        """All tensors of the probe's `hidden` or `sampled` arrays of a layer, float32; see `schema.ARRAYS`.
 
         Raises:
-            UserError: the run holds no probe of this layer.
+            UserError: the run has no probe of this layer.
         """
         self._check_indices(layer, None)
         path = self._array_path(name, layer)
@@ -199,18 +199,18 @@ class Run:
 
     @property
     def attention_every(self) -> int:
-        """Attention rows were recorded of step 0 and each so many-th step after it."""
+        """Attention rows were recorded every this many steps, from step 0."""
         return self.record.attention_rows.every
 
     def has_probe(self, name: str) -> bool:
-        """Whether the probe wrote `history`, `hidden` or `sampled` arrays into this run."""
+        """Whether this run has the probe's `history`, `hidden` or `sampled` arrays."""
         return any((self.path / "arrays").glob(f"{name}-layer-*.safetensors"))
 
     @property
     def has_arrays(self) -> bool:
         """Whether keys, values and attention rows were recorded (level `full`) and the run has ended.
 
-        A run that is still going is read as it was when it was opened: its arrays may be there before its tokens.
+        A running run is read as it was when opened: its arrays may exist before its tokens.
         """
         return self.record.status != "running" and any((self.path / "arrays").glob("*.safetensors"))
 
@@ -219,16 +219,16 @@ class Run:
         return self._parts[table]
 
     def check_array(self, path: Path) -> None:
-        """Hold an array file against its checksum, once for each state of the file.
+        """Verify an array file's checksum, once per state of the file.
 
         Raises:
-            UserError: it is not as it was written, or is gone.
+            UserError: it was changed or is missing.
         """
         if self.record.checksums is None:
             return
         written = self._checksum(path)
         try:
-            if path.exists() and known_checksum(path) != written:
+            if path.exists() and cached_checksum(path) != written:
                 raise _damaged(path)
         except OSError as error:
             raise _unreadable(path, error) from None
@@ -240,22 +240,22 @@ class Run:
 
     @cached_property
     def _block_sums(self) -> Mapping[str, np.ndarray]:
-        """SHA-256 of the blocks of each array file; empty where the run has none, or they are damaged themselves."""
+        """Block hashes of each array file; empty if there are none or they are damaged."""
         written = (self.record.checksums or {}).get(SUMS)
         try:
-            sound = written is not None and known_checksum(self.path / SUMS) == written
+            sound = written is not None and cached_checksum(self.path / SUMS) == written
             return load_file(self.path / SUMS) if sound else {}
         except (OSError, SafetensorError):
             return {}
 
     def _read(self, table: str, columns: list[str], condition: pc.Expression | None) -> pa.Table:
         parts = [str(part) for part in self._parts[table]]
-        whole = condition is None  # the little of one head is there before other threads have begun
+        whole = condition is None  # for one head, threads cost more than they save
         try:
             rows = ds.dataset(parts, schema=TABLES[table], format="parquet")
             return rows.to_table(columns, filter=condition, use_threads=whole)
         except (pa.ArrowException, OSError) as error:
-            raise UserError(f"The table {self.path / table} changed while it was shown: open the run again.") from error
+            raise UserError(f"The table {self.path / table} changed while it was open: open the run again.") from error
 
     def _condition(self, layer: int | None, head: int | None) -> pc.Expression | None:
         self._check_indices(layer, head)
@@ -278,7 +278,7 @@ class Run:
         path = self._array_path(name, layer)
         heads = self.record.recording.of_heads(self.record.model.num_key_value_heads)
         if head not in heads:
-            raise UserError(not_asked_for(self.record, f"KV head {head}"))
+            raise UserError(not_recorded(self.record, f"KV head {head}"))
         if self.record.status == "running":
             raise UserError(why_no_array(self.record, path, layer))
         index = (*before, heads.index(head))
@@ -286,10 +286,10 @@ class Run:
         return [found[tensor] for tensor in tensors]
 
     def _read_parts(self, path: Path, layer: int, wanted: Mapping[str, Index]) -> dict[str, np.ndarray]:
-        """Parts of an array file's tensors, held against the sums of their blocks, or of the whole file.
+        """Parts of an array file's tensors, verified by block or whole-file hashes.
 
         Raises:
-            UserError: they are not as they were written, or are not there.
+            UserError: they were changed or are missing.
             IndexError: as `read_parts`.
         """
         sums = self._block_sums.get(path.name) if self._checksum(path) is not None and path.exists() else None
@@ -318,15 +318,15 @@ def _damaged(path: Path) -> UserError:
 
 
 def _unreadable(path: Path, error: OSError) -> UserError:
-    """A folder of that name, or a file that may not be read."""
+    """Error for a file that cannot be read, or a folder in its place."""
     return UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.")
 
 
 def open_run(path: Path | str, strict: bool = False) -> Run:
-    """The run in this folder; with `strict`, a broken or missing part is an error instead of an entry in `problems`.
+    """Open the run in this folder; with `strict`, damaged or missing parts raise instead of being listed in `problems`.
 
     Raises:
-        UserError: not a run folder, or a `run.json` that is damaged, from a newer kvlab, or contradicts the rest.
+        UserError: not a run folder, or `run.json` is damaged, from a newer kvlab, or contradicts the data.
     """
     path = path_of(path, "The run")
     run = Run(path, read_record(path))

@@ -1,4 +1,4 @@
-"""`run.json`: the record with a checksum of its own, written in one step and refused where it contradicts itself."""
+"""`run.json`: the record with its own checksum, written atomically and rejected if inconsistent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEDY = "copy the folder again, or record the run again"
 
 
 def write_record(path: Path, record: RunRecord) -> None:
-    """Put `run.json` into a run's folder, or replace it."""
+    """Write or replace `run.json` in a run folder."""
     content = from_json(record.model_dump_json())
     replace_text(path / FILE, json.dumps(content | {SEAL: _seal(content)}, indent=2, ensure_ascii=False))
 
@@ -30,8 +30,8 @@ def read_record(path: Path) -> RunRecord:
     """The record of the run in this folder.
 
     Raises:
-        UserError: there is none, it is cut off, was changed, contradicts itself or the folder's name, or comes from a
-            newer kvlab.
+        UserError: it is missing, truncated, modified, contradicts itself or the folder's name, or comes from a newer
+            kvlab.
     """
     file = path / FILE
     content = _content(file)
@@ -44,9 +44,7 @@ def read_record(path: Path) -> RunRecord:
     except ValidationError as error:
         raise UserError(f"{file} is damaged or contradicts itself ({_first(error)}): {REMEDY}.") from error
     if record.run_id not in (path.name, path.resolve().name):
-        raise UserError(
-            f"{file} is the record of the run {record.run_id}, not of {path.name}: name the folder so again."
-        )
+        raise UserError(f"{file} is the record of the run {record.run_id}, not of {path.name}: rename the folder back.")
     return record
 
 
@@ -55,12 +53,12 @@ def _content(file: Path) -> dict[str, Any]:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
-            f"{file.parent} is not a run folder (it holds no {FILE}): name one that kvlab run made."
+            f"{file.parent} is not a run folder (it has no {FILE}): give one created by kvlab run."
         ) from None
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
     try:
-        # Of the parsers at hand this one refuses what no run holds: lone surrogates, deep nesting, NaN.
+        # This parser rejects unpaired surrogates, deep nesting and NaN, which no run contains.
         content = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         raise UserError(f"{file} is cut off or damaged: {REMEDY}.") from error
@@ -71,7 +69,7 @@ def _content(file: Path) -> dict[str, Any]:
 
 def _check_version(file: Path, version: object) -> None:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise UserError(f"{file} names no format that kvlab ever wrote: {REMEDY}.")
+        raise UserError(f"{file} has an unknown format version: {REMEDY}.")
     if version > SCHEMA_VERSION:
         raise UserError(
             f"{file.parent} was written by a newer kvlab (format {str(version)[:12]}, this one reads up to "
@@ -98,18 +96,18 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def model_fields(record: RunRecord) -> dict[str, Any]:
-    """Fields of `ChatRequest`; where its weights go is left to the machine."""
+    """Model fields of `ChatRequest`; placement is left to the machine."""
     chat = record.chat
-    spoken: dict[str, Any] = (
+    settings: dict[str, Any] = (
         {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
     )
     dtype = record.model.dtype if record.model.dtype in DTYPES else "auto"
     if chat is not None and chat.get("turns"):
-        spoken["turns"] = chat["turns"]
-    return {"model": record.model.name, "dtype": dtype, **spoken, **record.loading}
+        settings["turns"] = chat["turns"]
+    return {"model": record.model.name, "dtype": dtype, **settings, **record.loading}
 
 
-def request_again(record: RunRecord, other: MethodChoice, title: str) -> CompareRequest:
+def repeat_request(record: RunRecord, other: MethodChoice, title: str) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and `other`."""
     as_before = {name: getattr(record, name) for name in AS_BEFORE}
     choices = (choice_of(record), other)
@@ -119,7 +117,7 @@ def request_again(record: RunRecord, other: MethodChoice, title: str) -> Compare
 
 
 def choice_of(record: RunRecord) -> MethodChoice:
-    """The method with its budget and settings, defaults filled in, under the name that the run has."""
+    """The method with its budget and resolved settings, under the run's name."""
     extra = MethodChoice(method="", force_keep=record.force_keep, returned=record.returned, called=" ").label[1:]
     return MethodChoice(
         method=record.method,

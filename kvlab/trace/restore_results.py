@@ -1,4 +1,4 @@
-"""What restores the answer of a run: one JSON file a run, in its comparison's folder beside the runs, never in them."""
+"""Results of restore searches: one JSON file per run in its comparison's folder, next to the runs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kvlab.requests.restore import Restore
 FOLDER = "killed"
 
 
-class Found(BaseModel):
-    """What a search for one kind of return came to. Where it `restores`, no smaller set that was tried does."""
+class SearchResult(BaseModel):
+    """Result of one kind of search. If it `restores`, no smaller tried set does."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     search: str = Field(description="what was looked for, such as `tokens`")
     returned: Restore
     restores: bool
-    complete: bool = Field(description="bisection came to its end, and not to that of its reruns")
+    complete: bool = Field(description="bisection finished within its reruns")
     tried: int = Field(ge=0, description="reruns of this search")
-    slots: int = Field(description="more than the run held after the prompt, over all layers and heads")
+    slots: int = Field(description="extra slots after the prompt, over all layers and heads")
     text: str = ""
     kl: tuple[float, ...] = Field((), description="from the full cache, nats, of each token of its continuation")
-    attention: tuple[float, ...] = Field((), description="as `Rescue.attention_before`")
+    attention: tuple[float, ...] = Field((), description="as `RestoreResult.attention_before`")
 
 
-class Rescue(BaseModel):
+class RestoreResult(BaseModel):
     """Why a run does not answer, as far as reruns can tell."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,46 +37,46 @@ class Rescue(BaseModel):
     run_id: str
     comparison_id: str
     label: str
-    answer: str = Field(description="what a right continuation holds, or the full cache's own text that is held to")
-    expected: bool = Field(description="whether the answer was given, and is not the full cache's text")
-    ending: str = Field("", description="why the search ended before its end; empty where it did not")
+    answer: str = Field(description="the expected answer, or the full cache's own text")
+    expected: bool = Field(description="whether the answer was given by the user or task")
+    ending: str = Field("", description="why the search stopped early; empty if it did not")
     reruns: int = Field(ge=0)
     most_reruns: int = Field(ge=1)
-    seconds: float = Field(ge=0, description="all reruns together, the prompt's pass and loading the model left out")
-    fact: tuple[int, ...] = Field(description="positions of the fact's tokens; none where no fact is known")
+    seconds: float = Field(ge=0, description="all reruns, without prompt pass and model loading")
+    fact: tuple[int, ...] = Field(description="positions of the fact's tokens; empty if unknown")
     reference: tuple[str, ...] = Field(description="the tokens of the full cache's continuation")
     reader: tuple[int, int] | None = Field(None, description="layer and KV head whose answer queries read the fact")
     slots: int = Field(description="slots held after the prompt, over all layers and heads")
     text_before: str
     kl_before: tuple[float, ...]
-    tokens: tuple[int, ...] = Field((), description="positions that the attention is given of")
+    tokens: tuple[int, ...] = Field((), description="positions of the attention values")
     attention_full: tuple[float, ...] = Field((), description="of the reader's answer queries, for each of `tokens`")
     attention_before: tuple[float, ...] = ()
-    found: tuple[Found, ...] = ()
+    found: tuple[SearchResult, ...] = ()
 
 
-def rescue_path(root: Path, comparison_id: str, run_id: str) -> Path:
-    """The file of a run's rescue, there or not."""
+def result_path(root: Path, comparison_id: str, run_id: str) -> Path:
+    """The file of a run's result, which may not exist."""
     return Path(root) / FOLDER / comparison_id / f"{run_id}.json"
 
 
-def load_rescue(root: Path, comparison_id: str, run_id: str) -> Rescue | None:
-    """What was found for a run; None where nobody looked.
+def load_result(root: Path, comparison_id: str, run_id: str) -> RestoreResult | None:
+    """The result for a run; None if there is none.
 
     Raises:
         UserError: its file is damaged.
     """
-    file = rescue_path(root, comparison_id, run_id)
+    file = result_path(root, comparison_id, run_id)
     if not file.exists():
         return None
     try:
-        return Rescue.model_validate_json(file.read_bytes())
+        return RestoreResult.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
-        raise UserError(f"{file} is damaged: remove it, and look for what killed the answer again.") from error
+        raise UserError(f"{file} is damaged: remove it and run the search again.") from error
 
 
-def save_rescue(root: Path, rescue: Rescue) -> Path:
-    """Write it, whole or not at all; returns its file."""
-    file = rescue_path(root, rescue.comparison_id, rescue.run_id)
+def save_result(root: Path, rescue: RestoreResult) -> Path:
+    """Atomically write the result; returns its file."""
+    file = result_path(root, rescue.comparison_id, rescue.run_id)
     replace_text(file, rescue.model_dump_json(indent=1))
     return file

@@ -1,7 +1,7 @@
-"""The run folder's contract: the record in `run.json` and the columns of every table.
+"""Format of the run folder: the record in `run.json` and the columns of every table.
 
-A slot is named by the position of the token it stands for (its pivot), which is unique within a layer and KV head, so
-folding `events` over the prompt rebuilds every slot at every step.
+A slot is named by the position of its pivot token, unique within a layer and KV head, so folding `events` over the
+prompt reconstructs every slot at every step.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from kvlab.requests.recording import Recording
 from kvlab.requests.repeats import Repeat
 from kvlab.requests.restore import Restore
 
-# 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
+# 2: added `checksums`, and a checksum of the record itself (see `kvlab.trace.record`).
 SCHEMA_VERSION = 2
 
 RunStatus = Literal["running", "complete", "cancelled", "failed"]
 
 
 def _is_time(text: str) -> str:
-    """The text, where lists can sort and show it as a time."""
+    """The text, if it is a sortable ISO time with zone."""
     try:
         moment = datetime.fromisoformat(text)
         moment.astimezone(UTC)
@@ -51,18 +51,18 @@ Time = Annotated[str, AfterValidator(_is_time)]
 Name = Annotated[
     str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="the name of a folder, never a path")
 ]
-LONGEST_ID = 160  # of a comparison, in bytes: the folders of its runs add their number and method
+LONGEST_ID = 160  # bytes of a comparison id, to which run folders append number and method
 FileName = Annotated[str, Field(pattern=r"^([a-z]+/)?[a-z0-9][a-z0-9_-]*\.[a-z0-9]+$")]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0, lt=2**31, strict=True, description="as many as the tables' columns can count")]
-Index = Annotated[int, Field(ge=1, lt=2**15, strict=True, description="as many as the tables' columns can number")]
+Count = Annotated[int, Field(ge=0, lt=2**31, strict=True, description="range of the tables' count columns")]
+Index = Annotated[int, Field(ge=1, lt=2**15, strict=True, description="range of the tables' index columns")]
 
 
 def check_id(comparison_id: str) -> str:
-    """The id, where it can name folders.
+    """The id, if it is a valid folder name.
 
     Raises:
-        UserError: it is a path, starts with a dot, has signs that no folder's name has, or is too long.
+        UserError: it is a path, starts with a dot, has invalid characters, or is too long.
     """
     try:
         if len(comparison_id.encode()) <= LONGEST_ID:
@@ -70,13 +70,13 @@ def check_id(comparison_id: str) -> str:
     except (ValidationError, UnicodeEncodeError):
         pass
     raise UserError(
-        f"A comparison cannot be called {comparison_id[:80]!r}: its id names folders, so give at most {LONGEST_ID} "
-        "letters, digits, dots and dashes, no slash and no dot first."
+        f"Invalid comparison id {comparison_id[:80]!r}: ids name folders, so use at most {LONGEST_ID} letters, digits, "
+        "dots and dashes, without slashes or a leading dot."
     )
 
 
 class ModelShape(BaseModel):
-    """What the figures need to know of the model that ran."""
+    """Properties of the model that figures need."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -90,12 +90,12 @@ class ModelShape(BaseModel):
     parameters: int = Field(ge=0)
     rotary_inverse_frequencies: tuple[float, ...] | None = Field(
         None,
-        description="radians a position; coordinate i turns with i + their number, coordinates beyond stay. None: the "
-        "model does not rotate its keys, or changes them with length, or the run is older than this field",
+        description="radians per position; coordinate i is rotated with i + n, the rest is not rotated. None: the "
+        "model does not rotate its keys or changes the frequencies with length, or the run is older than this field",
     )
-    rotary_interleaved: bool = Field(False, description="coordinate 2 i turns with 2 i + 1 instead (Cohere, GLM)")
-    rotary_scaling: float = Field(1.0, gt=0, description="how much longer turned coordinates become (YaRN)")
-    unrotated_layers: tuple[int, ...] = Field((), description="layers that do not rotate, though the model does")
+    rotary_interleaved: bool = Field(False, description="coordinate 2 i is rotated with 2 i + 1 instead (Cohere, GLM)")
+    rotary_scaling: float = Field(1.0, gt=0, description="scale factor of rotated coordinates (YaRN)")
+    unrotated_layers: tuple[int, ...] = Field((), description="layers without rotation in a model with rotation")
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> ModelShape:
@@ -107,7 +107,7 @@ class ModelShape(BaseModel):
 
 
 class SpeedReading(BaseModel):
-    """Tokens a second of some decode steps with recording off, run one by one or replayed as captured work."""
+    """Tokens per second of some decode steps without recording, eager or from a captured graph."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -127,22 +127,23 @@ class RunRecord(BaseModel):
     status: RunStatus
     message: str = ""
     title: str = ""
-    owner: str = Field("", description="who asked for it on a shared server; empty: nobody was asked")
-    private: bool = Field(False, description="whether its owner and administrators alone see it there")
+    owner: str = Field("", description="the user who requested it on a shared server; empty otherwise")
+    private: bool = Field(False, description="visible only to its owner and administrators")
     prompt: str
-    answer: str | None = Field(None, min_length=1, description="what a right continuation holds, as whole words")
-    other_answers: tuple[str, ...] = Field((), description="what is right as well as the answer")
-    facts: tuple[Fact, ...] = Field((), description="what the answer needs: spans of the prompt's characters")
-    repeat: Repeat | None = Field(None, description="which repeat of which batch; none: a comparison of its own")
+    answer: str | None = Field(None, min_length=1, description="expected answer, matched as whole words")
+    other_answers: tuple[str, ...] = Field((), description="other correct answers")
+    facts: tuple[Fact, ...] = Field((), description="character spans of the prompt that the answer needs")
+    repeat: Repeat | None = Field(None, description="repeat of a batch; none: a single comparison")
     method: str
     budget: Slots | Fraction | Bytes
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
-    preset: str = Field("default", description="named settings the hyper-parameters were asked for by")
+    preset: str = Field("default", description="the requested preset")
     departures: dict[str, JsonValue] | None = Field(
-        None, description="the paper's values where the run's differ; none: no paper, or a run older than this field"
+        None,
+        description="the paper's values that differ; none: no paper, or a run older than this field",
     )
     notes: tuple[str, ...] = Field(
-        (), description="what of the prompt's file was left out, and what the settings mean at this budget and length"
+        (), description="omitted parts of the prompt's file, and effects of the settings at this budget and length"
     )
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
@@ -152,40 +153,39 @@ class RunRecord(BaseModel):
     compress_every: int = Field(1, ge=1)
     seed: int = Field(ge=-(2**63), lt=2**64)
     generation_config: GenerationSettings = Field(
-        "ignore", description="whether texts were chosen under the checkpoint's penalties, suppressed tokens and so on"
+        "ignore",
+        description="whether the checkpoint's generation settings (such as penalties) were used",
     )
     device: str
     chat: dict[str, JsonValue] | None = Field(
         None, description="system prompt and thinking switch of the model's chat template; None: plain text"
     )
     loading: dict[str, JsonValue] = Field(
-        default_factory=dict, description="placement, packed weights and revision, as asked"
+        default_factory=dict, description="requested placement, quantisation and revision"
     )
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: Count
     sliding_layers: tuple[int, ...] = Field(
-        (), description="layers that keep a window or a state of their own and record nothing"
+        (), description="layers with their own window or state, which record nothing"
     )
-    recording: Recording = Field(Recording(), description="what keys, values and the probe were recorded of, as asked")
-    states: Recording | None = Field(
-        None, description="what keys and values were recorded of, as it came out; none: as asked"
-    )
-    attention_rows: Recording = Field(Recording(), description="what attention rows were recorded of, as it came out")
+    recording: Recording = Field(Recording(), description="requested recording of keys, values and probe")
+    states: Recording | None = Field(None, description="actual recording of keys and values; none: as requested")
+    attention_rows: Recording = Field(Recording(), description="actual recording of attention rows")
     left_out: dict[str, str] = Field(
-        default_factory=dict, description="by array, a sentence on what was not recorded for want of room, and why"
+        default_factory=dict, description="by array, a sentence on what was not recorded for lack of space"
     )
-    thinned: str = Field("", max_length=10, description="the day its arrays were removed to make room; empty: never")
+    thinned: str = Field("", max_length=10, description="day its arrays were removed to free space; or empty")
     array_error: dict[str, float] = Field(
         default_factory=dict,
         description="keys and values: the largest |stored - cached| / |cached| of any token, layer and KV head",
     )
     seconds_prefill: float | None = None
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
-    seconds_rehearse: float | None = Field(None, description="part of prefill spent reading the context again")
+    seconds_rehearse: float | None = Field(None, description="part of prefill spent re-reading the context")
     decode_tokens_per_second: float | None = Field(None, description="free decoding, recording off")
     speed_readings: tuple[SpeedReading, ...] = Field(
-        (), description="further readings, in turns with the other runs of the comparison"
+        (), description="further readings, interleaved with the comparison's other runs"
     )
     recorded_tokens_per_second: float | None = Field(None, description="decoding the forced text, recording on")
     free_text: str = Field("", description="the method's own greedy continuation")
@@ -193,8 +193,8 @@ class RunRecord(BaseModel):
     worker_pid: Count | None = None
     checksums: dict[FileName, Checksum] | None = Field(
         None,
-        description="SHA-256 of every other file of the folder, by its path in it. None: the run has not ended, its "
-        "worker was killed, or it is older than this field",
+        description="SHA-256 of every other file by relative path. None: the run has not ended, its worker was killed, "
+        "or it is older than this field",
     )
 
     @property
@@ -204,23 +204,23 @@ class RunRecord(BaseModel):
 
     @property
     def state_note(self) -> str:
-        """How exact the recorded keys and values are, in a sentence; empty where it was not measured."""
+        """Precision of the recorded keys and values as a sentence; "" if not measured."""
         if not self.array_error:
             return ""
         worst = max(self.array_error.values())
-        return f"Keys and values are recorded in half precision, within {100 * worst:.2g} % of those in the cache."
+        return f"Keys and values are recorded in half precision, with an error of at most {100 * worst:.2g} %."
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader should know beside the numbers: `notes`, and what was left out."""
+        """`notes` and everything left out."""
         return (*self.notes, *self.left_out.values(), *([self.thinned_note] if self.thinned else []))
 
     @property
     def thinned_note(self) -> str:
-        """What a reader of a run without its arrays must know."""
+        """Sentence for a run whose arrays were removed."""
         return (
-            f"The arrays of this run (keys, values, attention rows) were removed on {self.thinned} to make room: "
-            "tables and texts stay, and a new run brings them back."
+            f"The arrays of this run (keys, values, attention rows) were removed on {self.thinned} to free space; "
+            "tables and texts remain. Run it again to get them back."
         )
 
     @model_validator(mode="after")
@@ -241,8 +241,8 @@ TOKENS = pa.schema(
         ("phase", pa.string()),  # prompt | forced | free
         ("position", pa.int32()),  # logical position of the token
         ("id", pa.int32()),
-        ("text", pa.string()),  # the token's text, exactly as it stands in the prompt or continuation
-        ("special", pa.bool_()),  # shown by its name, no part of the text: special and end tokens; null in older runs
+        ("text", pa.string()),  # the token's text, exactly as in the prompt or continuation
+        ("special", pa.bool_()),  # shown by name, not part of the text: special and end tokens; null in older runs
         ("logprob", pa.float32()),  # nats the compressed run gave this token; null for the first
         ("logprob_full", pa.float32()),  # nats the full cache gave it; null in phase free
         ("kl", pa.float32()),  # KL(full || compressed) of the distribution that predicted it, nats; null in free
@@ -250,8 +250,8 @@ TOKENS = pa.schema(
     ]
 )
 
-# Masses and errors of step 0 are those of the last prompt query asked again after compression (prefill itself attends
-# to everything); those of later steps are what the step's query really got, before that step's own compression.
+# Masses and errors of step 0 are those of the last prompt query repeated after compression (prefill itself attends to
+# everything); those of later steps are of the step's query, before that step's own compression.
 STEPS = pa.schema(
     [
         ("step", pa.int32()),  # 0 is prefill, k is the k-th forced decode step
@@ -259,21 +259,24 @@ STEPS = pa.schema(
         ("head", pa.int16()),  # KV head
         ("live_slots", pa.int32()),
         ("tokens_seen", pa.int32()),
-        ("budget_slots", pa.int32()),  # what this head was allotted; equals tokens_seen for the full cache
+        ("budget_slots", pa.int32()),  # budget of this head; equals tokens_seen for the full cache
         ("evicted", pa.int32()),  # slots that left by eviction in this step
         ("merged", pa.int32()),  # slots that left by a merge or a pool in this step
         ("max_votes", pa.float32()),
         ("guard_activations", pa.int32()),  # in this step
-        ("non_finite", pa.int32()),  # slots holding an infinity or no number after the step; null at level light
-        ("key_growth", pa.float32()),  # longest a key became over the longest of its parts, 1 if none did; level full
+        ("non_finite", pa.int32()),  # slots with infinity or NaN after the step; null at level light
+        (
+            "key_growth",
+            pa.float32(),
+        ),  # largest ratio of a merged key's norm to its longest part, 1: none grew; level full
         ("value_growth", pa.float32()),  # likewise
         ("kept_mass", pa.float32()),  # true mass of tokens that still have a slot of their own (votes 1)
-        ("merged_true_mass", pa.float32()),  # true mass of tokens that live in merged slots
-        ("merged_mass", pa.float32()),  # attention the merged slots really receive
+        ("merged_true_mass", pa.float32()),  # true mass of tokens in merged slots
+        ("merged_mass", pa.float32()),  # attention received by merged slots
         ("sag", pa.float32()),  # merged_true_mass - merged_mass
         ("regret", pa.float32()),  # true mass of tokens already dropped
         ("output_error", pa.float32()),  # ||o' - o|| / ||o|| against the shadow, mean over the group's query heads
-        ("score_error", pa.float32()),  # relative error of the method's predicted score; null where it predicts none
+        ("score_error", pa.float32()),  # relative error of the method's predicted score; null without prediction
     ]
 )
 
@@ -284,7 +287,7 @@ EVENTS = pa.schema(
         ("head", pa.int16()),
         ("kind", pa.string()),  # evict | merge | pool
         ("source", pa.int32()),  # position naming the slot that left
-        ("target", pa.int32()),  # position naming the slot it went into; -1 for an eviction
+        ("target", pa.int32()),  # position naming the target slot; -1 for an eviction
         ("similarity", pa.float32()),  # cosine of the two keys; null for an eviction
         ("key_weight", pa.float32()),  # share of the source in the target's new key; 0 for an eviction
         ("value_weight", pa.float32()),
@@ -299,8 +302,7 @@ EVENTS = pa.schema(
     ]
 )
 
-# What tells which token went where and for how much: all that a head's history asks of the whole run, and much quicker
-# to read than all.
+# The event columns needed for a head's history, much faster to read than all.
 HISTORY = (
     *("step", "head", "kind", "source", "target"),
     *("similarity", "value_weight", "votes_source", "mass_source", "perturbation"),
@@ -314,10 +316,10 @@ MEMORY = pa.schema(
         ("physical_slots", pa.int32()),  # slots the tensors have room for, mean over KV heads
         ("live_slots", pa.float32()),  # valid slots, mean over KV heads
         ("live_bytes", pa.int64()),  # valid slots with their metadata
-        ("allocated_bytes", pa.int64()),  # what the tensors take
-        ("codes_bytes", pa.int64()),  # of that, codes of packed slots; null where slots are native
-        ("scales_bytes", pa.int64()),  # and their scales, least values and norms
-        ("peak_bytes", pa.int64()),  # largest this layer ever held, the uncompressed prefill states included
+        ("allocated_bytes", pa.int64()),  # size of the tensors
+        ("codes_bytes", pa.int64()),  # of that, codes of quantised slots; null for native slots
+        ("scales_bytes", pa.int64()),  # and their scales, minima and norms
+        ("peak_bytes", pa.int64()),  # maximum of this layer, including uncompressed prefill states
     ]
 )
 
@@ -355,5 +357,5 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #               "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
 #               "future" (heads, later queries)
 PROBE_ARRAYS = ("history", "hidden", "sampled")
-EXACT_ARRAYS = ("decision",)  # halves would make neighbours in rank equal
+EXACT_ARRAYS = ("decision",)  # float16 would make neighbours in rank equal
 ARRAYS = ("keys", "values", "attention", *EXACT_ARRAYS, *PROBE_ARRAYS)

@@ -1,6 +1,6 @@
-"""Stories: views saved one after the other, each with a caption, as one JSON file a story in the folder of runs.
+"""Stories: sequences of saved views with captions, one JSON file each in the runs folder.
 
-On a shared server a story is its maker's and private until they share it: its slides outlive the runs they show.
+On a shared server a story is private to its author until shared; its slides outlive the runs they show.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.server.users import Role, is_owner, require
-from kvlab.trace.labels import change_labels, load_labels, may_look_at, take_name
+from kvlab.trace.user_labels import change_labels, claim_name, load_labels, may_view
 
 FOLDER = "stories"
 LARGEST_FIGURE = 8 << 20
@@ -25,24 +25,24 @@ Kind = Literal["figure", "table", "text", "history", "passages"]
 
 
 class Slide(BaseModel):
-    """One figure, table or text as it was seen: it stays when its run is gone."""
+    """One figure, table or text as shown; independent of its run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
     reading: str = ""
-    of: str = Field("", description="what it is of, to be read: method and budget, model, prompt, layer, head, words")
-    source: str = Field("", description="where it came from: run id, settings, device, versions")
+    of: str = Field("", description="description of its data: method and budget, model, prompt, layer, head, words")
+    source: str = Field("", description="origin: run id, settings, device, versions")
     kind: Kind = "figure"
     figure: str = Field(
         description="JSON of a plotly figure, or of the view in kvlab.report.views that `kind` names",
         max_length=LARGEST_FIGURE,
     )
-    theme: Literal["light", "dark"] = Field("light", description="the ground that its colours were chosen for")
+    theme: Literal["light", "dark"] = Field("light", description="background its colours were chosen for")
 
 
 class View(BaseModel):
-    """One view: the page's name, its address parameters, what to say about it, and, of a slide, its figure."""
+    """One view: page name, URL parameters, caption, and for a slide its figure."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,7 +53,7 @@ class View(BaseModel):
 
     @property
     def title(self) -> str:
-        """What a slide is called, or the page."""
+        """The slide's title, or the page name."""
         return self.slide.title if self.slide else self.page.replace("_", " ").capitalize() or "Start"
 
 
@@ -66,11 +66,11 @@ class Story(BaseModel):
     views: tuple[View, ...] = ()
 
     def with_view(self, view: View) -> Story:
-        """The story with one more view at its end."""
+        """The story with a view appended."""
         return self.model_copy(update={"views": (*self.views, view)})
 
     def moved(self, at: int, by: int) -> Story:
-        """The story with one view moved earlier (`by` -1) or later (1); at the ends it stays."""
+        """The story with one view moved earlier (`by` -1) or later (1), clamped at the ends."""
         to = min(max(at + by, 0), len(self.views) - 1)
         views = list(self.views)
         views.insert(to, views.pop(at))
@@ -80,8 +80,8 @@ class Story(BaseModel):
         """The story without one of its views."""
         return self.model_copy(update={"views": self.views[:at] + self.views[at + 1 :]})
 
-    def twice(self, at: int) -> Story:
-        """The story with one of its views a second time, behind the first."""
+    def duplicated(self, at: int) -> Story:
+        """The story with one of its views duplicated."""
         return self.model_copy(update={"views": (*self.views[: at + 1], *self.views[at:])})
 
     def retitled(self, at: int, title: str) -> Story:
@@ -99,12 +99,12 @@ class Story(BaseModel):
 
 @lru_cache(maxsize=64)
 def _parsed(file: Path, stamp: tuple[int, int]) -> Story:
-    # The stamp is part of the key only; every page lists the stories, and slides make them large.
+    # Cached because every page lists the stories and slides make them large; the stamp is only part of the key.
     return parse_story(file.read_bytes())
 
 
 def story_path(root: Path, name: str) -> Path:
-    """The file of a story; raises UserError for a name that makes no file name."""
+    """The file of a story; raises UserError for an invalid name."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
     if not slug:
         raise UserError("Give the story a name with at least one letter or digit.")
@@ -112,10 +112,10 @@ def story_path(root: Path, name: str) -> Path:
 
 
 def list_stories(root: Path, own: bool = False) -> list[str]:
-    """The names of all readable stories that the person who acts may see, or of their `own`, in alphabetical order."""
+    """Sorted names of all readable stories visible to the current user, or only their `own`."""
     names = []
     for file in sorted((Path(root) / FOLDER).glob("*.json")):
-        if not may_look_at(root, file.stem, "story") or (own and not is_owner(owner_of_story(root, file.stem))):
+        if not may_view(root, file.stem, "story") or (own and not is_owner(owner_of_story(root, file.stem))):
             continue
         try:
             names.append(_read(file).name)
@@ -125,49 +125,49 @@ def list_stories(root: Path, own: bool = False) -> list[str]:
 
 
 def load_story(root: Path, name: str) -> Story:
-    """The story of this name, empty where there is none yet, or none that the person who acts may see.
+    """The story of this name, empty if it does not exist or is not visible to the current user.
 
     Raises:
         UserError: its file is damaged.
     """
     file = story_path(root, name)
-    return _read(file) if file.exists() and may_look_at(root, file.stem, "story") else Story(name=name.strip())
+    return _read(file) if file.exists() and may_view(root, file.stem, "story") else Story(name=name.strip())
 
 
 def owner_of_story(root: Path, name: str) -> str:
-    """Whose the story of this name is; "" where nobody's, of which those on a shared server are its administrators'."""
+    """Owner of a story, or ""; on a shared server stories without owner belong to the administrators."""
     return load_labels(root, story_path(root, name).stem, "story").owner
 
 
 def is_private(root: Path, name: str) -> bool:
-    """Whether its owner and administrators alone see the story."""
+    """Whether only its owner and administrators may see the story."""
     return load_labels(root, story_path(root, name).stem, "story").private
 
 
 def make_private(root: Path, name: str, private: bool) -> None:
-    """Hide the story from others, or share it; raises UserError where it is not the person's who acts."""
+    """Hide or share the story; raises UserError if the current user does not own it."""
     change_labels(root, story_path(root, name).stem, "story", private=private)
 
 
 def save_story(root: Path, story: Story) -> Path:
-    """Write the story, whole or not at all; returns its file.
+    """Atomically write the story; returns its file.
 
     Raises:
-        UserError: the person who acts may not, or another's is kept under this name.
+        UserError: the current user may not, or the name is another user's.
     """
     person = require(Role.RUN, "change a story")
     file = story_path(root, story.name)
     is_new = not file.exists()
     if not is_new and not is_owner(owner_of_story(root, story.name)):
-        raise UserError("Another person's story has this name: only they and an administrator may change it.")
+        raise UserError("Another user's story has this name: only they and administrators may change it.")
     if person.name:
-        take_name(root, file.stem, "story", private=is_new)
+        claim_name(root, file.stem, "story", private=is_new)
     replace_text(file, story.model_dump_json(indent=2))
     return file
 
 
-def take_in(root: Path, story: Story) -> Story:
-    """Save a story from elsewhere, under another name where one is kept under its own; returns it as saved."""
+def import_story(root: Path, story: Story) -> Story:
+    """Import a story, renamed if its name is taken; returns it as saved."""
     name, number = story.name, 1
     while story_path(root, story.name).exists():
         number += 1
@@ -177,11 +177,11 @@ def take_in(root: Path, story: Story) -> Story:
 
 
 def parse_story(text: str | bytes) -> Story:
-    """A story from the text of its file; raises UserError where it is none."""
+    """A story from its file's text; raises UserError if invalid."""
     try:
         return Story.model_validate_json(text)
     except ValidationError as error:
-        raise UserError("This is not a story: take a JSON file that the page Story exported.") from error
+        raise UserError("This is not a story: choose a JSON file exported from the page Story.") from error
 
 
 def _read(file: Path) -> Story:

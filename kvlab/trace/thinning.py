@@ -1,4 +1,4 @@
-"""Old recordings lose their arrays to make room; tables, texts and numbers stay, and the record says so."""
+"""Remove the arrays of old recordings to free space; tables, texts and numbers stay, and the record notes it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from kvlab.common.errors import UserError
 from kvlab.trace import catalogue
-from kvlab.trace.labels import all_labels
 from kvlab.trace.record import read_record, write_record
+from kvlab.trace.user_labels import all_labels
 
 ARRAYS = "arrays"
 DAY = 24 * 3600.0
@@ -20,7 +20,7 @@ DAY = 24 * 3600.0
 
 @dataclass(frozen=True)
 class Thinnable:
-    """A run whose arrays may go: what they take."""
+    """A run whose arrays may be removed, and their size."""
 
     run_id: str
     comparison_id: str
@@ -30,7 +30,7 @@ class Thinnable:
 
 
 def thinnable(root: Path, older_than: float, now: float | None = None) -> list[Thinnable]:
-    """Runs that ended, are older than so many seconds, were not starred and have arrays, the oldest first."""
+    """Finished, unstarred runs older than `older_than` seconds that have arrays, oldest first."""
     root, now = Path(root), time.time() if now is None else now
     starred = {name for (kind, name), labels in all_labels(root).items() if kind == "comparison" and labels.starred}
     found = []
@@ -44,7 +44,7 @@ def thinnable(root: Path, older_than: float, now: float | None = None) -> list[T
 
 
 def arrays_bytes(path: Path) -> int:
-    """What the arrays of the run in this folder take."""
+    """Size of a run's arrays."""
     try:
         return sum(file.lstat().st_size for file in (path / ARRAYS).iterdir())
     except OSError:
@@ -52,12 +52,12 @@ def arrays_bytes(path: Path) -> int:
 
 
 def thin(root: Path, runs: Sequence[Thinnable]) -> int:
-    """Remove the arrays of these runs; returns the bytes that were freed.
+    """Remove the arrays of these runs; returns the bytes freed.
 
-    The record is written first, so that a kill in between leaves a run that says what it lacks.
+    The record is written first, so that an interruption leaves a run that says what it lacks.
 
     Raises:
-        UserError: the folder cannot be written to; runs before stay thinned.
+        UserError: the folder is not writable; earlier runs stay thinned.
     """
     freed = 0
     for run in runs:
@@ -65,7 +65,7 @@ def thin(root: Path, runs: Sequence[Thinnable]) -> int:
         try:
             record = read_record(path)
         except UserError:
-            continue  # damaged: what is left of it is not touched
+            continue  # damaged: leave it alone
         sums = record.checksums
         kept = (
             None if sums is None else {name: sum_ for name, sum_ in sums.items() if not name.startswith(f"{ARRAYS}/")}
@@ -82,7 +82,7 @@ def thin(root: Path, runs: Sequence[Thinnable]) -> int:
 
 
 def enough(runs: Sequence[Thinnable], wanted: float) -> list[Thinnable]:
-    """The first of these that together free so many bytes; all where they do not."""
+    """The first runs that together free `wanted` bytes; all if they do not suffice."""
     chosen, freed = [], 0
     for run in runs:
         if freed >= wanted:

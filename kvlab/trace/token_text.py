@@ -1,4 +1,4 @@
-"""The text of each generated token: pieces that join to the decoded text."""
+"""Text of each generated token, as pieces that join to the decoded text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from tokenizers import Tokenizer
 from kvlab.model_info.files import model_file
 from kvlab.trace.schema import RunRecord
 
-UNKNOWN = "\ufffd"  # what a decoder writes for bytes that are no character, or not yet one
-CONTEXT_TOKENS = 8  # decoders drop the space of a first token: so many tokens stand before each one
+UNKNOWN = "\ufffd"  # written by decoders for incomplete or invalid characters
+CONTEXT_TOKENS = 8  # context tokens, because decoders drop the space of a first token
 
 Decode = Callable[[list[int]], str]
 
 
 def split_text(decode: Decode, ids: Sequence[int]) -> list[str]:
-    """Return the text each token added; joined, the pieces are `decode(ids)`.
+    """Return the text added by each token; joined, the pieces equal `decode(ids)`.
 
-    A character that several tokens spell stands on the first of them, and the others add "".
+    A character spelled by several tokens goes to the first of them; the others add "".
     """
     pieces: list[str] = []
-    starts = [0]  # of groups of tokens that spell whole characters
-    lengths: list[int] = []  # of the decoded text after each token of the present group
+    starts = [0]  # of token groups that spell whole characters
+    lengths: list[int] = []  # of the decoded text after each token of the current group
     for index in range(len(ids)):
         start, context = starts[-1], starts[max(0, len(starts) - 1 - CONTEXT_TOKENS)]
         known = decode(list(ids[context:start])) if context < start else ""
@@ -39,7 +39,7 @@ def split_text(decode: Decode, ids: Sequence[int]) -> list[str]:
 
 
 def _split_group(text: str, lengths: Sequence[int]) -> list[str]:
-    """Give each token the characters that the decoded text had with it first, if only as unknown ones."""
+    """Assign each character to the token with which it first appeared, even as an unknown one."""
     pieces, end = [], 0
     for length in (*lengths[:-1], len(text)):
         pieces.append(text[end : max(end, length)])
@@ -48,10 +48,10 @@ def _split_group(text: str, lengths: Sequence[int]) -> list[str]:
 
 
 def align(pieces: Sequence[str], text: str) -> tuple[list[str], list[bool]]:
-    """Return the pieces changed so that they join to `text`, and which of them are no part of it (end tokens).
+    """Adjust the pieces so that they join to `text`, and flag those that are not part of it (end tokens).
 
-    Pieces without unknown characters stay where the text has them. What lies between them goes to the pieces that lack
-    it: one character to each that begins one, else all to the first.
+    Pieces without unknown characters stay at their position in the text. The text in between goes to the incomplete
+    pieces: one character to each that begins one, else all to the first.
     """
     aligned = [""] * len(pieces)
     outside = [False] * len(pieces)
@@ -79,7 +79,7 @@ def align(pieces: Sequence[str], text: str) -> tuple[list[str], list[bool]]:
 
 
 def _fill(aligned: list[str], pieces: Sequence[str], gap: Sequence[int], text: str) -> None:
-    """Spread the characters of `text` over the pieces of the gap."""
+    """Distribute the characters of `text` over the pieces of the gap."""
     begin = [place for place in gap if UNKNOWN in pieces[place]]
     if len(begin) == len(text):
         for place, character in zip(begin, text, strict=True):
@@ -89,16 +89,16 @@ def _fill(aligned: list[str], pieces: Sequence[str], gap: Sequence[int], text: s
 
 
 def restore_texts(tokens: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
-    """Return the frame of tokens with `special` known and texts that join to the recorded continuations.
+    """Complete the tokens frame: `special` known, and texts that join to the recorded continuations.
 
-    Older runs lost every character that several tokens spell. Their ids are decoded again where the tokenizer is on
-    this machine; elsewhere the recorded pieces are aligned with the recorded text.
+    Older runs lost characters spelled by several tokens. Their ids are decoded again if the tokenizer is on this
+    machine; otherwise the pieces are aligned with the recorded text.
     """
     recorded = tokens["special"].notna()
     tokens = tokens.assign(special=tokens["special"].eq(True).to_numpy(bool))
     for phase, text in (("forced", record.forced_text), ("free", record.free_text)):
         rows = tokens["phase"] == phase
-        if recorded[rows].all():  # also where there are none
+        if recorded[rows].all():  # also if there are none
             continue
         pieces = tokens.loc[rows, "text"].fillna("").tolist()
         restored, special = _restore(pieces, tokens.loc[rows, "id"].tolist(), text, record.model.name)
@@ -110,14 +110,14 @@ def restore_texts(tokens: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
 
 
 def _restore(pieces: list[str], ids: list[int], text: str, model: str) -> tuple[list[str], list[bool]]:
-    """(text each token added, whether it is no part of the text) for the pieces of one continuation."""
+    """(text added by each token, whether it is not part of the text) for one continuation."""
     if not text or "".join(pieces) == text:
         return pieces, [False] * len(pieces)
     return _decode_again(ids, text, model) or align(pieces, text)
 
 
 def _decode_again(ids: list[int], text: str, model: str) -> tuple[list[str], list[bool]] | None:
-    """The pieces from the ids; None where there is no tokenizer, or it does not decode them to the recorded text."""
+    """The pieces from the ids; None without a tokenizer or if it decodes to another text."""
     path = model_file(model, "tokenizer.json")
     tokenizer = None if path is None else _load(str(path))
     if tokenizer is None or tokenizer.decode(ids) != text:
@@ -130,5 +130,5 @@ def _decode_again(ids: list[int], text: str, model: str) -> tuple[list[str], lis
 def _load(path: str) -> Tokenizer | None:
     try:
         return Tokenizer.from_file(path)
-    except Exception:  # the package raises nothing narrower for a file that is no tokenizer
+    except Exception:  # the package raises nothing narrower for an invalid file
         return None

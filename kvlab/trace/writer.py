@@ -1,7 +1,7 @@
-"""Writes one run's folder: `run.json`, tables in Parquet parts, arrays as safetensors. Every file appears whole.
+"""Write a run folder: `run.json`, tables as Parquet parts, arrays as safetensors, each file atomically.
 
-A file is hashed when it is written, while the system still holds it in memory, an array file also block by block
-(`kvlab.trace.files.blocks`); `run.json` names all checksums once the run has ended, and is always the last file to
+Files are hashed when written, while they are still in the page cache, array files also by block
+(`kvlab.trace.files.blocks`); `run.json` lists all checksums once the run has ended, and is always the last file to
 change.
 """
 
@@ -33,20 +33,20 @@ from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatu
 Column = np.ndarray | Sequence[Any]
 
 ROWS_PER_PART = 1_000_000
-ROWS_PER_GROUP = 16_384  # what has to be decoded for one head of many: two of these at most beyond its own rows
+ROWS_PER_GROUP = 16_384  # reading one head decodes at most two groups beyond its own rows
 SORT_KEYS = ("layer", "head", "step")
-# Columns of which a dictionary would be as long as the column.
+# Columns with mostly distinct values, for which a dictionary would be as long as the column.
 SELDOM_ALIKE = ("source", "target", "similarity", "mass_source", "mass_target", "mass_after", "sag")
 
 
 class RunWriter:
     """The open folder `<root>/<run_id>/` of one run.
 
-    Rows are buffered until `flush`, which adds one part to each table that has new rows. As a context manager it
-    marks the run cancelled on Ctrl-C and failed on any other exception; success is said by `finish("complete")`.
+    Rows are buffered until `flush`, which adds one part to each table with new rows. As a context manager it marks the
+    run cancelled on Ctrl-C and failed on other exceptions; success is set by `finish("complete")`.
 
     Raises:
-        UserError: the folder exists already, cannot be written, or the disk is full.
+        UserError: the folder exists already, is not writable, or the disk is full.
     """
 
     def __init__(self, root: Path, record: RunRecord) -> None:
@@ -55,7 +55,7 @@ class RunWriter:
         self.record = record.model_copy(update={"worker_pid": record.worker_pid or os.getpid(), "checksums": None})
         self._buffers: dict[str, list[Mapping[str, Column]]] = {name: [] for name in TABLES}
         self._buffered_rows = dict.fromkeys(TABLES, 0)
-        self.before_flush: list[Callable[[], None]] = []  # whoever holds rows back appends them then
+        self.before_flush: list[Callable[[], None]] = []  # callbacks that append rows held back
         self._part_rows: dict[str, list[int]] = {name: [] for name in TABLES}
         self._checksums: dict[str, str] = {}
         self._block_sums: dict[str, np.ndarray] = {}
@@ -66,18 +66,18 @@ class RunWriter:
             if self.record.status == "running":
                 self._end_beating = beat(self.path)
         except KeyboardInterrupt:
-            # The caller's `with` has not begun yet, so nobody else would say how this run ended.
+            # The caller's `with` has not begun yet, so the status must be set here.
             self.finish("cancelled", "stopped by the user")
             raise
         except BaseException:
-            with suppress(OSError):  # nothing was begun: no empty folder stays
+            with suppress(OSError):  # leave no empty folder
                 self.path.rmdir()
             raise
 
     def append(self, table: str, columns: Mapping[str, Column]) -> None:
         """Buffer rows: each column is an array of the same length; values are cast, missing columns are null.
 
-        The arrays are read when the rows go to disk, so that a step costs no conversion: do not change them after.
+        Arrays are converted when written to disk, so do not modify them afterwards.
         """
         self._buffered_rows[table] += _length(table, columns)
         self._buffers[table].append(columns)
@@ -86,7 +86,7 @@ class RunWriter:
             self._save_part_list()
 
     def flush(self) -> None:
-        """Put every buffered row on disk as a further part of its table."""
+        """Write all buffered rows as a further part of their tables."""
         for bring in self.before_flush:
             bring()
         written = [self._flush_table(name) for name in TABLES]
@@ -94,7 +94,7 @@ class RunWriter:
             self._save_part_list()
 
     def write_arrays(self, name: str, layer: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write `arrays/<name>-layer-<layer>.safetensors`, in half precision but for `EXACT_ARRAYS`."""
+        """Write `arrays/<name>-layer-<layer>.safetensors`, in half precision except `EXACT_ARRAYS`."""
         if name not in ARRAYS:
             raise KeyError(f"unknown array file {name!r}: the schema names {', '.join(ARRAYS)}")
         kinds = {"f": np.float32, "b": np.uint8} if name in EXACT_ARRAYS else {}
@@ -107,7 +107,7 @@ class RunWriter:
         self._block_sums[file] = block_sums(self.path / "arrays" / file)
 
     def update(self, **fields: Any) -> None:
-        """Change fields of the record and rewrite `run.json`; the catalogue follows when the status changes."""
+        """Change fields of the record and rewrite `run.json`; the catalogue is updated if the status changes."""
         old_status = self.record.status
         ended = fields.get("status", old_status) != "running"
         fields["checksums"] = dict(sorted(self._checksums.items())) if ended else None
@@ -117,7 +117,7 @@ class RunWriter:
             self._end_beating()
 
     def finish(self, status: RunStatus, message: str = "", **fields: Any) -> None:
-        """Flush, then write the final status: `complete` is never said of rows that are not on disk."""
+        """Flush, then write the final status, so that `complete` implies all rows are on disk."""
         try:
             self.flush()
             if self._block_sums:
@@ -143,7 +143,7 @@ class RunWriter:
         if not self._buffers[name]:
             return False
         rows = _to_table(name, self._buffers[name])
-        # Rows of one head lie together, so that a filter on layer and head skips row groups.
+        # Sort by head, so that a filter on layer and head skips row groups.
         order = [(key, "ascending") for key in SORT_KEYS if key in rows.column_names]
         rows = rows.sort_by(order) if order else rows
         self._write(
@@ -178,11 +178,11 @@ def _make_folder(path: Path) -> None:
     except FileExistsError as error:
         raise UserError(f"There is already something at {path}: choose another run id or runs folder.") from error
     except OSError as error:
-        raise UserError(f"The run folder {path} cannot be made: {error.strerror or error}.") from error
+        raise UserError(f"The run folder {path} cannot be created: {error.strerror or error}.") from error
 
 
 def _length(name: str, columns: Mapping[str, Column]) -> int:
-    """Rows in columns meant for a table; raises KeyError and ValueError for what does not fit it."""
+    """Number of rows; raises KeyError and ValueError for columns that do not fit the table."""
     unknown = columns.keys() - set(TABLES[name].names)
     if unknown:
         raise KeyError(f"table {name} has no column {', '.join(sorted(unknown))}")
@@ -193,14 +193,14 @@ def _length(name: str, columns: Mapping[str, Column]) -> int:
 
 
 def _write_table(name: str, rows: pa.Table, file: Path) -> None:
-    """Events, of which a page reads a million, in what is quickest to decode; a dictionary only where it is short."""
+    """Write events with the fastest codec, as pages read millions of them; dictionaries only for short ones."""
     alike = [column for column in rows.column_names if column not in SELDOM_ALIKE]
     codec = "lz4" if name == "events" else "zstd"
     pq.write_table(rows, file, compression=codec, use_dictionary=alike, row_group_size=ROWS_PER_GROUP)
 
 
 def _to_table(name: str, parts: Sequence[Mapping[str, Column]]) -> pa.Table:
-    """All parts below each other; those with the same columns are converted together."""
+    """Concatenate all parts; those with the same columns are converted together."""
     schema, tables = TABLES[name], []
     for _, same in groupby(parts, key=lambda part: part.keys()):
         group = list(same)
@@ -215,11 +215,11 @@ def _to_table(name: str, parts: Sequence[Mapping[str, Column]]) -> pa.Table:
 def _below(columns: Sequence[Column]) -> Column:
     if all(isinstance(column, np.ndarray) for column in columns):
         return np.concatenate(columns)
-    return list(chain.from_iterable(columns))  # numpy would change what words and mixed lists hold
+    return list(chain.from_iterable(columns))  # numpy would convert strings and mixed lists
 
 
 def _to_column(values: Column | None, kind: pa.DataType, length: int) -> pa.Array:
     if values is None:
         return pa.nulls(length, kind)
-    # from_pandas: a recorder says "nothing measured" by NaN, the table by null.
+    # from_pandas: NaN means "not measured" and becomes null.
     return pa.array(values, from_pandas=True).cast(kind, safe=False)

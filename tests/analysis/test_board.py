@@ -19,7 +19,7 @@ from kvlab.common.errors import UserError
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.restore.failed_run import Wanted as Rescued
 from kvlab.trace import Run, open_run
-from kvlab.trace.labels import Labels, load_labels, save_answer
+from kvlab.trace.user_labels import Labels, load_labels, save_answer
 from tests.synthetic.runs import write_synthetic_run
 
 METHODS = (("full", 1.0), ("h2o", 0.2), ("h2o", 0.4), ("keepkv", 0.2), ("keepkv", 0.4), ("pool", 16))

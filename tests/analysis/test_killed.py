@@ -11,16 +11,16 @@ from kvlab.jobs.rerun_restored import rerun_with_restored
 from kvlab.requests.restore import Restore
 from kvlab.trace import Run, open_run
 from kvlab.trace.record import choice_of
-from kvlab.trace.restore_results import Found, Rescue
+from kvlab.trace.restore_results import RestoreResult, SearchResult
 from tests.synthetic.runs import write_synthetic_run
 
 
-def found(search: str, returned: Restore, slots: int, restores: bool = True, complete: bool = True) -> Found:
-    return Found(search=search, returned=returned, restores=restores, complete=complete, tried=2, slots=slots)
+def found(search: str, returned: Restore, slots: int, restores: bool = True, complete: bool = True) -> SearchResult:
+    return SearchResult(search=search, returned=returned, restores=restores, complete=complete, tried=2, slots=slots)
 
 
-def known(run: Run, *searches: Found) -> Rescue:
-    return Rescue(
+def known(run: Run, *searches: SearchResult) -> RestoreResult:
+    return RestoreResult(
         run_id=run.record.run_id, comparison_id="c", label="h2o 20 %", answer="48213", expected=True, reruns=7,
         most_reruns=40, seconds=1.0, fact=(3,), reference=("a",), reader=(0, 1), slots=9, text_before="x",
         kl_before=(1.0,), found=searches,

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvlab.atlas.claims.contests import verdict_of
+from kvlab.atlas.claims.contests import contest
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.papers import COLUMNS, grey_table, paper_values
 from kvlab.atlas.scores import Experiment, arms, gap
+from kvlab.common.intervals import Interval
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import ROWS, canonical_json
 from kvlab.requests.measurement import command_line
@@ -81,13 +82,17 @@ def test_gaps_are_paired_and_judged_by_their_intervals(sources: Sources):
     ahead = gap(rows, "pyramid-pool:beta=4", "pyramid-pool:beta=1")
     assert ahead is not None
     assert ahead.mean == 0.75
-    assert verdict_of([ahead]) == "not enough to say"  # four prompts
+
+    def verdict(gaps: list[Interval | None]) -> str:
+        return contest("", {str(place): one for place, one in enumerate(gaps)}, "").verdict
+
+    assert verdict([ahead]) == "not enough to say"  # four prompts
     ahead, behind = (replace(one, n=8) for one in (ahead, gap(rows, "pyramid-pool:beta=1", "pyramid-pool:beta=4")))
-    assert verdict_of([ahead]) == "holds"
-    assert verdict_of([behind, ahead]) == "does not hold"
+    assert verdict([ahead]) == "holds"
+    assert verdict([behind, ahead]) == "does not hold"
     assert gap(rows, "pyramid-pool:beta=4", "h2o") is None
-    assert verdict_of([ahead, None]) == "not enough to say"
-    assert verdict_of([]) == "not enough to say"
+    assert verdict([ahead, None]) == "not enough to say"
+    assert verdict([]) == "not enough to say"
 
 
 def test_a_measurement_asked_for_in_other_words_serves_both(sources: Sources):

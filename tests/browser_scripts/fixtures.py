@@ -16,7 +16,7 @@ from app.components.tilemap import quantised
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.states import states_at
 from kvlab.common.assets import project_root
-from kvlab.report.views import never_as
+from kvlab.report.views import encode_never
 
 PATH = project_root() / "kvlab" / "browser" / "tests" / "fixtures.json"
 PAYLOAD = {
@@ -62,7 +62,7 @@ def fixtures() -> dict[str, Any]:
         },
         "tile": {"bytes": _base64(quantised(COSINES).tobytes()), "values": quantised(COSINES).ravel().tolist()},
         "head": {
-            **{name: never_as(getattr(lineage, name)).tolist() for name in ("birth", "leave", "death", "absorb")},
+            **{name: encode_never(getattr(lineage, name)).tolist() for name in ("birth", "leave", "death", "absorb")},
             "parent": lineage.parent.tolist(),
             "steps": steps,
             "states": [states_at(lineage, step).tolist() for step in steps],

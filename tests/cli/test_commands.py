@@ -250,7 +250,7 @@ def test_doctor_names_what_is_damaged_and_ends_with_status_1(three_runs: Path) -
     found = {finding["run"]: finding["verdict"] for finding in json.loads(result.stdout)}
     assert found[one.name] == "arrays/keys-layer-000.safetensors is cut off or damaged."
     assert "run.json is cut off or damaged" in found[two.name]
-    assert found[three.name] == "no checksums: made by kvlab 0.0.9"
+    assert found[three.name] == "no checksums: recorded by kvlab 0.0.9"
     printed = CliRunner().invoke(commands, ["doctor", str(three_runs)], catch_exceptions=False)
     assert printed.exit_code == 1
     assert all(path.name in printed.stdout for path in (one, two, three))

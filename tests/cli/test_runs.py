@@ -79,9 +79,9 @@ def test_what_is_exported_is_taken_in_elsewhere(say: Say, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("runs", "rm", "../one"), "names nothing"),
+        (("runs", "rm", "../one"), "There is no"),
         (("runs", "tag", "one"), "Name the tags"),
-        (("runs", "tag", "one", "--add", "<b>"), "is no tag"),
+        (("runs", "tag", "one", "--add", "<b>"), "is not a valid tag"),
         (("runs", "ls", "--since", "yesterday"), "is no day"),
         (("runs", "ls", "--sort", "colour"), "cannot be sorted"),
         (("runs", "undo",), "is empty"),
@@ -99,7 +99,7 @@ def test_bad_input_is_one_sentence(say: Say, words: tuple[str, ...], named: str)
 def test_a_comparison_has_the_title_and_tags_it_was_given(tiny_model_folder: Path, tmp_path: Path, capsys):
     words = ("--model", str(tiny_model_folder), "--methods", "h2o", "--new-tokens", "2", "--out", str(tmp_path))
     prompt = ("--prompt", "a lamp and an old captain wrote a key under the stone of the river")
-    with pytest.raises(UserError, match="is no tag"):
+    with pytest.raises(UserError, match="is not a valid tag"):
         commands(["compare", *words, *prompt, "--tag", "<b>"], standalone_mode=False)
     assert not list(tmp_path.glob("*full*"))
     commands(["compare", *words, *prompt, "--title", "Lamps", "--tag", "talk"], standalone_mode=False)
@@ -122,4 +122,4 @@ def test_a_copied_run_is_listed_opened_and_reported_and_a_renamed_one_is_named(
     copy.rename(tmp_path / "renamed")
     commands(["runs", "ls", "--runs", str(tmp_path)], standalone_mode=False)
     said = capsys.readouterr()
-    assert "Three" not in said.out and "not of renamed: name the folder so again" in said.err
+    assert "Three" not in said.out and "not of renamed: rename the folder back" in said.err

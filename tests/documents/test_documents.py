@@ -142,10 +142,10 @@ def test_a_locked_or_scanned_pdf_is_one_sentence() -> None:
     writer.encrypt("word", algorithm="RC4-128")
     writer.write(file)
     for content, sentence in (
-        (file.getvalue(), "locked by a password"),
+        (file.getvalue(), "password-protected"),
         (files.pdf(["", ""]), "not one of its 2 pages has any"),
-        (b"%PDF-1.4 and nothing", "no PDF, or a damaged one"),
-        (files.pdf(["a"] * (MOST_PAGES + 1)), "501 pages and the most is 500"),
+        (b"%PDF-1.4 and nothing", "not a PDF, or it is damaged"),
+        (files.pdf(["a"] * (MOST_PAGES + 1)), "501 pages, more than 500"),
     ):
         with pytest.raises(UserError, match=sentence):
             read_pdf(content)
@@ -171,8 +171,8 @@ OUTSIDE = '<!DOCTYPE d [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
         (files.docx(files.paragraph("&b;"), BILLION), "declares a document type"),
         (files.docx(files.paragraph("&a;"), OUTSIDE), "declares a document type"),
         (files.docx("<w:p>"), "Its text is damaged"),
-        (b"PK\x03\x04 and nothing", "no Word document, or a damaged one"),
-        (b"\xd0\xcf\x11\xe0 old", "locked by a password, or a .doc"),
+        (b"PK\x03\x04 and nothing", "not a Word document, or it is damaged"),
+        (b"\xd0\xcf\x11\xe0 old", "password-protected, or a .doc"),
         (files.docx(files.paragraph("word " * 500_000)), "more than 2 million characters"),
     ],
 )
@@ -196,7 +196,7 @@ def test_the_second_process_answers_and_a_large_file_is_not_even_read(monkeypatc
     with pytest.raises(UserError, match=r"a\.html cannot be read\. It holds no text"):
         read_document("a.html", b"<script>only</script>")
     monkeypatch.setattr(read.subprocess, "run", lambda *_, **__: pytest.fail("read"))
-    with pytest.raises(UserError, match=r"32\.0 MB and the most is 32 MB"):
+    with pytest.raises(UserError, match=r"32\.0 MB but the limit is 32 MB"):
         read_document("a.html", b"a" * (document.LARGEST_BYTES + 1))
 
 

@@ -34,7 +34,7 @@ def test_scores_and_what_stayed_agree_with_the_events(tiny_model_folder: Path, t
                 assert len(score) == run.record.prompt_tokens and not np.isnan(score).any()
                 left = events[(events["layer"] == layer) & (events["head"] == head)]["source"]
                 assert set(np.flatnonzero(kept == 0)) == set(left)
-    with pytest.raises(UserError, match="nothing had to leave"):
+    with pytest.raises(UserError, match="nothing had to be evicted"):
         full.decision(0, 0)
 
 

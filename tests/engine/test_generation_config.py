@@ -17,7 +17,7 @@ from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.generation_settings import PROCESSORS, generation_notes
 from kvlab.trace import Run, open_run
-from kvlab.trace.record import request_again
+from kvlab.trace.record import repeat_request
 
 PROMPT = "The captain wrote that the lamp is red, and the lamp is red, and the lamp is red, and she wrote that the lamp"
 NEW = 12
@@ -122,7 +122,7 @@ def test_ignored_the_text_is_plain_greedy_and_the_run_says_so(
         (note,) = run.record.notes
         assert "repetition_penalty 1.7" in note and "suppress_tokens" in note and word in note
     assert honoured.record.generation_config == "honour"
-    again = request_again(honoured.record, MethodChoice(method="h2o"), "again")
+    again = repeat_request(honoured.record, MethodChoice(method="h2o"), "again")
     assert again.generation_config == "honour"
 
 

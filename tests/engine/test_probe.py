@@ -42,7 +42,7 @@ def runs(loaded: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> list[
 def test_the_probe_lies_in_the_first_run_only_and_older_runs_say_so(runs: list[Run]):
     assert all(runs[0].has_probe(name) for name in ("history", "hidden", "sampled"))
     assert not runs[1].has_probe("hidden")
-    with pytest.raises(UserError, match="holds no probe"):
+    with pytest.raises(UserError, match="has no probe"):
         runs[1].probe("hidden", 0)
 
 

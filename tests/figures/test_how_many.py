@@ -134,9 +134,9 @@ def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
     assert "Outlined" not in similarity.read_similarity_map(tile, 12, 12)
     layers = pd.DataFrame({"layer": [0], "distance": 1.0, "sink_mass": 0.1, "local_mass": 0.1})
     assert "Sampled: 64 of 300 queries" in attended.read_distance_by_layer(layers, 300, 64)
-    assert gif.size_before(200).startswith("64 frames of 200 steps")
+    assert gif.estimate_gif(200).startswith("64 frames of 200 steps")
     beside = pd.DataFrame({"layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
-    assert "Of the heads drawn, 2 of 90, the key" in similarity_panels.read_neighbours_of_heads(beside, 90)
+    assert "Of the heads drawn, 2 of 90, the adjacent key" in similarity_panels.read_neighbours_of_heads(beside, 90)
 
 
 def test_a_long_report_has_all_its_lines_on_slides():

@@ -15,7 +15,6 @@ from kvlab.figures.base.words import (
     number,
     percent,
     plural,
-    signed_percent,
     token_labels,
     visible,
 )
@@ -78,9 +77,6 @@ def test_shares_bytes_and_counts():
     assert byte_size(2048) == "2 KiB"
     assert byte_size(3 * 1024**3) == "3 GiB"
     assert byte_size(1020 * 1024) == "1,020 KiB"
-    assert signed_percent(-0.0293) == "-2.93 %"
-    assert signed_percent(0.5) == "+50 %"
-    assert signed_percent(-4e-11) == "under 0.001 %"
     assert byte_unit(5e6) == (1024**2, "MiB")
     assert plural(1, "merge") == "1 merge"
     assert plural(1200, "merge") == "1,200 merges"

@@ -26,7 +26,7 @@ from kvlab.figures import regret as regrets
 from kvlab.figures import restore as killeds
 from kvlab.requests.restore import Restore
 from kvlab.trace import Run
-from kvlab.trace.restore_results import Found, Rescue
+from kvlab.trace.restore_results import RestoreResult, SearchResult
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
@@ -139,9 +139,9 @@ def _of_decision(run: Run) -> Iterator[Drawn]:
 
 
 def _of_killed(run: Run) -> Iterator[Drawn]:
-    found = Found(search="tokens", returned=Restore(tokens=(3,)), restores=True, complete=True, tried=1, slots=1,
+    found = SearchResult(search="tokens", returned=Restore(tokens=(3,)), restores=True, complete=True, tried=1, slots=1,
                   kl=(0.1, 0.0), attention=(0.4, 0.1))  # fmt: skip
-    known = Rescue(
+    known = RestoreResult(
         run_id="a", comparison_id="b", label="c", answer="d", expected=True, reruns=1, most_reruns=2, seconds=1.0,
         fact=(3,), reference=("x", "y"), reader=(0, 1), slots=9, text_before="", kl_before=(1.0, 2.0), tokens=(3, 9),
         attention_full=(0.5, 0.2), attention_before=(0.0, 0.3), found=(found,),

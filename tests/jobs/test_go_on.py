@@ -20,7 +20,7 @@ from kvlab.common.errors import UserError
 from kvlab.jobs import worker_slots
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.users import ALONE, Role, User, set_current_user
-from kvlab.trace import open_run, unfinished
+from kvlab.trace import open_run, pending_requests
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import TABLES
 from tests.jobs.by_hand import work_off
@@ -83,8 +83,8 @@ def test_one_click_goes_on_and_makes_the_missing_runs_only(killed: tuple[Path, s
     work_off(tmp_path)
     for name in made:
         same(root / name, tmp_path / name.replace(job, whole))
-    assert list(unfinished.like(root, ASKED)) == []
-    assert not (root / unfinished.FOLDER).exists()
+    assert list(pending_requests.equal_requests(root, ASKED)) == []
+    assert not (root / pending_requests.FOLDER).exists()
 
 
 def test_the_command_line_goes_on_with_what_was_interrupted(tmp_path: Path):
@@ -93,7 +93,7 @@ def test_the_command_line_goes_on_with_what_was_interrupted(tmp_path: Path):
     stages: list[str] = []
     cancelled = lambda: any(CHOICES[0].label in stage for stage in stages)  # noqa: E731
     compare(ASKED, tmp_path, comparison_id="mine", progress=lambda p: stages.append(p.stage), cancelled=cancelled)
-    assert list(unfinished.like(tmp_path, ASKED)) == ["mine"]
+    assert list(pending_requests.equal_requests(tmp_path, ASKED)) == ["mine"]
     done = CliRunner().invoke(commands, ["compare", "--resume", "mine", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
     assert [run.status for run in list_runs(tmp_path, comparison_id="mine")] == ["complete"] * 3

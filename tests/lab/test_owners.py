@@ -12,14 +12,14 @@ import pytest
 from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.library import archive, saved_views, shelf
+from kvlab.library import archive, listing, saved_views
 from kvlab.library import recycle_bin as rubbish
-from kvlab.library.find import Wanted
+from kvlab.library.find import Search
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.users import Role
 from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
-from kvlab.trace.labels import change_labels, change_tags, load_labels, owner_of, save_answer, take_name
 from kvlab.trace.stories import Story, save_story
+from kvlab.trace.user_labels import change_labels, change_tags, claim_name, load_labels, owner_of, save_answer
 from tests.synthetic.runs import write_synthetic_run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))  # so that the worker finds the stand-in by name
@@ -53,7 +53,7 @@ def test_private_runs_are_in_the_lists_of_their_owner_and_administrators(root: P
     ):
         act_as(name, role)
         assert seen(root) == there, name
-        assert set(shelf.look(root).table["id"]) == there, name
+        assert set(listing.list_all(root).table["id"]) == there, name
     rebuild(root)
     assert "hidden" not in seen(root)
 
@@ -63,7 +63,7 @@ def test_a_shelf_kept_for_one_is_not_shown_to_another(root: Path, act_as: Act) -
     stamps = []
     for name, role in (("ben", Role.RUN), ("carl", Role.RUN), ("anna", Role.ADMINISTER), ("dora", Role.ADMINISTER)):
         act_as(name, role)
-        stamps.append(shelf.stamp(root))
+        stamps.append(listing.stamp(root))
     assert len(set(stamps)) == 3 and stamps[2] == stamps[3]
 
 
@@ -72,19 +72,19 @@ def test_private_runs_are_neither_exported_nor_found_by_their_words(root: Path, 
     with pytest.raises(UserError, match="There is no comparison 'hidden'"):
         archive.pack(root, "comparison", ["hidden"], "", tmp_path / "parcel.zip")
     assert not (tmp_path / "parcel.zip").exists()
-    assert shelf.look(root).find(Wanted(text="secret")).empty
+    assert listing.list_all(root).find(Search(text="secret")).empty
     act_as("ben", Role.RUN)
-    assert list(shelf.look(root).find(Wanted(text="secret"))["id"]) == ["hidden"]
+    assert list(listing.list_all(root).find(Search(text="secret"))["id"]) == ["hidden"]
 
 
 def test_the_table_says_whose_they_are_and_filters_by_it(root: Path) -> None:
-    table = shelf.look(root)
+    table = listing.list_all(root)
     assert dict(zip(table.table["id"], table.table["owner"], strict=True)) == {
         "open": "ben",
         "hidden": "ben",
         "old": "",
     }
-    assert set(table.find(Wanted(owners=("ben",)))["id"]) == {"open", "hidden"}
+    assert set(table.find(Search(owners=("ben",)))["id"]) == {"open", "hidden"}
 
 
 CHANGES: dict[str, Callable[[Path, str], object]] = {
@@ -125,11 +125,11 @@ def test_the_bin_shows_and_empties_ones_own(root: Path, act_as: Act) -> None:
     act_as("ben", Role.RUN)
     key = rubbish.delete(root, "comparison", ["open"]).key
     act_as("carl", Role.RUN)
-    assert rubbish.in_bin(root) == [] and rubbish.empty(root) == 0
+    assert rubbish.list_bin(root) == [] and rubbish.empty_bin(root) == 0
     with pytest.raises(UserError):
-        rubbish.bring_back(root, key)
+        rubbish.restore_deleted(root, key)
     act_as("ben", Role.RUN)
-    rubbish.bring_back(root, key)
+    rubbish.restore_deleted(root, key)
     assert "open" in seen(root)
 
 
@@ -158,11 +158,11 @@ def test_what_is_brought_from_elsewhere_is_theirs_who_brought_it(root: Path, act
 
 def test_a_name_of_results_is_theirs_who_took_it_first(root: Path, act_as: Act) -> None:
     act_as("ben", Role.RUN)
-    take_name(root, "needles", "evaluation")
-    take_name(root, "needles", "evaluation")
+    claim_name(root, "needles", "evaluation")
+    claim_name(root, "needles", "evaluation")
     act_as("carl", Role.RUN)
     with pytest.raises(UserError, match="of ben: choose another name"):
-        take_name(root, "needles", "evaluation")
+        claim_name(root, "needles", "evaluation")
     with pytest.raises(UserError, match="only its owner"):
         change_labels(root, "needles", "evaluation", owner="carl")
     assert owner_of(root, "needles", "evaluation") == "ben"

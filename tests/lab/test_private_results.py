@@ -19,14 +19,14 @@ from kvlab.forms import fit_form
 from kvlab.jobs.access_check import check_settings
 from kvlab.jobs.rerun_restored import counterfactual
 from kvlab.jobs.work import Work
-from kvlab.library import archive, shelf
-from kvlab.library.prompts import bring_back, load_prompt, remove_prompts, save_prompt, saved_prompts
+from kvlab.library import archive, listing
+from kvlab.library.prompts import load_prompt, remove_prompts, restore_prompt, save_prompt, saved_prompts
 from kvlab.requests.compare import MethodChoice, OnePrompt
 from kvlab.results.sources import Sources
 from kvlab.server.users import Role
-from kvlab.trace.labels import FOLDER, change_labels, label_path, load_labels, take_name
 from kvlab.trace.reader import open_run
-from kvlab.trace.stories import Story, View, list_stories, load_story, make_private, save_story, take_in
+from kvlab.trace.stories import Story, View, import_story, list_stories, load_story, make_private, save_story
+from kvlab.trace.user_labels import FOLDER, change_labels, claim_name, label_path, load_labels
 from tests.synthetic.runs import write_synthetic_run
 
 Act = Callable[[str, Role], None]
@@ -54,15 +54,15 @@ def root(tmp_path: Path, act_as: Act) -> Path:
     folder.mkdir()
     act_as("ben", Role.RUN)
     for kind, (hidden, open_to_all, _) in MADE.items():
-        take_name(folder, "secret", kind, private=True)  # type: ignore[arg-type]
-        take_name(folder, "plain", kind)  # type: ignore[arg-type]
+        claim_name(folder, "secret", kind, private=True)  # type: ignore[arg-type]
+        claim_name(folder, "plain", kind)  # type: ignore[arg-type]
         rows_at(folder, hidden, "hidden")
         rows_at(folder, open_to_all, "open")
     return folder
 
 
 def names(root: Path) -> set[tuple[str, str]]:
-    table = shelf.look(root).table
+    table = listing.list_all(root).table
     return set(zip(table["kind"], table["id"], strict=True))
 
 
@@ -90,12 +90,12 @@ def test_private_results_are_not_exported_and_their_name_is_taken(
     with pytest.raises(UserError, match=f"There is no {kind} 'secret'"):
         archive.pack(root, kind, ["secret"], "", tmp_path / "parcel.zip")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="choose another name") as told:
-        take_name(root, "secret", kind)  # type: ignore[arg-type]
+        claim_name(root, "secret", kind)  # type: ignore[arg-type]
     assert "ben" not in str(told.value)
     with pytest.raises(UserError, match="only its owner"):
         change_labels(root, "secret", kind, private=False)
     act_as("ben", Role.RUN)
-    take_name(root, "secret", kind)  # type: ignore[arg-type]
+    claim_name(root, "secret", kind)  # type: ignore[arg-type]
     assert load_labels(root, "secret", kind).private, "who goes on with it does not open it by that"  # type: ignore[arg-type]
     change_labels(root, "secret", kind, private=False)
     act_as("carl", Role.RUN)
@@ -147,7 +147,7 @@ def test_a_private_fit_is_offered_and_used_by_its_owner_alone(
     file.write_bytes(b"x")
     (file.parent / "request.json").write_text(FIT.request.model_dump_json())
     act_as("ben", Role.RUN)
-    take_name(tmp_path, FIT.name, "fit", private=True)
+    claim_name(tmp_path, FIT.name, "fit", private=True)
     uses = MethodChoice(method="kvzap", hyper_parameters={"heads": f"fit:{FIT.name}"})
     check_settings(tmp_path, uses)
     (one,) = fit_form.fitted(tmp_path, "mini", "kvzap")
@@ -182,9 +182,9 @@ def test_a_story_is_its_makers_until_they_share_it(tmp_path: Path, act_as: Act) 
     assert list_stories(tmp_path) == [] and load_story(tmp_path, "My talk").views == ()
     with pytest.raises(UserError, match="There is no story"):
         archive.pack(tmp_path, "story", ["My talk"], "", tmp_path / "parcel.zip")
-    with pytest.raises(UserError, match="Another person's story"):
+    with pytest.raises(UserError, match="Another user's story"):
         save_story(tmp_path, Story(name="my TALK"))  # another name, the same file
-    assert take_in(tmp_path, TALK).name == "My talk 2"
+    assert import_story(tmp_path, TALK).name == "My talk 2"
     with pytest.raises(UserError):
         make_private(tmp_path, "My talk", False)
     act_as("ben", Role.RUN)
@@ -193,7 +193,7 @@ def test_a_story_is_its_makers_until_they_share_it(tmp_path: Path, act_as: Act) 
     assert list_stories(tmp_path) == ["My talk"] and len(load_story(tmp_path, "My talk").views) == 2
     act_as("carl", Role.RUN)
     assert list_stories(tmp_path, own=True) == ["My talk 2"]
-    with pytest.raises(UserError, match="Another person's story"):
+    with pytest.raises(UserError, match="Another user's story"):
         save_story(tmp_path, TALK)
 
 
@@ -218,7 +218,7 @@ def test_saved_prompts_are_ones_own(tmp_path: Path, act_as: Act) -> None:
     act_as("ben", Role.RUN)
     assert load_prompt(tmp_path, "mine").prompt == "a secret"
     with pytest.raises(UserError, match="No prompt"):
-        bring_back(tmp_path, "mine")
+        restore_prompt(tmp_path, "mine")
     act_as("dora", Role.LOOK)
     with pytest.raises(UserError, match="role 'run'"):
         save_prompt(tmp_path, "hers", OnePrompt(prompt="x"))
@@ -243,13 +243,13 @@ def test_a_parcel_says_nothing_of_what_is_not_in_it(root: Path, act_as: Act, tmp
     with zipfile.ZipFile(tmp_path / "parcel.zip") as old, zipfile.ZipFile(tmp_path / "changed.zip", "w") as new:
         manifest = archive.Manifest.model_validate_json(old.read(archive.MANIFEST))
         said = b'{"owner": "ben"}'
-        item = archive.Item(size=len(said), sha256=hashlib.sha256(said).hexdigest())
+        item = archive.ArchivedFile(size=len(said), sha256=hashlib.sha256(said).hexdigest())
         changed = manifest.model_copy(update={"files": {**manifest.files, foreign: item}})
         new.writestr(archive.MANIFEST, changed.model_dump_json())
         new.writestr(foreign, said)
         for name in manifest.files:
             new.writestr(name, old.read(name))
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="says something of what is not in it"):
+    with pytest.raises(UserError, match="belongs to no result in it"):
         archive.unpack(tmp_path / "other", tmp_path / "changed.zip")
     assert not (tmp_path / "other" / FOLDER / "evaluations").exists()

@@ -27,7 +27,7 @@ from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import Role
-from kvlab.trace.labels import load_labels
+from kvlab.trace.user_labels import load_labels
 from tests.families import tiny_folder
 
 H2O = MethodChoice(method="h2o")

@@ -15,9 +15,9 @@ from kvlab.library import archive
 from kvlab.library import recycle_bin as rubbish
 from kvlab.requests.compare import RescueRequest
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.labels import change_labels, load_labels, remove_labels, save_answer
 from kvlab.trace.schema import RunRecord, check_id
 from kvlab.trace.stories import story_path
+from kvlab.trace.user_labels import change_labels, load_labels, save_answer
 from tests.synthetic.runs import write_synthetic_run
 
 OUTSIDE = ["../x", "..", "/etc/passwd", "a/../../x", "../../../../tmp/x", "a\0b"]
@@ -26,11 +26,10 @@ USES: dict[str, Callable[[Path, str], object]] = {
     "a batch": lambda root, name: load_batch(root, name),
     "labels": lambda root, name: load_labels(root, name),
     "changed labels": lambda root, name: change_labels(root, name, name="x"),
-    "no labels": lambda root, name: remove_labels(root, name),
     "an answer": lambda root, name: save_answer(root, name, "a prompt", "an answer"),
     "deleted": lambda root, name: rubbish.delete(root, "comparison", [name]),
     "deleted results": lambda root, name: rubbish.delete(root, "evaluation", [name]),
-    "brought back": lambda root, name: rubbish.bring_back(root, name),
+    "brought back": lambda root, name: rubbish.restore_deleted(root, name),
     "exported": lambda root, name: archive.pack(root, "evaluation", [name], "", root / "out.zip"),
     "searched": lambda root, name: RescueRequest(run_id=name),
     "evaluated": lambda root, name: EvalJob.model_validate({"name": name, "request": {}}),

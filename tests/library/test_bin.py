@@ -9,9 +9,9 @@ import pytest
 
 from kvlab.common.errors import UserError
 from kvlab.library import recycle_bin as rubbish
-from kvlab.library.shelf import look
+from kvlab.library.listing import list_all
 from kvlab.trace.catalogue import list_comparisons
-from kvlab.trace.labels import change_labels, load_labels
+from kvlab.trace.user_labels import change_labels, load_labels
 from tests.library.conftest import comparison
 
 
@@ -28,18 +28,18 @@ def test_what_was_deleted_comes_back_to_the_byte(kept: Path, kind: str, name: st
     change_labels(kept, name, kind, note="mine")  # type: ignore[arg-type]
     before = contents(kept)
     gone = rubbish.delete(kept, kind, [name])  # type: ignore[arg-type]
-    assert name not in look(kept).table["id"].tolist()
+    assert name not in list_all(kept).table["id"].tolist()
     assert gone.bytes == sum(len(data) for file, data in before.items() if not (kept / file).exists())
-    assert [one.key for one in rubbish.in_bin(kept)] == [gone.key]
-    rubbish.bring_back(kept, gone.key)
+    assert [one.key for one in rubbish.list_bin(kept)] == [gone.key]
+    rubbish.restore_deleted(kept, gone.key)
     assert contents(kept) == before
     assert load_labels(kept, name, kind).note == "mine"  # type: ignore[arg-type]
 
 
 def test_emptying_frees_the_bytes_it_said(kept: Path):
     gone = rubbish.delete(kept, "comparison", ["one"])
-    assert rubbish.empty(kept) == gone.bytes
-    assert not rubbish.in_bin(kept) and [entry.comparison_id for entry in list_comparisons(kept)] == ["two"]
+    assert rubbish.empty_bin(kept) == gone.bytes
+    assert not rubbish.list_bin(kept) and [entry.comparison_id for entry in list_comparisons(kept)] == ["two"]
 
 
 def test_a_kill_half_way_loses_nothing(kept: Path, monkeypatch: pytest.MonkeyPatch):
@@ -55,17 +55,17 @@ def test_a_kill_half_way_loses_nothing(kept: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(KeyboardInterrupt):
         rubbish.delete(kept, "comparison", ["one"])
     monkeypatch.undo()
-    (half,) = rubbish.in_bin(kept)
-    rubbish.bring_back(kept, half.key)
+    (half,) = rubbish.list_bin(kept)
+    rubbish.restore_deleted(kept, half.key)
     assert contents(kept) == before
 
 
 def test_nothing_made_since_is_overwritten(kept: Path):
     gone = rubbish.delete(kept, "comparison", ["one"])
     comparison(kept, "one", "another")
-    with pytest.raises(UserError, match="was made again"):
-        rubbish.bring_back(kept, gone.key)
-    assert rubbish.in_bin(kept) == [gone]
+    with pytest.raises(UserError, match="was created again"):
+        rubbish.restore_deleted(kept, gone.key)
+    assert rubbish.list_bin(kept) == [gone]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ import pytest
 
 from kvlab.common.assets import project_root
 from kvlab.common.errors import UserError
-from kvlab.trace.labels import all_labels, change_labels, load_labels, save_answer
+from kvlab.trace.user_labels import all_labels, change_labels, load_labels, save_answer
 
 ADD_TAGS = """
 import sys
 from pathlib import Path
-from kvlab.trace.labels import change_tags
+from kvlab.trace.user_labels import change_tags
 root, who = sys.argv[1:]
 for number in range(10):
     change_tags(Path(root), "one", add=[f"tag {who} {number}"])
@@ -60,8 +60,8 @@ def test_kinds_have_labels_of_their_own(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"tags": ("<script>",)}, "is no tag"),
-        ({"tags": ("a" * 41,)}, "is no tag"),
+        ({"tags": ("<script>",)}, "is not a valid tag"),
+        ({"tags": ("a" * 41,)}, "is not a valid tag"),
         ({"name": "x" * 201}, "200"),
         ({"note": "\ud800"}, "an unpaired surrogate"),
     ],

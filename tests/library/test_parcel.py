@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from kvlab.common.errors import UserError
-from kvlab.library.archive import MANIFEST, look_into, pack, unpack
-from kvlab.library.shelf import look
+from kvlab.library.archive import MANIFEST, pack, unpack
+from kvlab.library.listing import list_all
 from kvlab.trace import open_run
-from kvlab.trace.labels import change_labels, load_labels
 from kvlab.trace.stories import Story, View, load_story, save_story
+from kvlab.trace.user_labels import change_labels, load_labels
 from tests.library.test_bin import contents
 
 
@@ -30,7 +30,7 @@ def test_a_comparison_opens_elsewhere_as_it_was(kept: Path, parcel: Path, tmp_pa
     there = tmp_path / "there"
     made = unpack(there, parcel)
     assert contents(there) == {name: data for name, data in contents(kept).items() if name in made.files}
-    assert look(there).table["title"].tolist() == ["Harbour"]
+    assert list_all(there).table["title"].tolist() == ["Harbour"]
     assert load_labels(there, "one").tags == ("a",)
     run = next(there.glob("one*h2o*"))
     assert open_run(run, strict=True).tokens.equals(open_run(kept / run.name).tokens)
@@ -40,7 +40,7 @@ def test_a_comparison_opens_elsewhere_as_it_was(kept: Path, parcel: Path, tmp_pa
 def test_results_travel_too(kept: Path, tmp_path: Path, kind: str, name: str):
     pack(kept, kind, [name], name, tmp_path / "x.zip")  # type: ignore[arg-type]
     unpack(tmp_path / "there", tmp_path / "x.zip")
-    assert look(tmp_path / "there").table["id"].tolist() == [name]
+    assert list_all(tmp_path / "there").table["id"].tolist() == [name]
 
 
 def test_a_story_takes_along_what_it_shows(kept: Path, tmp_path: Path):
@@ -49,7 +49,7 @@ def test_a_story_takes_along_what_it_shows(kept: Path, tmp_path: Path):
     pack(kept, "story", ["Talk"], "Talk", tmp_path / "talk.zip")
     unpack(tmp_path / "there", tmp_path / "talk.zip")
     assert load_story(tmp_path / "there", "Talk").views[0].caption == "look"
-    assert look(tmp_path / "there").table["id"].tolist() == ["two"]
+    assert list_all(tmp_path / "there").table["id"].tolist() == ["two"]
 
 
 def test_what_is_there_already_stays(kept: Path, parcel: Path):
@@ -115,7 +115,7 @@ def test_cut_off_and_foreign_files_are_one_sentence(parcel: Path, tmp_path: Path
     (tmp_path / "text.zip").write_text("no archive")
     for name in ("cut.zip", "text.zip", "absent.zip", "."):
         with pytest.raises(UserError):
-            look_into(tmp_path / name)
+            unpack(tmp_path / "there", tmp_path / name)
 
 
 def test_more_than_may_be_taken_in_is_not_begun(parcel: Path, tmp_path: Path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kvlab.common.errors import UserError
 from kvlab.library import prompts
-from kvlab.library.prompts import bring_back, load_prompt, remove_prompts, rename_prompt, save_prompt, saved_prompts
+from kvlab.library.prompts import load_prompt, remove_prompts, rename_prompt, restore_prompt, save_prompt, saved_prompts
 from kvlab.requests.compare import OnePrompt
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=90)
@@ -52,10 +52,10 @@ def test_names_that_read_alike_are_two_prompts(tmp_path: Path) -> None:
 
 def test_nothing_is_replaced_by_accident_and_a_removal_is_undone(tmp_path: Path) -> None:
     save_prompt(tmp_path, "lamp", HELLO)
-    with pytest.raises(UserError, match="already: take another name, or replace it"):
+    with pytest.raises(UserError, match="choose another name, or replace it"):
         save_prompt(tmp_path, "lamp", OnePrompt(prompt="other"))
     save_prompt(tmp_path, "rain", OnePrompt(prompt="It rained."))
-    with pytest.raises(UserError, match="already: take another name"):
+    with pytest.raises(UserError, match="choose another name"):
         rename_prompt(tmp_path, "rain", "lamp")
     rename_prompt(tmp_path, "rain", "storm")
     assert [one.name for one in saved_prompts(tmp_path)] == ["lamp", "storm"]
@@ -63,9 +63,9 @@ def test_nothing_is_replaced_by_accident_and_a_removal_is_undone(tmp_path: Path)
     with pytest.raises(UserError, match="no saved prompt 'nothing'"):
         remove_prompts(tmp_path, ["lamp", "nothing"])
     assert remove_prompts(tmp_path, ["lamp"]) == ["lamp"] and len(saved_prompts(tmp_path)) == 1
-    assert bring_back(tmp_path, "lamp").asked.prompt == HELLO.prompt
+    assert restore_prompt(tmp_path, "lamp").asked.prompt == HELLO.prompt
     with pytest.raises(UserError, match="was removed"):
-        bring_back(tmp_path, "lamp")
+        restore_prompt(tmp_path, "lamp")
 
 
 def test_a_damaged_file_is_left_out_of_the_list_and_said_by_name(
@@ -79,5 +79,5 @@ def test_a_damaged_file_is_left_out_of_the_list_and_said_by_name(
         with pytest.raises(UserError, match="is damaged: remove it"):
             load_prompt(tmp_path, "lamp")
     monkeypatch.setattr(prompts, "MOST_PROMPTS", 1)
-    with pytest.raises(UserError, match="no room for more"):
+    with pytest.raises(UserError, match="the maximum"):
         save_prompt(tmp_path, "another", HELLO)

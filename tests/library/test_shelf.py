@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from kvlab.common.errors import UserError
-from kvlab.library.entries import entries
-from kvlab.library.find import ANSWERS, FILTERS, SORTS, Wanted, find, from_address, to_address
-from kvlab.library.shelf import look, read_all, rows_of
+from kvlab.library.find import ANSWERS, FILTERS, SORTS, Search, find, from_url, to_url
+from kvlab.library.items import item_table
+from kvlab.library.listing import cache_all_results, list_all, rows_of
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, results
-from kvlab.trace.labels import change_labels, change_tags, save_answer
+from kvlab.trace.user_labels import change_labels, change_tags, save_answer
 from tests.library.conftest import comparison
 
 
 def ids(root: Path, **wanted: object) -> list[str]:
-    return look(root).find(Wanted(**wanted))["id"].tolist()  # type: ignore[arg-type]
+    return list_all(root).find(Search(**wanted))["id"].tolist()  # type: ignore[arg-type]
 
 
 def test_every_kind_is_there_with_what_its_files_say(kept: Path):
-    table = look(kept).table.set_index("id")
+    table = list_all(kept).table.set_index("id")
     assert set(table.index) == {"one", "two", "needles", "speed"}
     assert table.loc["one", "methods"] == ("h2o", "keepkv")
     assert table.loc["one", "budgets"] == ("25 %",)
@@ -37,8 +37,8 @@ def test_every_kind_is_there_with_what_its_files_say(kept: Path):
 
 
 def test_outcomes_are_those_of_the_runs_own_tables(kept: Path):
-    read_all(kept)
-    shelf = look(kept)
+    cache_all_results(kept)
+    shelf = list_all(kept)
     row = shelf.table.set_index("id").loc["one"]
     assert not shelf.unread
     runs = [open_run(path) for path in kept.iterdir() if path.name.startswith("one") and path.is_dir()]
@@ -52,21 +52,21 @@ def test_outcomes_are_those_of_the_runs_own_tables(kept: Path):
 
 
 def test_a_run_that_is_the_full_caches_equal_is_the_closest(kept: Path):
-    read_all(kept)
+    cache_all_results(kept)
     comparisons, known = list_comparisons(kept), results(kept)
     (same,) = (run.run_id for run in comparisons[0].runs if run.method == "keepkv")
     known[same]["mean_kl"] = 0.0
-    row = entries(kept, comparisons, known, {}).set_index("id").loc[comparisons[0].comparison_id]
+    row = item_table(kept, comparisons, known, {}).set_index("id").loc[comparisons[0].comparison_id]
     assert (row["least_kl"], row["closest"]) == (0.0, "keepkv 25 %")
 
 
 def test_an_answer_said_later_judges_again(kept: Path):
-    read_all(kept)
+    cache_all_results(kept)
     text = next(open_run(path) for path in kept.glob("one*h2o*")).record
     save_answer(kept, "one", text.prompt, text.free_text.split()[0])
-    assert [entry.comparison_id for entry in look(kept).unread] == ["one"]
-    read_all(kept)
-    row = look(kept).table.set_index("id").loc["one"]
+    assert [entry.comparison_id for entry in list_all(kept).unread] == ["one"]
+    cache_all_results(kept)
+    row = list_all(kept).table.set_index("id").loc["one"]
     assert row["judged"] == 2 and row["right"] >= 1
     assert row["answer"] == f"{row['right']} of 2 right"
 
@@ -94,7 +94,7 @@ def test_a_batch_is_one_row(kept: Path):
     for number in (1, 2):
         repeat = Repeat(batch="b", number=number, of=2, planting=Planting())
         comparison(kept, f"batch-{number}", repeat=repeat.model_dump())
-    rows = look(kept).table
+    rows = list_all(kept).table
     (row,) = rows[rows["id"].str.startswith("batch")].to_dict("records")
     assert row["members"] == ("batch-1", "batch-2") and row["runs"] == 6
 
@@ -124,7 +124,7 @@ def test_filters_and_order_are_those_of_a_plain_loop():
             for place, values in enumerate(combinations)
         ]
     ).astype({"least_kl": float, "right": "Int64", "judged": "Int64"})
-    wanted = Wanted(methods=("keepkv",), tags=("b", "c"), models=("llama",), answers=("some", "unknown"),
+    wanted = Search(methods=("keepkv",), tags=("b", "c"), models=("llama",), answers=("some", "unknown"),
                     starred=True, since="2026-01-03", until="2026-01-20", sort="least_kl")  # fmt: skip
     found = find(table, wanted, lambda words: [])
     expected = [
@@ -145,7 +145,7 @@ words = some.text(some.characters(codec="utf-8", exclude_characters="~"), min_si
 
 @given(
     some.builds(
-        Wanted,
+        Search,
         text=words,
         sort=some.sampled_from(list(SORTS)),
         turned=some.booleans(),
@@ -157,17 +157,17 @@ words = some.text(some.characters(codec="utf-8", exclude_characters="~"), min_si
         answers=some.lists(some.sampled_from(list(ANSWERS)), max_size=2).map(tuple),
     )
 )
-def test_an_address_says_what_is_looked_for(wanted: Wanted):
-    assert from_address(to_address(wanted)) == wanted
+def test_an_address_says_what_is_looked_for(wanted: Search):
+    assert from_url(to_url(wanted)) == wanted
 
 
 @given(some.dictionaries(some.sampled_from([*FILTERS, "sort", "since", "until", "starred", "text"]), some.text()))
 def test_any_address_is_read(asked: dict[str, str]):
-    assert from_address(asked).sort in SORTS
+    assert from_url(asked).sort in SORTS
 
 
 def test_names_that_mean_nothing_are_refused(kept: Path):
-    table = look(kept).table
+    table = list_all(kept).table
     assert rows_of(table, ["evaluation/needles", "one"])["id"].tolist() == ["needles", "one"]
-    with pytest.raises(UserError, match="names nothing that is kept"):
+    with pytest.raises(UserError, match="There is no"):
         rows_of(table, ["../one"])

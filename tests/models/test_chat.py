@@ -20,7 +20,7 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.conversation import Turn
 from kvlab.trace import open_run
-from kvlab.trace.record import request_again
+from kvlab.trace.record import repeat_request
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = "Where is the rabbit?"
@@ -76,7 +76,7 @@ def test_a_conversation_is_read_in_the_template_or_as_plain_text(folder: Path, t
         facts = fact_positions(run.tokens, run.record.prompt, run.record.facts)
         assert "".join(tokens[facts]) == "17", "a fact of an earlier turn is found in what was read"
         assert token_count.count_tokens(request.prompt, ChatFormat.of(request)) == (run.record.prompt_tokens, True)
-        again = request_again(run.record, MethodChoice(method="cam"), "again")
+        again = repeat_request(run.record, MethodChoice(method="cam"), "again")
         assert again.prompt == request.prompt and again.turns == (turns if name == "chat" else ())
     turned = "".join(f"<turn>{role}\n{text}<end>" for role, text in said)
     assert texts["chat"] == f"<bos>{turned}<turn>assistant\n"

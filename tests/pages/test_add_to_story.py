@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from app.new_run.prompt_preview import tokens_as_text
 from app.runs.table import MOST_LISTED, listed
 from kvlab import jobs
-from kvlab.report.views import Passages, Shown, Table, Text, shown_of
+from kvlab.report.views import Passages, Shown, Table, Text, parse_shown
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
@@ -90,7 +90,7 @@ def added(page: AppTest, root: Path, key: str) -> tuple[View, Shown]:
     page = page.button(key=f"{key}-slide").click().run()
     assert not page.exception
     view = load_story(root, STORY).views[-1]
-    return view, shown_of(view)
+    return view, parse_shown(view)
 
 
 def test_the_list_of_runs_is_a_slide_with_its_filters_and_columns(synthetic_runs: Path, open_page: Open):

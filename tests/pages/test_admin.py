@@ -92,4 +92,4 @@ def test_old_recordings_are_thinned_with_two_clicks_and_their_pages_say_so(synth
     for name in ("similarity", "heads", "timeline"):
         shown = open_page(name, comparison="newer")
         assert not shown.exception, name
-        assert any("to make room" in element.value for element in (*shown.info, *shown.warning)), name
+        assert any("to free space" in element.value for element in (*shown.info, *shown.warning)), name

@@ -12,8 +12,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.trace import open_run
-from kvlab.trace.labels import load_labels, save_answer
 from kvlab.trace.record import FILE
+from kvlab.trace.user_labels import load_labels, save_answer
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]

@@ -13,7 +13,7 @@ from kvlab.jobs.rerun_restored import rerun_with_restored
 from kvlab.requests.compare import RescueRequest
 from kvlab.requests.restore import Restore
 from kvlab.trace import Run, open_run
-from kvlab.trace.restore_results import Found, Rescue, rescue_path, save_rescue
+from kvlab.trace.restore_results import RestoreResult, SearchResult, result_path, save_result
 from tests.pages.test_board_page import add_answer, own_words, told
 from tests.synthetic.runs import write_synthetic_run
 
@@ -26,17 +26,18 @@ def run(runs_root: Path) -> Run:
     return open_run(write_synthetic_run(runs_root, method="h2o", budget=0.2))
 
 
-def looked_into(root: Path, run: Run) -> Rescue:
+def looked_into(root: Path, run: Run) -> RestoreResult:
     """As a search writes it."""
     common = {"complete": True, "tried": 3, "attention": (0.5, 0.25)}
     found = (
-        Found(search="tokens", returned=Restore(tokens=(30, 31)), restores=True, slots=16, kl=(0.1, 0.2), text="7",
-              **common),
-        Found(search="reading heads", returned=Restore(tokens=(30, 31), heads=((0, 1),)), restores=True, slots=2,
+        SearchResult(search="tokens", returned=Restore(tokens=(30, 31)), restores=True, slots=16, kl=(0.1, 0.2),
+              text="7", **common),
+        SearchResult(search="reading heads", returned=Restore(tokens=(30, 31), heads=((0, 1),)), restores=True, slots=2,
               kl=(0.2, 0.2), text="the answer 7", **common),
-        Found(search="heads", returned=Restore(kind="heads", heads=((1, 0),)), restores=False, slots=90, **common),
+        SearchResult(search="heads", returned=Restore(kind="heads", heads=((1, 0),)), restores=False, slots=90,
+              **common),
     )  # fmt: skip
-    rescue = Rescue(
+    rescue = RestoreResult(
         run_id=run.record.run_id,
         comparison_id=run.record.comparison_id,
         label=run.record.label,
@@ -56,7 +57,7 @@ def looked_into(root: Path, run: Run) -> Rescue:
         attention_before=(0.0, 0.1),
         found=found,
     )
-    save_rescue(root, rescue)
+    save_result(root, rescue)
     return rescue
 
 
@@ -116,6 +117,6 @@ def test_a_search_that_failed_says_why_and_the_queue_shows_where_its_result_is(
 
 def test_a_damaged_file_is_one_sentence_and_the_page_offers_to_look_again(run: Run, runs_root: Path, open_page: Open):
     looked_into(runs_root, run)
-    rescue_path(runs_root, run.record.comparison_id, run.record.run_id).write_text("{")
+    result_path(runs_root, run.record.comparison_id, run.record.run_id).write_text("{")
     text = told(open_page("killed", run=run.record.run_id))
     assert "is damaged: remove it" in text and "There is no search for" in text

@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.message import Message
 from streamlit.testing.v1 import AppTest
 
-from kvlab.trace.labels import change_labels
 from kvlab.trace.record import read_record, write_record
+from kvlab.trace.user_labels import change_labels
 from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]

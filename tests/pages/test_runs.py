@@ -10,10 +10,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.runs import actions
+from kvlab.library.listing import cache_all_results, list_all
 from kvlab.library.recycle_bin import delete
-from kvlab.library.shelf import look, read_all
 from kvlab.trace.index import FILE
-from kvlab.trace.labels import change_labels
+from kvlab.trace.user_labels import change_labels
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -38,7 +38,7 @@ def test_an_empty_folder_says_how_to_begin(runs_root: Path, open_page: Open):
 
 def test_words_and_filters_of_the_address_choose_the_rows(synthetic_runs: Path, open_page: Open):
     change_labels(synthetic_runs, "older", tags=("paper",))
-    read_all(synthetic_runs)
+    cache_all_results(synthetic_runs)
     assert titles(open_page("runs")) == ["the newer one", "the older one"]
     assert titles(open_page("runs", text="newer")) == ["the newer one"]
     assert titles(open_page("runs", tags="paper")) == ["the older one"]
@@ -90,7 +90,7 @@ def test_what_is_in_the_bin_is_brought_back(synthetic_runs: Path, open_page: Ope
 
 def test_chosen_rows_are_deleted_with_an_undo(synthetic_runs: Path, monkeypatch: pytest.MonkeyPatch, open_page: Open):
     real = actions.actions
-    monkeypatch.setattr(actions, "actions", lambda _: real(look(synthetic_runs).table.head(1)))
+    monkeypatch.setattr(actions, "actions", lambda _: real(list_all(synthetic_runs).table.head(1)))
     page = open_page("runs")
     page.button(key="runs-delete").click().run()
     assert not page.exception and titles(page) == ["the older one"]
@@ -114,7 +114,9 @@ def test_what_is_not_read_yet_is_read_after_the_page_is_drawn(
 ):
     """The page's own run reads nothing, however much is left."""
     read = []
-    monkeypatch.setattr("kvlab.library.shelf.Shelf.read", lambda shelf, seconds: read.append(len(shelf.unread)) or 0)
+    monkeypatch.setattr(
+        "kvlab.library.listing.Listing.read", lambda shelf, seconds: read.append(len(shelf.unread)) or 0
+    )
     page = open_page("runs")
     assert read == [] and any("sizes of 2 more comparisons" in one.value for one in page.caption)
     page.text_input(key="runs_text").set_value("older").run()
@@ -131,9 +133,9 @@ def test_the_timer_reads_what_is_left(synthetic_runs: Path):
             st.session_state[DRAWN] = True
             read_further(kept)
 
-    assert len(look(synthetic_runs).unread) == 2
+    assert len(list_all(synthetic_runs).unread) == 2
     page = AppTest.from_function(as_the_timer_does, default_timeout=30).run()
-    assert not page.exception and not look(synthetic_runs).unread
+    assert not page.exception and not list_all(synthetic_runs).unread
 
 
 def test_a_folder_that_no_list_can_show_is_named_and_the_others_are_listed(synthetic_runs: Path, open_page: Open):

@@ -10,7 +10,7 @@ import pytest
 
 from app.session.open_runs import is_as_opened, open_cached
 from kvlab.trace import open_run
-from kvlab.trace.labels import save_answer
+from kvlab.trace.user_labels import save_answer
 from tests.pages.small import opened, query, text
 from tests.synthetic.runs import write_synthetic_run
 

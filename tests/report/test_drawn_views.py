@@ -18,7 +18,7 @@ from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.similarity import similarity_map
-from kvlab.report.caption import provenance, what_of
+from kvlab.report.caption import caption_of, provenance
 from kvlab.report.draw import columns
 from kvlab.report.gif import MOST_FRAMES, animation, frames_of
 from kvlab.report.pictures import history_picture, laid_out, picture
@@ -103,10 +103,10 @@ def test_bad_words_for_a_gif_are_one_sentence(keepkv: Run, tmp_path: Path):
 
 def test_what_stands_under_a_picture(keepkv: Run):
     text = keepkv.tokens["text"].tolist()
-    of = what_of([keepkv], {"layer": "3", "head": "1", "span": "2-3"})
+    of = caption_of([keepkv], {"layer": "3", "head": "1", "span": "2-3"})
     for part in (keepkv.record.label, keepkv.record.model.name, "layer 3, head 1", f"“{''.join(text[2:4]).strip()}”"):
         assert part in of
     assert keepkv.record.run_id not in of and keepkv.record.run_id in provenance([keepkv])
-    assert "head" not in what_of([keepkv], {"layer": "3", "head": "1"}, ("layer", "head"))
-    assert "words “secret”" in what_of([keepkv], {"words": " secret\n"})
-    assert what_of([keepkv], {"span": "99999-4"}) and what_of([], {}) == ""
+    assert "head" not in caption_of([keepkv], {"layer": "3", "head": "1"}, ("layer", "head"))
+    assert "words “secret”" in caption_of([keepkv], {"words": " secret\n"})
+    assert caption_of([keepkv], {"span": "99999-4"}) and caption_of([], {}) == ""

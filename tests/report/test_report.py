@@ -20,14 +20,14 @@ from kvlab.common.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.base.words import number
 from kvlab.report.contents import Report, report
-from kvlab.report.export import in_format, written
-from kvlab.report.native_charts import kind_of
+from kvlab.report.export import export_report, render_report
+from kvlab.report.native_charts import chart_kind
 from kvlab.report.page import page
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import MOST_ROWS, slides
 from kvlab.trace import open_run
-from kvlab.trace.labels import Labels, save_answer
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import Labels, save_answer
 from tests.dashboard_speed.server import BROWSERS, chromium
 from tests.synthetic.runs import write_synthetic_run
 
@@ -55,7 +55,7 @@ def runs(root: Path) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def told(root: Path, runs: list[Run]) -> Report:
-    from kvlab.trace.labels import load_labels
+    from kvlab.trace.user_labels import load_labels
 
     return report(runs, load_labels(root, "one"))
 
@@ -97,7 +97,7 @@ def test_slides_hold_all_of_it_inside_their_edges(told: Report, runs: list[Run])
     assert titles[0] == told.title and titles.count("Runs") == -(-len(told.table) // MOST_ROWS)
     pictures = [shape for slide in deck.slides for shape in slide.shapes if shape.shape_type == 13]
     charts = [shape for slide in deck.slides for shape in slide.shapes if shape.has_chart]
-    simple = [bool(kind_of(section.figure)) for section in told.figures]
+    simple = [bool(chart_kind(section.figure)) for section in told.figures]
     assert [len(charts), len(pictures)] == [sum(simple), len(simple) - sum(simple)] and any(simple) and not all(simple)
     assert all(abs(shape.width / shape.height - 3) < 0.01 for shape in pictures), "nothing is stretched"
     for slide in deck.slides:
@@ -115,7 +115,7 @@ def test_slides_hold_all_of_it_inside_their_edges(told: Report, runs: list[Run])
 @needs_browser
 def test_pictures_of_slides_are_drawn(told: Report, writer: ImageWriter):
     pptx = pytest.importorskip("pptx", reason="needs kvlab[slides]")
-    deck = pptx.Presentation(io.BytesIO(in_format(told, "pptx", writer)))
+    deck = pptx.Presentation(io.BytesIO(render_report(told, "pptx", writer)))
     for slide in deck.slides:
         for shape in slide.shapes:
             if shape.shape_type == 13:
@@ -158,7 +158,7 @@ def test_on_paper_nothing_is_cut(root: Path, told: Report, in_figures: tuple[set
     inches = float(re.search(r"Page size: +([\d.]+)", told_of_it)[1]) / 72  # type: ignore[index]
     assert 96 * inches > widest > 800, "a page has room for a figure"
     assert all(section.reading.split(".")[0] in words for section in told.figures)
-    assert all(label in words for label in told.table["run"]) and "What to distrust" in words
+    assert all(label in words for label in told.table["run"]) and "Caveats" in words
     subprocess.run(["pdftoppm", "-r", "30", "-gray", "-png", file, tmp_path / "page"], check=True)
     pages = [np.asarray(Image.open(one), float) for one in sorted(tmp_path.glob("page-*.png"))]
     assert len(pages) >= 2 and all(one.std() > 5 for one in pages), "no page is blank"
@@ -167,7 +167,7 @@ def test_on_paper_nothing_is_cut(root: Path, told: Report, in_figures: tuple[set
 
 def test_without_an_answer_it_says_so(runs: list[Run]):
     told = report(runs, Labels())
-    assert any("Nobody said what the right answer is" in line for line in told.distrust)
+    assert any("No expected answer was given" in line for line in told.distrust)
     assert len(told.figures) == 4
 
 
@@ -175,7 +175,7 @@ def test_bad_input_is_one_sentence(root: Path, tmp_path: Path):
     with pytest.raises(UserError, match="no compressed run"):
         report([open_run(next(root.glob("one*full*")))], Labels())
     with pytest.raises(UserError, match="There is no comparison"):
-        written(root, "../one", "html")
+        export_report(root, "../one", "html")
     for words, named in (
         (("one", "--out", "x.docx"), "HTML, PPTX, PDF or GIF"),
         (("two", "--out", "x.html"), "no comparison"),

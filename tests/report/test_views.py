@@ -22,8 +22,8 @@ from kvlab.analysis.lineage import Lineage, states_at
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.report.deck import content, deck
-from kvlab.report.export import talk
-from kvlab.report.native_charts import kind_of as native_kind
+from kvlab.report.export import export_talk
+from kvlab.report.native_charts import chart_kind as native_kind
 from kvlab.report.slides import story_slides
 from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of, table_of
 from kvlab.trace.stories import Slide, Story, View
@@ -234,7 +234,7 @@ def test_the_talk_opens_alive(story: Story, lineage: Lineage, tmp_path: Path):
 @needs_browser
 @needs_office
 def test_a_printed_talk_has_a_page_a_slide(story: Story, writer: ImageWriter, tmp_path: Path):
-    (tmp_path / "talk.pdf").write_bytes(talk(story, "pdf", writer))
+    (tmp_path / "talk.pdf").write_bytes(export_talk(story, "pdf", writer))
     told = subprocess.run(["pdftotext", "-layout", tmp_path / "talk.pdf", "-"], check=True, capture_output=True)
     pages = told.stdout.decode().split("\f")[:-1]
     assert len(pages) in (len(story.views), len(story.views) + 1), "only the long table may need a second page"
@@ -252,7 +252,7 @@ def test_a_printed_talk_has_a_page_a_slide(story: Story, writer: ImageWriter, tm
 @needs_office
 def test_an_office_program_shows_every_slide(story: Story, writer: ImageWriter, tmp_path: Path):
     pytest.importorskip("pptx", reason="needs kvlab[slides]")
-    (tmp_path / "talk.pptx").write_bytes(talk(story, "pptx", writer))
+    (tmp_path / "talk.pptx").write_bytes(export_talk(story, "pptx", writer))
     office = ["soffice", "--headless", f"-env:UserInstallation=file://{tmp_path}/profile", "--convert-to", "pdf"]
     subprocess.run(
         [*office, "--outdir", tmp_path, tmp_path / "talk.pptx"], check=True, capture_output=True, timeout=120

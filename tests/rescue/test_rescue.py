@@ -14,7 +14,7 @@ from kvlab.restore import rescue
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace import open_run
 from kvlab.trace.record import choice_of, model_fields
-from kvlab.trace.restore_results import Rescue, load_rescue, rescue_path, save_rescue
+from kvlab.trace.restore_results import RestoreResult, load_result, result_path, save_result
 
 SAMPLE = next(sample for sample in shipped_samples() if sample.name == "needle_in_a_story")
 LINES = SAMPLE.text.splitlines()
@@ -44,13 +44,13 @@ def made(mini, tmp_path_factory):
     return root, compare(request, root, loaded=mini)
 
 
-def found_of(root: Path, path: Path, mini, **options) -> Rescue:
+def found_of(root: Path, path: Path, mini, **options) -> RestoreResult:
     file = rescue(RescueRequest(run_id=path.name, **options), root, loaded=mini)
-    return Rescue.model_validate_json(file.read_bytes())
+    return RestoreResult.model_validate_json(file.read_bytes())
 
 
 @pytest.fixture(scope="module")
-def found(made, mini) -> Rescue:
+def found(made, mini) -> RestoreResult:
     """What a search finds for streaming-llm."""
     root, paths = made
     return found_of(root, paths[0], mini)
@@ -92,7 +92,7 @@ def test_the_same_search_finds_the_same_twice_and_is_loaded_again(made, found, m
     root, paths = made
     first, second = found, found_of(root, paths[0], mini)
     assert first.model_copy(update={"seconds": 0.0}) == second.model_copy(update={"seconds": 0.0})
-    assert load_rescue(root, first.comparison_id, first.run_id) == second
+    assert load_result(root, first.comparison_id, first.run_id) == second
 
 
 def test_a_search_keeps_to_its_reruns_and_says_so(made, mini):
@@ -108,7 +108,7 @@ def test_a_stop_keeps_what_was_found(made, mini):
     asked = RescueRequest(run_id=paths[0].name)
     stop = lambda: any("reading heads" in stage for stage in seen)  # noqa: E731
     path = rescue(asked, root, loaded=mini, progress=lambda told: seen.append(told.stage), cancelled=stop)
-    found = Rescue.model_validate_json(path.read_bytes())
+    found = RestoreResult.model_validate_json(path.read_bytes())
     assert [one.search for one in found.found] == ["tokens"] and found.ending.startswith("Stopped")
     assert "rerun 1 of at most 40" in seen[1] and any("s left" in stage for stage in seen)
 
@@ -127,7 +127,7 @@ def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, 
     full, h2o = (open_run(path) for path in sorted(compare(request, tmp_path), key=lambda path: "h2o" in path.name))
     texts = [run.tokens[run.tokens["phase"] == "free"]["id"].tolist() for run in (full, h2o)]
     assert texts[0] != texts[1], "a budget that changes the text"
-    found = Rescue.model_validate_json(rescue(RescueRequest(run_id=h2o.record.run_id), tmp_path).read_bytes())
+    found = RestoreResult.model_validate_json(rescue(RescueRequest(run_id=h2o.record.run_id), tmp_path).read_bytes())
     assert not found.expected and found.found[-1].restores
     assert found.found[-1].text.startswith(found.answer)
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_looked_into_is_one_sentence(made, mini, which: int, said
 def test_a_damaged_file_is_one_sentence(made, mini):
     root, paths = made
     found = found_of(root, paths[0], mini, most_reruns=1)
-    save_rescue(root, found)
-    rescue_path(root, found.comparison_id, found.run_id).write_text("{")
+    save_result(root, found)
+    result_path(root, found.comparison_id, found.run_id).write_text("{")
     with pytest.raises(UserError, match="is damaged: remove it"):
-        load_rescue(root, found.comparison_id, found.run_id)
+        load_result(root, found.comparison_id, found.run_id)

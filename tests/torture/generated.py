@@ -124,7 +124,7 @@ HARMS = ("cut", "flip", "noise", "empty", "gone", "doubled", "folder")
 def _opened(sound: Path, file: str, harm: str, value: Any) -> None:
     from kvlab.trace import open_run
     from kvlab.trace.catalogue import list_comparisons, rebuild
-    from kvlab.trace.files.verify import examine_run
+    from kvlab.trace.files.verify import verify_run
     from kvlab.trace.schema import TABLES
 
     with tempfile.TemporaryDirectory(prefix="kvlab-torture-") as folder:
@@ -134,7 +134,7 @@ def _opened(sound: Path, file: str, harm: str, value: Any) -> None:
         rebuild(Path(folder))
         shown = {run.run_id for entry in list_comparisons(Path(folder)) for run in entry.runs}
         assert other.name in shown, "the sound run is no longer listed"
-        found = examine_run(copy).problems
+        found = verify_run(copy).problems
         try:
             run = open_run(copy)
             for table in TABLES:

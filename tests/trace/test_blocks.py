@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from kvlab.common.errors import UserError
 from kvlab.trace import RunWriter, open_run
 from kvlab.trace.files.blocks import BLOCK, SUMS, block_sums, read_parts
-from kvlab.trace.files.verify import examine_run
+from kvlab.trace.files.verify import verify_run
 from kvlab.trace.thinning import Thinnable, thin
 from tests.synthetic.runs import write_synthetic_run
 
@@ -57,7 +57,7 @@ def test_every_block_has_its_sum(sound: Path):
     assert [row.tobytes() for row in load_file(sound / SUMS)[FILE]] == expected
     assert hashlib.sha256((sound / SUMS).read_bytes()).hexdigest() == open_run(sound).record.checksums[SUMS]
     assert len(content) / (sound / SUMS).stat().st_size > 1_000
-    assert examine_run(sound).problems == ()
+    assert verify_run(sound).problems == ()
 
 
 @pytest.mark.parametrize(("step", "head"), [(0, 0), (1, 2), (2, 3)])
@@ -75,7 +75,7 @@ def test_damage_is_told_to_whoever_reads_it(sound: Path, tmp_path: Path, step: i
         run.attention(0, head)
     with pytest.raises(UserError, match="damaged"):
         run.attention_row(0, head, step)
-    assert examine_run(path).problems
+    assert verify_run(path).problems
 
 
 def test_what_is_changed_after_it_was_read_is_told(sound: Path, tmp_path: Path):
@@ -143,7 +143,7 @@ def test_without_sums_of_blocks_the_whole_file_is_checked(sound: Path, tmp_path:
         del run.record.checksums[SUMS]
     with pytest.raises(UserError, match="damaged"):
         run.attention(0, 0)
-    names = " ".join(examine_run(path).problems)
+    names = " ".join(verify_run(path).problems)
     assert "blocks.safetensors" in names
     assert FILE in names
 
@@ -159,7 +159,7 @@ def test_sums_leave_with_the_arrays(sound: Path, tmp_path: Path):
     path = Path(shutil.copytree(sound, tmp_path / sound.name))
     thin(tmp_path, [Thinnable(path.name, "", "", "", 0)])
     assert not (path / SUMS).exists()
-    assert examine_run(path).problems == ()
+    assert verify_run(path).problems == ()
 
 
 @pytest.mark.parametrize("shape", [(5, 3, 40_000), (2, 70_000), (1,)])

@@ -135,7 +135,7 @@ def test_a_renamed_folder_is_named_with_what_to_do_and_listed_once_it_has_its_na
     renamed = path.rename(tmp_path / "my best run")
     assert list_runs(tmp_path) == []
     (problem,) = left_out(tmp_path, [])
-    assert f"not of {renamed.name}: name the folder so again" in problem
+    assert f"not of {renamed.name}: rename the folder back" in problem
     renamed.rename(path)
     assert list_runs(tmp_path) == before
 

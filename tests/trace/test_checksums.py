@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kvlab.common.errors import UserError
 from kvlab.trace import Run, RunWriter, open_run
-from kvlab.trace.files.verify import examine, examine_run
+from kvlab.trace.files.verify import verify_run, verify_runs
 from kvlab.trace.schema import TABLES, RunRecord
 from tests.synthetic.runs import write_synthetic_run
 
@@ -108,7 +108,7 @@ def test_one_flipped_bit_is_told_whatever_file_it_is_in(
     assert len(sentences) == (0 if same_meaning else 1)
     if not same_meaning:
         assert kind in sentences[0]
-        assert examine_run(path).problems
+        assert verify_run(path).problems
 
 
 def parsed(text: bytes) -> object:
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_told_by_name_and_costs_only_itself(sound: Path, tmp_p
     assert len(sentences) == 1
     assert kind in sentences[0]
     assert "\n" not in sentences[0]
-    findings = examine_run(path)
+    findings = verify_run(path)
     assert len(findings.problems) == 1
     assert kind in findings.problems[0]
     if kind != "run.json":
@@ -162,7 +162,7 @@ def test_swapped_arrays_are_told_and_so_are_values_stored_as_keys(sound: Path, t
     for reader in (run, open_run(path)):
         with pytest.raises(UserError, match=rf"(?s){first}.*checksum does not match"):
             reads_everything(reader)
-    assert [first in examine_run(path).problems[0], second in examine_run(path).problems[1]] == [True, True]
+    assert [first in verify_run(path).problems[0], second in verify_run(path).problems[1]] == [True, True]
 
 
 def test_a_part_of_another_run_of_the_same_shape_is_told(sound: Path, tmp_path: Path):
@@ -197,8 +197,8 @@ def test_an_older_folder_opens_and_says_that_it_has_no_checksums(sound: Path, tm
     path = as_of_before(copied(sound, tmp_path))
     run = open_run(path, strict=True)
     reads_everything(run)
-    assert run.unchecked == "no checksums: made by kvlab of an unknown version"
-    assert examine_run(path).verdict == run.unchecked
+    assert run.unchecked == "no checksums: recorded by kvlab of an unknown version"
+    assert verify_run(path).verdict == run.unchecked
 
 
 @pytest.mark.parametrize(
@@ -260,13 +260,13 @@ def test_a_run_that_stopped_early_has_checksums_too(tmp_path: Path, status: str)
     path = write_synthetic_run(tmp_path, status=status, **SMALL)
     assert open_run(path, strict=True).unchecked is None
     garble(path / "steps" / "part-00000.parquet")
-    assert examine(tmp_path)[0].problems
+    assert verify_runs(tmp_path)[0].problems
 
 
 def test_a_running_run_has_none_yet_and_its_growing_parts_are_read(tmp_path: Path):
     path = write_synthetic_run(tmp_path, status="running", **SMALL)
     run = open_run(path, strict=True)
-    assert run.unchecked == "no checksums: the run is still going, or its worker was killed"
+    assert run.unchecked == "no checksums: the run is still running, or its worker was killed"
     assert len(run.steps)
     (path / "parts.json").unlink()  # as between writing the first part and its list
     assert open_run(path, strict=True).steps.equals(run.steps)
@@ -276,7 +276,7 @@ def test_arrays_of_a_running_run_are_not_read_beside_older_tables(tmp_path: Path
     run = open_run(write_synthetic_run(tmp_path, status="running", **SMALL))
     assert any((run.path / "arrays").iterdir())
     assert not run.has_arrays
-    with pytest.raises(UserError, match="still going"):
+    with pytest.raises(UserError, match="still running"):
         run.keys(0, 0)
 
 
@@ -284,7 +284,7 @@ def test_a_killed_run_says_so_and_is_not_called_damaged(tmp_path: Path):
     record = open_run(write_synthetic_run(tmp_path / "other", **SMALL)).record
     dead = record.model_copy(update={"status": "running", "worker_pid": 2**22 + 1})
     RunWriter(tmp_path, dead)
-    (finding,) = examine(tmp_path)
+    (finding,) = verify_runs(tmp_path)
     assert (finding.state, finding.problems) == ("the worker was killed", ())
 
 
@@ -317,4 +317,4 @@ def test_a_file_is_hashed_once_until_it_changes(sound: Path, tmp_path: Path, mon
 def test_no_run_here_is_one_sentence(tmp_path: Path):
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(UserError, match="There is no run in"):
-            examine(path)
+            verify_runs(path)

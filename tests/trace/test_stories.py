@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from kvlab.common.errors import UserError
-from kvlab.trace.stories import Story, View, list_stories, load_story, parse_story, save_story, take_in
+from kvlab.trace.stories import Story, View, import_story, list_stories, load_story, parse_story, save_story
 
 
 def test_a_story_that_comes_in_leaves_those_that_are_there(tmp_path: Path) -> None:
     save_story(tmp_path, Story(name="Group meeting", views=(View(page="sag"),)))
     brought = [
-        take_in(tmp_path, Story(name=name, views=(View(page="heads"),))).name for name in ("group meeting!",) * 2
+        import_story(tmp_path, Story(name=name, views=(View(page="heads"),))).name for name in ("group meeting!",) * 2
     ]
     assert load_story(tmp_path, "Group meeting").views == (View(page="sag"),)
     assert sorted(list_stories(tmp_path)) == sorted(["Group meeting", *brought]) and len(set(brought)) == 2

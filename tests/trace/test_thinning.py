@@ -15,11 +15,11 @@ from kvlab.common.errors import UserError
 from kvlab.server.quotas import bytes_of, seconds_of
 from kvlab.trace import open_run, thinning
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.files.verify import examine_run
-from kvlab.trace.labels import change_labels
+from kvlab.trace.files.verify import verify_run
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import TABLES
 from kvlab.trace.thinning import DAY
+from kvlab.trace.user_labels import change_labels
 from tests.synthetic.runs import write_synthetic_run
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
@@ -60,10 +60,10 @@ def test_tables_and_texts_stay_and_the_run_says_what_is_gone(tmp_path: Path):
     for name, table in tables.items():
         pd.testing.assert_frame_equal(after.select(name), table)
     for ask in (after.keys, after.values, after.attention):
-        with pytest.raises(UserError, match=r"The arrays of this run .* were removed on .* to make room"):
+        with pytest.raises(UserError, match=r"The arrays of this run .* were removed on .* to free space"):
             ask(0, 0)
     assert after.record.thinned_note in after.record.remarks
-    assert not after.has_arrays and examine_run(path).problems == ()
+    assert not after.has_arrays and verify_run(path).problems == ()
     assert thinning.thinnable(tmp_path, DAY, NOW) == [], "once is enough"
 
 

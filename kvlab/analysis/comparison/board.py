@@ -14,8 +14,8 @@ from kvlab.analysis.comparison.labels import differing_parts, parse_label
 from kvlab.analysis.comparison.verdict import KINDS, Verdict, answer_tokens, judge
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
-from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import Labels
 
 OWN_BUDGET = "its own budget"
 

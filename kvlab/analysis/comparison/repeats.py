@@ -16,8 +16,8 @@ from kvlab.analysis.comparison.facts import FATES
 from kvlab.analysis.comparison.verdict import KINDS
 from kvlab.common.errors import UserError
 from kvlab.common.intervals import Interval, mean_intervals, share_interval
-from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
+from kvlab.trace.user_labels import Labels
 
 MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "live_ratio", "over_budget")
 LEVEL = 0.05  # of the sign test, divided among the rivals of one group (Bonferroni)

@@ -9,7 +9,7 @@ from kvlab.analysis.comparison.facts import fact_fates
 from kvlab.common.errors import UserError
 from kvlab.requests.restore import head_words, spans
 from kvlab.trace.reader import Run
-from kvlab.trace.restore_results import Found, Rescue
+from kvlab.trace.restore_results import RestoreResult, SearchResult
 
 LEAST_MASS = 2e-3  # tokens with less attention in every series are not shown
 SEARCHES = {
@@ -22,17 +22,17 @@ SEARCHES = {
 }
 
 
-def restoring(rescue: Rescue) -> list[Found]:
+def restoring(rescue: RestoreResult) -> list[SearchResult]:
     """The changes that restore the answer, fewest slots first."""
     return sorted((found for found in rescue.found if found.restores), key=lambda found: (found.slots, found.search))
 
 
-def cheapest(rescue: Rescue) -> Found | None:
+def cheapest(rescue: RestoreResult) -> SearchResult | None:
     """The change that restores the answer with the fewest slots; None if nothing does."""
     return next(iter(restoring(rescue)), None)
 
 
-def search_table(rescue: Rescue) -> pd.DataFrame:
+def search_table(rescue: RestoreResult) -> pd.DataFrame:
     """One row per search: search (key of `SEARCHES`), what, outcome (a sentence), restores, slots, tried, mean_kl,
     text."""
     rows = [
@@ -52,7 +52,7 @@ def search_table(rescue: Rescue) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def outcome(found: Found) -> str:
+def outcome(found: SearchResult) -> str:
     """One search's result as a sentence."""
     if not found.restores:
         return "not even all of it restores the answer" if found.complete else "no set tried restores the answer"
@@ -62,13 +62,13 @@ def outcome(found: Found) -> str:
     )
 
 
-def is_plural(found: Found) -> bool:
+def is_plural(found: SearchResult) -> bool:
     """Whether the restored tokens take a plural verb."""
     back = found.returned
     return len(back.tokens) > 1 or (back.kind == "apart")
 
 
-def sentence(rescue: Rescue, run: Run) -> str:
+def sentence(rescue: RestoreResult, run: Run) -> str:
     """Why the run fails, and the cheapest change that restores its answer."""
     best = cheapest(rescue)
     if best is None:
@@ -81,7 +81,7 @@ def slot_count_text(slots: int) -> str:
     return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
 
 
-def _why(rescue: Rescue, best: Found, run: Run) -> str:
+def _why(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     """The reason, and the change that fixes it."""
     back = best.returned
     if back.kind == "tokens":
@@ -97,7 +97,7 @@ def _why(rescue: Rescue, best: Found, run: Run) -> str:
     return f"by merging; {how} in {where} restores"
 
 
-def culprit(rescue: Rescue, best: Found, run: Run) -> str:
+def culprit(rescue: RestoreResult, best: SearchResult, run: Run) -> str:
     """Which head dropped or merged which of the tokens, and when."""
     tokens, heads = best.returned.tokens, best.returned.heads
     reader = rescue.reader
@@ -135,7 +135,7 @@ def quoted(run: Run, tokens: tuple[int, ...]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def kl_by_series(rescue: Rescue, found: Found | None) -> pd.DataFrame:
+def kl_by_series(rescue: RestoreResult, found: SearchResult | None) -> pd.DataFrame:
     """Columns series (`as it ran`, and the change), token (of the full cache's continuation), text, kl."""
     series = {"as it ran": rescue.kl_before} | ({} if found is None else {found.returned.words: found.kl})
     parts = [
@@ -145,7 +145,7 @@ def kl_by_series(rescue: Rescue, found: Found | None) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def attention_by_series(rescue: Rescue, found: Found | None, run: Run) -> pd.DataFrame:
+def attention_by_series(rescue: RestoreResult, found: SearchResult | None, run: Run) -> pd.DataFrame:
     """Columns series, token, text, mass: the reading head's attention from the answer's queries.
 
     Covers the tokens the full cache attends to most and the fact's tokens, except those with negligible attention.

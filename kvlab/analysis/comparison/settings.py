@@ -9,9 +9,9 @@ import pandas as pd
 
 from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.requests.budget import Budget
+from kvlab.requests.compare import FULL
 from kvlab.trace.schema import RunRecord
 
-FULL = "full"
 ABSENT = "–"
 
 
@@ -20,7 +20,7 @@ def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
 
     A hyper-parameter is compared only among runs of the same method. The full cache is ignored.
     """
-    runs = [record for record in records if record.method != FULL]
+    runs = [record for record in records if record.method != FULL.method]
     known = [_shared(record) for record in runs]
     rows = {name: [one[name] for one in known] for name in (known[0] if known else {})}
     for method in dict.fromkeys(record.method for record in runs):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from kvlab.common.intervals import Interval
 from kvlab.requests.measurement import Measurement
-from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, Verdict, combine_verdicts, decisive
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive
 
 AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
 ABLE = 0.1  # mean score below which a cache fails the tasks and cannot be judged
 NOT_BEHIND = Threshold(-0.05, "a margin of five points of score: competitive says nothing closer")
-
-
-def verdict_of(gaps: Iterable[Interval | None], threshold: Threshold = AHEAD) -> Verdict:
-    """`holds` if every gap's interval is beyond the threshold, `does not hold` if one falls short."""
-    return combine_verdicts(threshold.side(one) for one in gaps)
 
 
 def contest(

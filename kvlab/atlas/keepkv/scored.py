@@ -12,7 +12,8 @@ from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_text, read_by_budget, read_by_option, read_table
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
-from kvlab.results.score_tables import FULL, option_column
+from kvlab.requests.compare import FULL
+from kvlab.results.score_tables import option_column
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
@@ -56,7 +57,7 @@ def compared(experiment: Experiment, sources: Sources) -> pd.DataFrame:
     table = experiment.scores(sources)
     if table.empty:
         return table
-    return table[table["task"].isin(table.loc[table["method"] != FULL, "task"])].reset_index(drop=True)
+    return table[table["task"].isin(table.loc[table["method"] != FULL.method, "task"])].reset_index(drop=True)
 
 
 def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[tuple[Arm, Arm]]) -> Claim:

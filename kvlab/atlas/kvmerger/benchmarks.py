@@ -24,8 +24,9 @@ from kvlab.atlas.scores import (
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
+from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Measurement
-from kvlab.results.score_tables import FULL, PROMPT, full_score, option_column, score_table
+from kvlab.results.score_tables import PROMPT, full_score, option_column, score_table
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
@@ -85,13 +86,13 @@ class Table:
 def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows of prompts that all arms have at one budget; all rows if there is no such prompt."""
     arm = rows["method"] + rows["hyper_parameters"]
-    compressed = rows.assign(arm=arm)[rows["method"] != FULL]
+    compressed = rows.assign(arm=arm)[rows["method"] != FULL.method]
     asked = compressed.groupby([*PROMPT, "budget"], dropna=False)["arm"].nunique()
     common = asked[asked == compressed["arm"].nunique()].reset_index()
     if common.empty:
         return rows
     same = rows.merge(common[[*PROMPT, "budget"]], on=[*PROMPT, "budget"])
-    full = rows[rows["method"] == FULL].merge(common[PROMPT].drop_duplicates(), on=PROMPT)
+    full = rows[rows["method"] == FULL.method].merge(common[PROMPT].drop_duplicates(), on=PROMPT)
     return pd.concat([full, same], ignore_index=True)
 
 
@@ -103,7 +104,7 @@ def contested(says: str, rows: pd.DataFrame, pairs: Pairs, settle: Measurement |
     full = full_score(rows)
     if full is None or full.mean < ABLE:
         return unable(says, f"The full cache itself scores {score_text(full)} on these tasks.", full.n if full else 0)
-    budgets = sorted(rows.loc[rows["method"] != FULL, "budget"].unique(), reverse=True)
+    budgets = sorted(rows.loc[rows["method"] != FULL.method, "budget"].unique(), reverse=True)
     gaps = {
         f"{first.label} minus {second.label} at {percent(budget)}": gap(rows, first.label, second.label, budget)
         for first, second in pairs

@@ -12,9 +12,9 @@ from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number, percent, plural
-from kvlab.requests.compare import MethodChoice
+from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.results.provenance import Provenance
-from kvlab.results.score_tables import FULL, PROMPT
+from kvlab.results.score_tables import PROMPT
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 
@@ -37,7 +37,7 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     """The heat maps, and the fates of the needle's tokens if recorded."""
     rows = EXPERIMENT.rows(sources)
     rows = rows.dropna(subset="depth") if len(rows) else rows
-    if rows.empty or (rows["method"] == FULL).all():
+    if rows.empty or (rows["method"] == FULL.method).all():
         return EXPERIMENT.needs(sources)
     rows = rows.assign(row=_names(rows))
     cells, means = _scores(rows, "row", "length", "depth"), _scores(rows, "row")
@@ -69,14 +69,14 @@ def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
 
 def answers(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per prompt, method and budget: prompt, score, and the share of the needle's tokens still held."""
-    compressed = rows[rows["method"] != FULL]
+    compressed = rows[rows["method"] != FULL.method]
     prompts = compressed.groupby(PROMPT, dropna=False, sort=False).ngroup()
     return compressed.assign(prompt=prompts, held=compressed[HIDDEN].sum(axis=1))[["prompt", "score", "held"]]
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
     return [
-        "full cache" if method == FULL else MethodChoice(method=method, budget=budget).label
+        "full cache" if method == FULL.method else MethodChoice(method=method, budget=budget).label
         for method, budget in zip(rows["method"], rows["budget"], strict=True)
     ]
 

@@ -16,9 +16,10 @@ from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural, spaced
+from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.results.provenance import Provenance
-from kvlab.results.score_tables import FULL, PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets
+from kvlab.results.score_tables import PROMPT, means_over_tasks, option_column, paired_gap, shared_budgets
 from kvlab.results.sources import EVAL_FOLDER, Sources
 from kvlab.results.verdict import Claim
 
@@ -164,7 +165,7 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return RIVALS.needs(sources)
     figure = figures.benchmark_table(table, theme, "Scores at 64 slots on average")
     rows = RIVALS.rows(sources)
-    used = means_over_tasks(rows, table[table["method"] != FULL], ["arm"])
+    used = means_over_tasks(rows, table[table["method"] != FULL.method], ["arm"])
     held = ", ".join(
         f"{line['arm']} {figures.line_text(line, 'slots', '{:.1f}'.format)}" for _, line in used.iterrows()
     )

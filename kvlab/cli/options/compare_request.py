@@ -108,10 +108,10 @@ def execute(
     """
     from kvlab.cli.options.plan_check import check_fits, notes_of
     from kvlab.methods.spec import unused_byte_budgets
-    from kvlab.trace import unfinished
+    from kvlab.trace import pending_requests
     from kvlab.trace.catalogue import list_repeats
-    from kvlab.trace.labels import check_tags
     from kvlab.trace.record import read_record
+    from kvlab.trace.user_labels import check_tags
 
     labels = labels or LabelOptions()
     check_tags(labels.tag or ())
@@ -127,7 +127,7 @@ def execute(
         _tag(out, labels, [entry.comparison_id for entry in list_repeats(out, batch)])
         show_batch(out, batch, as_json)
     else:
-        for other in unfinished.like(out, request):
+        for other in pending_requests.equal_requests(out, request):
             typer.echo(
                 f"The same comparison is unfinished, resume it: kvlab compare --resume {other} --out {out}", err=True
             )
@@ -137,7 +137,7 @@ def execute(
 
 
 def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
-    from kvlab.trace.labels import change_tags
+    from kvlab.trace.user_labels import change_tags
 
     for name in comparisons if labels.tag else ():
         change_tags(out, name, add=labels.tag or ())
@@ -146,13 +146,13 @@ def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
 def resume_comparison(name: str, out: Path, as_json: bool) -> None:
     """Resume a batch or an interrupted comparison, and print it."""
     from kvlab.jobs.batch import FOLDER, load_batch
-    from kvlab.trace import unfinished
+    from kvlab.trace import pending_requests
     from kvlab.trace.schema import check_id
 
     if (out / FOLDER / f"{check_id(name)}.json").exists():
         show_batch(out, _batch_with_progress(load_batch(out, name), out), as_json)
     else:
-        _show(_with_progress(unfinished.asked(out, name), out, resume=name), as_json)
+        _show(_with_progress(pending_requests.load_request(out, name), out, resume=name), as_json)
 
 
 def _batch_with_progress(request: CompareRequest, out: Path) -> str:
@@ -177,7 +177,7 @@ def _with_progress(
 
     from kvlab.common.terminal import progress_columns, standard_error
     from kvlab.engine import compare as run_comparison
-    from kvlab.trace import unfinished
+    from kvlab.trace import pending_requests
 
     screen = standard_error()
     with ProgressBar(*progress_columns(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
@@ -193,7 +193,7 @@ def _with_progress(
         except KeyboardInterrupt:
             bar.stop()
             typer.echo("Stopped. Finished runs are complete; the current one is marked cancelled.", err=True)
-            for name in [] if work else unfinished.like(out, request):
+            for name in [] if work else pending_requests.equal_requests(out, request):
                 typer.echo(f"Resume it: kvlab compare --resume {name} --out {out}", err=True)
             raise typer.Exit(130) from None
 
@@ -204,7 +204,7 @@ def _show(paths: list[Path], as_json: bool) -> None:
     from kvlab.analysis.comparison.verdict import NO_REFERENCE
     from kvlab.cli.options.tables import print_headline
     from kvlab.trace import open_run
-    from kvlab.trace.labels import Labels
+    from kvlab.trace.user_labels import Labels
 
     runs = [open_run(path) for path in paths]
     wish = expected_answer(runs, Labels())

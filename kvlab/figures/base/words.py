@@ -55,11 +55,6 @@ def percent(share: float | None) -> str:
     return "under 0.001 %" if 0 < abs(share) < SMALLEST_SHARE else f"{number(100 * share)} %"
 
 
-def signed_percent(change: float | None) -> str:
-    """A change as a percentage with its sign, such as `+2.5 %`."""
-    return ("+" if change is not None and change >= SMALLEST_SHARE else "") + percent(change)
-
-
 def lost(share: float | None) -> str:
     """A lost share of attention as `3 % lost`, or `3 % gained` if negative."""
     if share is None or not math.isfinite(share):

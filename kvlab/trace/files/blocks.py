@@ -1,8 +1,7 @@
-"""SHA-256 of each block of an array file: what is read of it is held against the sums of its own blocks alone.
+"""Block-wise SHA-256 of array files, so that a read verifies only the blocks it touches.
 
-Whatever is read of such a file comes this way, each byte once: it is summed where it has just been read. One head of a
-layer is an eighth of its file or less, and the sum of a whole file of 270 MB takes a fifth of a second. Whoever writes
-a run pays once more what the whole file's sum costs: 65 ms for 70 MB beside 63.
+Each byte is read once and hashed right after. One head of a layer is an eighth of its file or less, and hashing a whole
+file of 270 MB takes 0.2 s. The writer pays the cost of a second whole-file hash: 65 ms for 70 MB on top of 63.
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ from kvlab.trace.files.checksums import State, state_of
 from kvlab.trace.record import REMEDY
 from kvlab.trace.schema import EXACT_ARRAYS, PROBE_ARRAYS, RunRecord
 
-SUMS = "arrays/blocks.safetensors"  # in a run's folder: of each array file, by its name, (blocks, 32) uint8
-BLOCK = 65_536  # bytes; all sums take 1/2,048 of what they are of
+SUMS = "arrays/blocks.safetensors"  # in the run folder: (blocks, 32) uint8 by array file name
+BLOCK = 65_536  # bytes; the sums take 1/2,048 of the files
 DIGEST = 32  # bytes of SHA-256
-LENGTH = 8  # bytes that say how long the header of a safetensors file is
+LENGTH = 8  # bytes of the header length field of a safetensors file
 REMEMBERED = 1_024  # files
-MOST_EMPTY = 2**24  # rows of a tensor without a number in it
+MOST_EMPTY = 2**24  # rows of a tensor with zero-size rows
 NUMBERS = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "U8": np.uint8, "I32": np.int32, "I64": np.int64}
 
 Index = tuple[int | slice, ...]  # into the first dimensions of a tensor; slices are whole
 
 
 def block_sums(path: Path) -> np.ndarray:
-    """SHA-256 of each block of a file, (blocks, 32) uint8; the last block may be shorter than the others."""
+    """SHA-256 of each block of a file, (blocks, 32) uint8; the last block may be shorter."""
     with path.open("rb") as file:
         sums = b"".join(hashlib.sha256(block).digest() for block in iter(lambda: file.read(BLOCK), b""))
     return np.frombuffer(sums, np.uint8).reshape(-1, DIGEST)
 
 
 def read_parts(path: Path, sums: np.ndarray | None, wanted: Mapping[str, Index]) -> dict[str, np.ndarray] | None:
-    """What is `wanted` of a safetensors file's tensors; None where it is not as it was when `sums` were taken.
+    """Read the `wanted` parts of a safetensors file's tensors; None if the file differs from its `sums`.
 
-    Its header is looked at too. A block is summed once for each state of the file. Without sums nothing is checked.
+    The header is verified too. Each block is hashed once per state of the file. Without sums nothing is verified.
 
     Raises:
-        OSError, SafetensorError: the file cannot be read, or is none of its kind.
-        ValueError, KeyError: it is cut off, lacks a tensor, or one is not of what runs record.
-        IndexError: a tensor ends before what is wanted of it.
+        OSError, SafetensorError: the file cannot be read or has another format.
+        ValueError, KeyError: it is truncated, or a tensor is missing or has an unknown type.
+        IndexError: the index is beyond a tensor's end.
     """
     state = state_of(path)
     count = -(-state[1] // BLOCK)
@@ -86,7 +85,7 @@ def read_parts(path: Path, sums: np.ndarray | None, wanted: Mapping[str, Index])
 
 @dataclass(frozen=True)
 class _Blocks:
-    """A file by its blocks, those that are `sound` already and the `sums` of the others; `room` is for one block."""
+    """A file by blocks: those already `sound`, the `sums` of the others, and `room` for one block."""
 
     file: FileIO
     sums: np.ndarray | None
@@ -94,10 +93,10 @@ class _Blocks:
     room: memoryview
 
     def read(self, start: int, into: memoryview) -> bool:
-        """The bytes from `start` on; false where a block they lie in is not as it was written.
+        """Read bytes from `start`; False if a block they are in was changed.
 
         Raises:
-            ValueError: the file ends before.
+            ValueError: the file ends earlier.
         """
         place, end = start, start + len(into)
         while place < end:
@@ -129,15 +128,15 @@ class _Blocks:
 
 @lru_cache(maxsize=REMEMBERED)
 def _sound(path: Path, state: State, blocks: int) -> np.ndarray:
-    """(blocks,) which blocks of a file in this state were found sound: filled as they are."""
+    """(blocks,) which blocks of a file in this state were verified; filled over time."""
     return np.zeros(blocks, bool)
 
 
 def _place(tensor: Mapping[str, Any], index: Index) -> tuple[np.ndarray, np.ndarray]:
-    """Memory for a part of a tensor, and where behind the header its pieces begin, given what the header says of it.
+    """Memory for a part of a tensor, and the offsets of its pieces after the header.
 
     Raises:
-        ValueError: no number lies in more rows than there can be.
+        ValueError: the tensor has too many zero-size rows.
     """
     shape, dtype, begins = tensor["shape"], np.dtype(NUMBERS[tensor["dtype"]]), tensor["data_offsets"][0]
     outer, inner = shape[: len(index)], shape[len(index) :]
@@ -149,7 +148,7 @@ def _place(tensor: Mapping[str, Any], index: Index) -> tuple[np.ndarray, np.ndar
 
 
 def why_no_array(record: RunRecord, path: Path, layer: int) -> str:
-    """A sentence for an array file of this layer that is not there, or cannot be read."""
+    """A sentence on why this layer's array file is missing or unreadable."""
     if path.exists() and record.status != "running":
         return f"{path} is cut off or damaged: {REMEDY}."
     if record.thinned:
@@ -159,24 +158,24 @@ def why_no_array(record: RunRecord, path: Path, layer: int) -> str:
     if record.level != "full":
         return f"This run was recorded at level {record.level}, without keys: run it again with level full."
     if not record.recording.of_layers([layer]):
-        return not_asked_for(record, f"layer {layer}")
+        return not_recorded(record, f"layer {layer}")
     if record.status == "running":
-        return "The run is still going (or its worker was killed): its keys and attention rows appear when it ends."
+        return "The run is still running (or its worker was killed): its keys and attention rows appear when it ends."
     name = path.name.split("-layer-")[0]
     kept = {"attention": record.attention_rows, "keys": record.recorded_states}
     what = "keys" if name == "values" else name
     if what in record.left_out and (what not in kept or not kept[what].of_layers([layer])):
         return record.left_out[what]
     if name in EXACT_ARRAYS:
-        return "No decision about the prompt was recorded: nothing had to leave, or the run is older than that."
+        return "No decision about the prompt was recorded: nothing had to be evicted, or the run is too old."
     if name in PROBE_ARRAYS:
-        return "This run holds no probe: record the comparison again at level full (its first run holds it)."
+        return "This run has no probe: record the comparison again at level full (its first run has the probe)."
     return f"{path} is missing: the run ended before it was written, or the file was removed."
 
 
-def not_asked_for(record: RunRecord, what: str) -> str:
-    """A sentence for a layer or head that a run was not to record."""
+def not_recorded(record: RunRecord, what: str) -> str:
+    """A sentence on a layer or head that was not to be recorded."""
     return (
-        f"Nothing was recorded of {what}: this run was asked to record {record.recording.text} only; "
+        f"Nothing was recorded of {what}: this run records {record.recording.text} only; "
         "choose one of these, or record it again."
     )

@@ -1,4 +1,4 @@
-"""Whether a run's tables and arrays can be of the model and the text that its record speaks of."""
+"""Check that a run's tables and arrays match the model and text of its record."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Parts = Mapping[str, Sequence[Path]]
 
 
 def check_consistency(path: Path, record: RunRecord, parts: Parts, whole: bool) -> None:
-    """Hold the record against what was recorded: layers, KV heads, tokens of each phase, size of a key.
+    """Compare the record with the recorded data: layers, KV heads, tokens per phase, key size.
 
-    `parts` are the sound parts of each table; `whole` says that they are all parts. Only a complete run that lost
-    nothing is expected to have rows of every layer, and rows of a phase are only counted where no part was lost.
+    `parts` are the sound parts of each table; `whole`: no part was lost. Only a complete run without losses must have
+    rows of every layer, and phase rows are only counted if no part was lost.
 
     Raises:
         UserError: they contradict each other.
@@ -50,7 +50,7 @@ def _contradictions(path: Path, record: RunRecord, parts: Parts, whole: bool) ->
 def _token_contradictions(record: RunRecord, parts: Sequence[Path]) -> Iterator[str]:
     if not parts or record.status == "running":
         return
-    # One small column: handing it to threads takes longer than reading it.
+    # Threads would be slower for one small column.
     phases = pa.concat_tables(pq.ParquetFile(part).read(["phase"], use_threads=False) for part in parts)["phase"]
     counts = {row["values"]: row["counts"] for row in pc.value_counts(phases).to_pylist()}
     if counts.get("prompt", record.prompt_tokens) != record.prompt_tokens:
@@ -78,7 +78,7 @@ def _array_contradictions(path: Path, record: RunRecord) -> Iterator[str]:
 
 
 def _shape(file: Path, tensor: str) -> list[int] | None:
-    """A tensor's shape; None where the file is damaged, which is told when the array is read."""
+    """A tensor's shape; None if the file is damaged, which is reported when the array is read."""
     try:
         with safe_open(file, framework="numpy") as tensors:
             return tensors.get_slice(tensor).get_shape()
@@ -87,7 +87,7 @@ def _shape(file: Path, tensor: str) -> list[int] | None:
 
 
 def _span(metadata: Sequence[pq.FileMetaData], column: str) -> tuple[int, int] | None:
-    """Smallest and largest value of a column by the parts' statistics; None for no rows or no such column."""
+    """Minimum and maximum of a column from the parts' statistics; None without rows or column."""
     least, most = [], []
     for part in metadata:
         names = part.schema.names

@@ -1,4 +1,4 @@
-"""What `kvlab doctor RUNS` finds: every file of a run folder read and held against its checksum."""
+"""Verify run folders for `kvlab doctor RUNS`: every file is read and compared with its checksum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.liveness import is_being_written
 from kvlab.trace.catalogue import KILLED
 from kvlab.trace.files.blocks import SUMS
-from kvlab.trace.files.parts import LIST, decodes
+from kvlab.trace.files.table_parts import LIST, decodes
 from kvlab.trace.reader import Run
 from kvlab.trace.record import FILE, read_record
 from kvlab.trace.schema import EXACT_ARRAYS, TABLES
@@ -21,7 +21,7 @@ EXACT_KINDS = (np.float32, np.uint8)
 
 
 class Finding(BaseModel):
-    """What was found in one run folder; `unchecked` says why its files have no checksums, where they have none."""
+    """Result for one run folder; `unchecked` says why its files have no checksums, if they have none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,12 +32,12 @@ class Finding(BaseModel):
 
     @property
     def verdict(self) -> str:
-        """One text: what is damaged, or that it is sound, or that it has no checksums."""
+        """The problems, or that the run is sound or has no checksums."""
         return "\n".join(self.problems) or self.unchecked or "sound"
 
 
-def examine(path: Path) -> list[Finding]:
-    """Findings of the run in this folder, or of every run in it.
+def verify_runs(path: Path) -> list[Finding]:
+    """Verify the run in this folder, or every run in it.
 
     Raises:
         UserError: there is no such folder, or no run in it.
@@ -45,12 +45,12 @@ def examine(path: Path) -> list[Finding]:
     path = Path(path)
     folders = [path] if _is_run(path) else sorted(folder for folder in path.glob("*") if _is_run(folder))
     if not folders:
-        raise UserError(f"There is no run in {path}: name a run folder, or the folder of runs.")
-    return [examine_run(folder) for folder in folders]
+        raise UserError(f"There is no run in {path}: give a run folder, or the folder of runs.")
+    return [verify_run(folder) for folder in folders]
 
 
-def examine_run(path: Path) -> Finding:
-    """Everything in one run folder: record, tables, arrays, and that nothing foreign lies between them."""
+def verify_run(path: Path) -> Finding:
+    """Verify one run folder: record, tables, arrays, and no unknown files."""
     try:
         record = read_record(path)
     except UserError as error:
@@ -66,12 +66,12 @@ def examine_run(path: Path) -> Finding:
 
 
 def _is_run(path: Path) -> bool:
-    # A folder that lost its record still shows that it was a run.
+    # A folder without its record is still recognisable as a run.
     return path.is_dir() and ((path / FILE).exists() or (path / LIST).exists() or (path / "arrays").is_dir())
 
 
 def _undecodable(run: Run) -> list[str]:
-    """Parts that are as they were written and still cannot be read."""
+    """Unchanged parts that still cannot be read."""
     return [
         f"{table}/{part.name} cannot be read as this kvlab's columns of {table}."
         for table in TABLES
@@ -103,7 +103,7 @@ def _is_damaged(run: Run, name: str) -> bool:
 
 
 def _kinds(name: str) -> tuple[type[np.generic], ...]:
-    """The types that the tensors of an array file may have."""
+    """Allowed dtypes of an array file's tensors."""
     if name == Path(SUMS).name:
         return (np.uint8,)
     return EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)

@@ -1,4 +1,4 @@
-"""The table parts of a run folder that can be trusted, and one sentence for each that cannot and is left out."""
+"""Find the sound table parts of a run folder, and describe those left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
-from kvlab.trace.files.checksums import REMEMBERED, State, known_checksum, state_of
+from kvlab.trace.files.checksums import REMEMBERED, State, cached_checksum, state_of
 from kvlab.trace.schema import TABLES, RunRecord
 
 LIST = "parts.json"
@@ -22,9 +22,9 @@ LEFT_OUT = "so its rows are left out; the other parts were read."
 
 
 def sound_parts(path: Path, record: RunRecord) -> tuple[dict[str, list[Path]], list[str]]:
-    """The parts of each table that are as they were written, in order, and a sentence for each that is not.
+    """The unchanged parts of each table, in order, and a sentence per damaged or unknown part.
 
-    A part of a run with checksums is held against its own; any other part is decoded once to see that it can be.
+    Parts with checksums are verified by them; others are decoded once.
     """
     rows, problems = _listed_rows(path, record)
     parts: dict[str, list[Path]] = {}
@@ -39,10 +39,11 @@ def sound_parts(path: Path, record: RunRecord) -> tuple[dict[str, list[Path]], l
 
 
 def _listed_rows(path: Path, record: RunRecord) -> tuple[dict[str, list[int]] | None, list[str]]:
-    """Rows of every part as the writer listed them; None, with a sentence where it is wrong, for no usable list."""
-    file, fallback = path / LIST, "so that a missing part cannot be told; the parts that are there were read."
+    """Row counts per part from the writer's list; None if it is missing or damaged (with a sentence if that is
+    wrong)."""
+    file, fallback = path / LIST, "so a missing part cannot be detected; the existing parts were read."
     if record.checksums is not None and LIST in record.checksums:
-        fallback = "but run.json names the parts too, and they were read."
+        fallback = "but run.json also lists the parts, and they were read."
     try:
         data = file.read_bytes()
     except OSError:
@@ -50,7 +51,7 @@ def _listed_rows(path: Path, record: RunRecord) -> tuple[dict[str, list[int]] | 
         told = record.status != "running" and (has_parts if record.checksums is None else LIST in record.checksums)
         return None, [f"{LIST} is missing, {fallback}"] if told else []
     damaged = [f"{LIST} is cut off or damaged, {fallback}"]
-    if record.checksums is not None and known_checksum(file) != record.checksums.get(LIST):
+    if record.checksums is not None and cached_checksum(file) != record.checksums.get(LIST):
         return None, damaged
     try:
         return LISTED.validate_json(data), []
@@ -67,18 +68,18 @@ def _expected_names(
     listed = [] if rows is None else [f"part-{number:05d}.parquet" for number in range(len(rows.get(table, [])))]
     if rows is not None and record.status == "complete":
         return listed
-    # A running, killed or full-disk run may hold a whole part that its list does not name yet.
+    # A running, killed or full-disk run may have a complete part that its list does not name yet.
     return sorted({*listed, *filter(PART.fullmatch, found)})
 
 
 def _why_not(path: Path, record: RunRecord, rows: dict[str, list[int]] | None, table: str, name: str) -> str | None:
-    """What is wrong with one part, to follow its name; None for a sound one."""
+    """What is wrong with a part, as the rest of a sentence; None if it is sound."""
     part = path / table / name
     if not part.exists():
         return "is missing"
     try:
         if record.checksums is not None:
-            return None if known_checksum(part) == record.checksums[f"{table}/{name}"] else "is cut off or damaged"
+            return None if cached_checksum(part) == record.checksums[f"{table}/{name}"] else "is cut off or damaged"
         if not decodes(part, table):
             return "is cut off or damaged"
     except OSError as error:

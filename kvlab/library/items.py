@@ -1,22 +1,22 @@
-"""One table of all that is kept in a folder of runs: comparisons (a batch of repeats is one), evaluations, benchmarks.
+"""One table of everything in a runs folder: comparisons (a batch of repeats is one), evaluations, benchmarks.
 
-Columns, a row a kept thing:
+Columns, one row per item:
 
     kind, id          comparison, evaluation or benchmark, and its name; `members` are the ids of a batch's comparisons
-    title, name       what it is shown as, and what somebody called it ("" where nobody did)
+    title, name       displayed title, and the user's name for it ("" if none)
     status            running, complete, cancelled or failed
-    created           ISO 8601 in UTC; of results, when their newest file was written
-    model             of results of several, with commas
-    methods, budgets  tuples of words, the full cache left out
-    tokens            of the prompt; of results none
-    runs              how many, or rows of results
-    right, judged     compressed runs with the right answer, and of how many that is known
-    answer            `4 of 6 right` in words
-    least_kl          of the compressed run closest to the full cache, nats a token; `closest` names it
-    score             mean score of the compressed rows of an evaluation, as it is (most tasks: 0 to 1)
-    bytes             on disk; none where nobody read it yet
-    owner             who asked for it on a shared server
-    tags, starred, note, archived   what people said (`kvlab.trace.labels`)
+    created           ISO 8601 in UTC; of results, time of their newest file
+    model             comma-separated for results of several
+    methods, budgets  tuples of text, without the full cache
+    tokens            of the prompt; none for results
+    runs              number of runs, or rows of results
+    right, judged     compressed runs with the right answer, and number of judged ones
+    answer            `4 of 6 right` as text
+    least_kl          of the compressed run closest to the full cache, nats per token; `closest` names it
+    score             mean score of the compressed rows of an evaluation (for most tasks 0 to 1)
+    bytes             on disk; none if not read yet
+    owner             user who requested it on a shared server
+    tags, starred, note, archived   user labels (`kvlab.trace.user_labels`)
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ import pyarrow.parquet as pq
 
 from kvlab.analysis.comparison.labels import parse_label
 from kvlab.common.errors import UserError
-from kvlab.library.outcomes import Said, folder_bytes
+from kvlab.library.run_results import AllLabels, folder_bytes
 from kvlab.requests.budget import Budget
+from kvlab.requests.compare import FULL
 from kvlab.trace import restore_results
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, worst_status
-from kvlab.trace.labels import Kind, Labels, label_path, may_look_at
+from kvlab.trace.user_labels import Kind, Labels, label_path, may_view
 
-FULL = "full"
 FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
 COLUMNS = (
     "kind", "id", "members", "title", "name", "status", "created", "model", "methods", "budgets", "tokens", "runs",
@@ -50,8 +50,8 @@ NOTHING: Mapping[str, object] = {}
 NO_LABELS = Labels()
 
 
-def entries(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, said: Said) -> pd.DataFrame:
-    """The table, newest first; `known` are the outcomes in the index, `said` all labels."""
+def item_table(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, said: AllLabels) -> pd.DataFrame:
+    """The table, newest first; `known` are the cached results in the index, `said` all labels."""
     rows = [_comparison(group, known, said) for group in by_batch(comparisons)]
     rows += [_results(root, kind, path, said) for kind in FOLDERS for path in result_paths(root, kind)]
     table = pd.DataFrame(rows, columns=COLUMNS)
@@ -61,35 +61,35 @@ def entries(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, sa
 
 
 def result_paths(root: Path, kind: Kind) -> list[Path]:
-    """The folders of evaluations, or the files of benchmarks, that the person who acts may see."""
+    """The folders of evaluations, or files of benchmarks, that the current user may see."""
     folder = Path(root) / FOLDERS[kind]
     if kind == "benchmark":
         found = (path for path in folder.glob("*.parquet") if not path.name.startswith("."))
     else:
         found = (path for path in folder.glob("*") if path.is_dir() and next(_parts(path), None))
-    return sorted(path for path in found if may_look_at(root, name_of(kind, path), kind))
+    return sorted(path for path in found if may_view(root, result_name(kind, path), kind))
 
 
-def name_of(kind: Kind, path: Path) -> str:
-    """What the results that lie there are called."""
+def result_name(kind: Kind, path: Path) -> str:
+    """Name of the results at this path."""
     return path.stem if kind == "benchmark" else path.name
 
 
 def result_path(root: Path, kind: Kind, name: str) -> Path:
-    """Where results of this name lie."""
+    """Path of the results with this name."""
     return Path(root) / FOLDERS[kind] / (f"{name}.parquet" if kind == "benchmark" else name)
 
 
-def _comparison(group: Sequence[ComparisonEntry], known: Known, said: Said) -> dict[str, object]:
+def _comparison(group: Sequence[ComparisonEntry], known: Known, said: AllLabels) -> dict[str, object]:
     first = group[0]
     labels = said.get(("comparison", first.comparison_id), NO_LABELS)
     runs = [run for entry in group for run in entry.runs]
-    compressed = [run for run in runs if run.method != FULL]
+    compressed = [run for run in runs if run.method != FULL.method]
     found = [known.get(run.run_id, NOTHING) for run in compressed]
     verdicts = [row["verdict"] for row in found if row.get("verdict") not in (None, "unfinished")]
     right = sum(verdict == "right" for verdict in verdicts)
     known_gaps = zip(compressed, (row.get("mean_kl") for row in found), strict=True)
-    gaps = {run.label: float(kl) for run, kl in known_gaps if isinstance(kl, float)}  # 0 is a gap too, the smallest
+    gaps = {run.label: float(kl) for run, kl in known_gaps if isinstance(kl, float)}  # 0 is a valid KL
     closest = min(gaps, key=gaps.__getitem__, default="")
     sizes = [known.get(run.run_id, NOTHING).get("bytes") for run in runs]
     return {
@@ -116,8 +116,8 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: Said) -> d
     }
 
 
-def _results(root: Path, kind: Kind, path: Path, said: Said) -> dict[str, object]:
-    name = name_of(kind, path)
+def _results(root: Path, kind: Kind, path: Path, said: AllLabels) -> dict[str, object]:
+    name = result_name(kind, path)
     labels = said.get((kind, name), NO_LABELS)
     files = sorted(_parts(path)) if path.is_dir() else [path]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
@@ -143,11 +143,11 @@ def _results(root: Path, kind: Kind, path: Path, said: Said) -> dict[str, object
 
 @lru_cache(maxsize=2_000)
 def _summary(kind: Kind, stamps: tuple[tuple[str, int], ...]) -> Mapping[str, object]:
-    """What the rows of results say in short; the stamps make a file that changed another one."""
+    """Summary of result rows; the stamps make it recomputed when a file changes."""
     names = ["method", "model", "budget", "budget_unit", *(["score"] if kind == "evaluation" else [])]
     tables = [table for file, _ in stamps if (table := _read(file, names)) is not None]
     rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=names)
-    compressed = rows[rows["method"] != FULL]
+    compressed = rows[rows["method"] != FULL.method]
     asked = compressed[["budget", "budget_unit"]].dropna().drop_duplicates()
     budgets = [_budget_words(float(amount), str(unit)) for amount, unit in asked.itertuples(index=False)]
     return {
@@ -189,33 +189,33 @@ def _utc(moment: str) -> str:
     return datetime.fromisoformat(moment).astimezone(UTC).isoformat(timespec="seconds")
 
 
-def paths_of(root: Path, kind: Kind, names: Sequence[str]) -> list[Path]:
-    """What there is of these comparisons, evaluations or benchmarks: recordings, results, labels.
+def item_paths(root: Path, kind: Kind, names: Sequence[str]) -> list[Path]:
+    """All paths of these comparisons, evaluations or benchmarks: recordings, results, labels.
 
     Raises:
-        UserError: there is no such thing, or a comparison of them still runs.
+        UserError: there is no such item, or one of the comparisons is still running.
     """
     return [path for name in names for path in _of_one(Path(root), kind, name)]
 
 
 def _of_one(root: Path, kind: Kind, name: str) -> list[Path]:
     if kind == "comparison":
-        found = comparison(root, name)
+        found = find_comparison(root, name)
         if found.status == "running":
-            raise UserError(f"{found.title[:60]} is still running: wait for its end, or cancel it first.")
+            raise UserError(f"{found.title[:60]} is still running: wait until it ends, or cancel it first.")
         name = found.comparison_id
         made = [Path(run.run_id) for run in found.runs] + [Path(restore_results.FOLDER) / name]
     else:
         made = [path.relative_to(root) for path in result_paths(root, kind) if path == result_path(root, kind, name)]
         if not made:
-            raise UserError(f"There is no {kind} {name[:80]!r} in {root}: `kvlab runs ls` names what is there.")
+            raise UserError(f"There is no {kind} {name[:80]!r} in {root}: `kvlab runs ls` lists all.")
     labels = label_path(root, name, kind).relative_to(root)
     return [path for path in (*made, labels) if (root / path).exists()]
 
 
-def comparison(root: Path, name: str) -> ComparisonEntry:
-    """The comparison of this id, or that a run of this id belongs to; raises UserError where there is none."""
+def find_comparison(root: Path, name: str) -> ComparisonEntry:
+    """The comparison with this id, or with a run of this id; raises UserError if there is none."""
     for entry in list_comparisons(root):
         if name == entry.comparison_id or any(run.run_id == name for run in entry.runs):
             return entry
-    raise UserError(f"There is no comparison {name[:80]!r} in {root}: `kvlab runs ls` names what is there.")
+    raise UserError(f"There is no comparison {name[:80]!r} in {root}: `kvlab runs ls` lists all.")

@@ -1,4 +1,4 @@
-"""What comparisons were asked for that have not come to their end, so that they can go on: `.unfinished/ID.json`."""
+"""Requests of unfinished comparisons, so that they can be resumed: `.unfinished/ID.json`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from kvlab.trace.schema import check_id
 FOLDER = ".unfinished"
 
 
-def begin(root: Path, comparison_id: str, request: CompareRequest) -> None:
-    """Write down what was asked for; raises UserError where the disk is full or cannot be written to."""
+def save_request(root: Path, comparison_id: str, request: CompareRequest) -> None:
+    """Store a request; raises UserError if the disk is full or not writable."""
     try:
         replace_text(_file(root, comparison_id), request.model_dump_json())
     except OSError as error:
         raise UserError(f"The folder of runs {root} cannot be written to ({error.strerror or error}).") from error
 
 
-def end(root: Path, comparison_id: str) -> None:
-    """It came to its end."""
+def remove_request(root: Path, comparison_id: str) -> None:
+    """Remove the request of a finished comparison."""
     with suppress(OSError):
         _file(root, comparison_id).unlink(missing_ok=True)
-        (Path(root) / FOLDER).rmdir()  # the last one takes the folder along
+        (Path(root) / FOLDER).rmdir()  # succeeds once it is empty
 
 
-def asked(root: Path, comparison_id: str) -> CompareRequest:
-    """What an unfinished comparison was asked for.
+def load_request(root: Path, comparison_id: str) -> CompareRequest:
+    """The request of an unfinished comparison.
 
     Raises:
         UserError: there is none of this id, or its file is damaged.
@@ -41,18 +41,18 @@ def asked(root: Path, comparison_id: str) -> CompareRequest:
         return CompareRequest.model_validate_json(_file(root, comparison_id).read_bytes())
     except FileNotFoundError:
         raise UserError(
-            f"There is no unfinished comparison or batch {comparison_id!r} in {root}: `kvlab runs ls` lists what is "
-            "there, and what is complete has nothing to go on with."
+            f"There is no unfinished comparison or batch {comparison_id!r} in {root}: list all with `kvlab runs ls`; "
+            "complete ones cannot be resumed."
         ) from None
     except (OSError, ValidationError) as error:
-        raise UserError(f"{_file(root, comparison_id)} is damaged: ask for the comparison anew.") from error
+        raise UserError(f"{_file(root, comparison_id)} is damaged: request the comparison again.") from error
 
 
-def like(root: Path, request: CompareRequest) -> Iterator[str]:
-    """Ids of unfinished comparisons that were asked for in the same words."""
+def equal_requests(root: Path, request: CompareRequest) -> Iterator[str]:
+    """Ids of unfinished comparisons with an equal request."""
     for file in sorted((Path(root) / FOLDER).glob("*.json")):
         with suppress(UserError):
-            if asked(root, file.stem) == request:
+            if load_request(root, file.stem) == request:
                 yield file.stem
 
 

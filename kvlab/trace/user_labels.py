@@ -1,8 +1,8 @@
-"""What people say of kept results after they were made: JSON beside the runs, never in them.
+"""User-provided data about results, stored as JSON next to the runs, never in them.
 
-A comparison has an answer and facts; it, an evaluation and a benchmark alike have a name, tags, a star, a note and
-whether they are archived. Whose an evaluation, benchmark, fit or story is, and who sees it, stands here too; of a
-comparison its records say it. One file each, changed under one lock of the folder, so that two people lose nothing.
+Comparisons have an answer and facts; comparisons, evaluations and benchmarks have name, tags, star, note and archived
+flag. Owner and privacy of evaluations, benchmarks, fits and stories are stored here too; those of comparisons are in
+their records. One file per result, changed under a lock on the folder, so that concurrent changes are not lost.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ LONGEST_NAME, LONGEST_TAG, LONGEST_NOTE, MOST_TAGS = 200, 40, 20_000, 40
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """The tags, each once; raises UserError for what is none."""
-    words = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
-    for word in words:
-        if len(word) > LONGEST_TAG or not re.fullmatch(r"[\w.+\-/: ]+", word):
+    """The tags without duplicates; raises UserError for an invalid tag."""
+    unique = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    for tag in unique:
+        if len(tag) > LONGEST_TAG or not re.fullmatch(r"[\w.+\-/: ]+", tag):
             raise UserError(
-                f"{word[:LONGEST_TAG]!a} is no tag: give letters, digits, spaces, dots and dashes, at most "
-                f"{LONGEST_TAG} of them."
+                f"{tag[:LONGEST_TAG]!a} is not a valid tag: use at most {LONGEST_TAG} letters, digits, spaces, dots "
+                "and dashes."
             )
-    return words
+    return unique
 
 
 class Labels(BaseModel):
-    """What was said of one result; None, "" and () leave what was recorded. Fields of a newer kvlab are kept."""
+    """User data of one result; None, "" and () mean unset. Unknown fields are kept for newer versions."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -58,8 +58,8 @@ class Labels(BaseModel):
     starred: bool = False
     note: str = Field("", max_length=LONGEST_NOTE, description="Markdown")
     archived: bool = False
-    owner: str = Field("", description="whose it is; of comparisons the record says it")
-    private: bool = Field(False, description="its owner and administrators alone see it; of comparisons likewise")
+    owner: str = Field("", description="owner; that of a comparison is in its record")
+    private: bool = Field(False, description="visible only to its owner and administrators; likewise")
     changed: str = Field("", description="when it was last changed, ISO 8601")
 
     @field_validator("tags")
@@ -69,7 +69,7 @@ class Labels(BaseModel):
 
 
 def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:
-    """The labels of a result by its id, empty where there are none.
+    """The labels of a result, empty if there are none.
 
     Raises:
         UserError: their file is damaged.
@@ -82,10 +82,10 @@ def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:
 
 
 def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes: Any) -> Labels:
-    """Change some fields of the labels of a result, whole or not at all, and return them as they are now.
+    """Atomically change some labels of a result and return the new ones.
 
     Raises:
-        UserError: a field cannot be used, the file is damaged, the disk is full, or another process holds the lock.
+        UserError: a value is invalid, the file is damaged, the disk is full, or another process holds the lock.
     """
     _check_owner(root, name, kind)
     with locked(root):
@@ -105,7 +105,7 @@ def change_tags(
 
 
 def save_answer(root: Path, comparison_id: str, prompt: str, answer: str, facts: Sequence[str | Fact] = ()) -> Path:
-    """Write the expected answer and the facts (words or places of the prompt), whole or not at all; returns the file.
+    """Atomically write the expected answer and the facts (words or spans of the prompt); returns the file.
 
     Raises:
         UserError: the answer is empty, the prompt lacks a fact, or the disk is full.
@@ -115,7 +115,7 @@ def save_answer(root: Path, comparison_id: str, prompt: str, answer: str, facts:
 
 
 def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
-    """The labels of every result that has some, by kind and id; those of a damaged file are left out."""
+    """The labels of all results that have some, by kind and id; damaged files are skipped."""
     found: dict[tuple[Kind, str], Labels] = {}
     for kind, folder in FOLDERS.items():
         for file in (Path(root) / FOLDER / folder).glob("*.json"):
@@ -126,24 +126,18 @@ def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
     return found
 
 
-def remove_labels(root: Path, name: str, kind: Kind = "comparison") -> None:
-    """Forget what was said of a result."""
-    with locked(root):
-        _path(root, name, kind).unlink(missing_ok=True)
-
-
 def owner_of(root: Path, name: str, kind: Kind = "comparison") -> str:
-    """Whose result it is; "" where nobody's, of which those on a shared server are only its administrators'."""
+    """Owner of a result, or ""; on a shared server results without owner belong to the administrators."""
     if kind != "comparison":
         return load_labels(root, name, kind).owner
     owners = {run.owner for run in list_runs(root) if name in (run.comparison_id, run.run_id)}
     return owners.pop() if len(owners) == 1 else ""
 
 
-def may_look_at(root: Path, name: str, kind: Kind) -> bool:
-    """Whether the person who acts may see an evaluation, benchmark, fit or story.
+def may_view(root: Path, name: str, kind: Kind) -> bool:
+    """Whether the current user may see an evaluation, benchmark, fit or story.
 
-    Of what has damaged labels nobody knows whose it is: administrators alone see it.
+    With damaged labels the owner is unknown, so only administrators may.
     """
     if acting().role is Role.ADMINISTER:
         return True
@@ -154,35 +148,35 @@ def may_look_at(root: Path, name: str, kind: Kind) -> bool:
     return may_see(labels.owner, labels.private)
 
 
-def take_name(root: Path, name: str, kind: Kind, private: bool = False, made: bool = False) -> None:
-    """The name of an evaluation, benchmark, fit or story, for the person who acts: theirs from now on, if nobody's.
+def claim_name(root: Path, name: str, kind: Kind, private: bool = False, made: bool = False) -> None:
+    """Claim the name of an evaluation, benchmark, fit or story for the current user, unless it has an owner.
 
-    What goes on under a name that is private stays so. With `made` there are results of that name: those of nobody stay
-    nobody's, and administrators alone may go on with them.
+    Private names stay private. `made`: results of that name exist; without an owner they stay so, and only
+    administrators may continue them.
 
     Raises:
-        UserError: it is another person's, or nobody's with results.
+        UserError: the name has another owner, or results without an owner.
     """
     person = acting()
     with locked(root):
         known = load_labels(root, name, kind)
         if (known.owner or made) and not is_owner(known.owner):
-            whose = "" if known.private else f", of {known.owner or 'nobody here'}"
-            raise UserError(f"There is something named {name[:60]} already{whose}: choose another name.")
+            owner = "" if known.private else f" (owner: {known.owner or 'none'})"
+            raise UserError(f"The name {name[:60]} is already taken{owner}: choose another name.")
         owner = known.owner or ("" if made else person.name)
-        told = {"owner": owner, "private": known.private or private}
-        if told != {"owner": known.owner, "private": known.private}:
-            _save(root, name, kind, known, told)
+        changes = {"owner": owner, "private": known.private or private}
+        if changes != {"owner": known.owner, "private": known.private}:
+            _save(root, name, kind, known, changes)
 
 
-def hand_over(root: Path, name: str, kind: Kind, owner: str) -> None:
-    """Make this person the owner of what was brought from elsewhere, whoever it was there; a story is private first."""
+def set_owner(root: Path, name: str, kind: Kind, owner: str) -> None:
+    """Set the owner of an imported result; stories become private."""
     with locked(root):
         _save(root, name, kind, load_labels(root, name, kind), {"owner": owner, "private": kind == "story"})
 
 
 def label_path(root: Path, name: str, kind: Kind = "comparison") -> Path:
-    """The file of a result's labels, there or not."""
+    """The file of a result's labels, which may not exist."""
     return _path(root, name, kind)
 
 
@@ -226,18 +220,18 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    # Two changes may fall into one tick of the clock; each gives the file another inode.
+    # Two changes may share a clock tick, but each creates a new inode.
     found = file.stat()
     return found.st_mtime_ns, found.st_ino
 
 
 @lru_cache(maxsize=20_000)
 def _parse(file: Path, stamp: tuple[int, int]) -> Labels:
-    # The stamp is part of the key only: a changed file is read again.
+    # The stamp is only part of the cache key.
     try:
         return Labels.model_validate_json(file.read_bytes())
     except (PermissionError, IsADirectoryError, ValidationError) as error:
-        raise UserError(f"{file} is damaged: remove it, and add what it said again.") from error
+        raise UserError(f"{file} is damaged: remove it and enter its data again.") from error
 
 
 def _path(root: Path, name: str, kind: Kind) -> Path:

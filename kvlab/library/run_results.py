@@ -1,4 +1,4 @@
-"""How each run came out (answer, closeness, bytes), read once from its tables and kept in the index of runs."""
+"""Results of runs (answer, closeness, bytes), computed once from their tables and cached in the index."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from kvlab.analysis.comparison import board, compare
 from kvlab.common.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
-from kvlab.trace.labels import Kind, Labels
 from kvlab.trace.reader import Run, open_run
+from kvlab.trace.user_labels import Kind, Labels
 
 MEASURES = ("mean_kl", "top1_agreement", "live_ratio")
 NONE = Labels()
 log = logging.getLogger(__name__)
 
-Said = Mapping[tuple[Kind, str], Labels]
+AllLabels = Mapping[tuple[Kind, str], Labels]
 
 
-def unread(
-    comparisons: Sequence[ComparisonEntry], known: Mapping[str, Mapping[str, object]], said: Said
+def without_results(
+    comparisons: Sequence[ComparisonEntry], known: Mapping[str, Mapping[str, object]], said: AllLabels
 ) -> list[ComparisonEntry]:
-    """The comparisons that ended and of which something is not known yet, or was judged by another answer."""
+    """Finished comparisons whose results are not cached, or were judged by another answer."""
     return [entry for entry in comparisons if entry.status != "running" and _is_unread(entry, known, said)]
 
 
-def read_outcomes(root: Path, comparisons: Sequence[ComparisonEntry], said: Said, seconds: float = float("inf")) -> int:
-    """Read the tables of `comparisons` for about so many seconds and keep what they say; returns how many are left."""
+def cache_results(
+    root: Path, comparisons: Sequence[ComparisonEntry], said: AllLabels, seconds: float = float("inf")
+) -> int:
+    """Compute and cache results for about `seconds`; returns how many comparisons are left."""
     until = time.monotonic() + seconds
     for place, entry in enumerate(comparisons):
         if time.monotonic() > until:
@@ -42,7 +44,7 @@ def read_outcomes(root: Path, comparisons: Sequence[ComparisonEntry], said: Said
 
 
 def folder_bytes(folder: Path) -> int:
-    """What the files of a folder take, in bytes; links count as nothing."""
+    """Total size of a folder's files, without links."""
     total = 0
     for at, _, names in os.walk(folder):
         for name in names:
@@ -51,13 +53,13 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def _is_unread(entry: ComparisonEntry, known: Mapping[str, Mapping[str, object]], said: Said) -> bool:
+def _is_unread(entry: ComparisonEntry, known: Mapping[str, Mapping[str, object]], said: AllLabels) -> bool:
     answer = said.get(("comparison", entry.comparison_id), NONE).answer
     return any(known.get(run.run_id, {}).get("basis") != _basis(run, answer) for run in entry.runs)
 
 
 def _basis(run: RunEntry, answer: str | None) -> str:
-    """What an outcome rests on: a run that went on, or an answer said later, makes it another."""
+    """Key of a cached result: it changes with the run's status and the labelled answer."""
     return f"{run.status} {answer or ''}"
 
 
@@ -76,7 +78,7 @@ def _outcomes(root: Path, entry: ComparisonEntry, labels: Labels) -> Iterator[di
 
 
 def _measured(runs: Sequence[Run], labels: Labels) -> pd.DataFrame:
-    """`headline` by run id, with a verdict where there is an answer; empty where the runs cannot be held together."""
+    """`headline` by run id, with verdicts if there is an answer; empty if the runs cannot be compared."""
     if not runs:
         return pd.DataFrame()
     try:

@@ -1,4 +1,4 @@
-"""The kept things of a folder of runs as one table, read anew each time it is asked for."""
+"""List everything in a runs folder as one table."""
 
 from __future__ import annotations
 
@@ -10,52 +10,54 @@ from pathlib import Path
 import pandas as pd
 
 from kvlab.common.errors import UserError
-from kvlab.library.entries import FOLDERS as RESULTS
-from kvlab.library.entries import entries
-from kvlab.library.find import Wanted, find
-from kvlab.library.outcomes import Said, read_outcomes, unread
+from kvlab.library.find import Search, find
+from kvlab.library.items import FOLDERS as RESULTS
+from kvlab.library.items import item_table
+from kvlab.library.run_results import AllLabels, cache_results, without_results
 from kvlab.server.users import viewer
 from kvlab.trace import catalogue, index
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
-from kvlab.trace.labels import FOLDER as LABELS
-from kvlab.trace.labels import FOLDERS as LABEL_FOLDERS
-from kvlab.trace.labels import all_labels
+from kvlab.trace.user_labels import FOLDER as LABELS
+from kvlab.trace.user_labels import FOLDERS as LABEL_FOLDERS
+from kvlab.trace.user_labels import all_labels
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """What there is, and the comparisons whose outcomes are not in the index yet."""
+class Listing:
+    """The table, and the comparisons whose results are not cached yet."""
 
     root: Path
     table: pd.DataFrame
     unread: tuple[ComparisonEntry, ...]
-    said: Said
-    problems: tuple[str, ...] = ()  # a sentence for each run that no list can show
+    said: AllLabels
+    problems: tuple[str, ...] = ()  # a sentence per run that cannot be listed
 
-    def find(self, wanted: Wanted) -> pd.DataFrame:
-        """The rows that are looked for, in their order."""
+    def find(self, wanted: Search) -> pd.DataFrame:
+        """The rows that match a search, in its order."""
         return find(self.table, wanted, partial(catalogue.comparisons_with, self.root))
 
     def read(self, seconds: float) -> int:
-        """Read outcomes that are not known yet for about so many seconds; returns of how many none are known still."""
-        return read_outcomes(self.root, self.unread, self.said, seconds)
+        """Cache missing results for about `seconds`; returns how many comparisons are left."""
+        return cache_results(self.root, self.unread, self.said, seconds)
 
 
-def look(root: Path) -> Shelf:
-    """The shelf as it is now.
+def list_all(root: Path) -> Listing:
+    """The current listing.
 
     Raises:
         UserError: the index of runs cannot be used.
     """
     root = Path(root)
     comparisons, known, said = list_comparisons(root), catalogue.results(root), all_labels(root)
-    table = entries(root, comparisons, known, said)
+    table = item_table(root, comparisons, known, said)
     listed = {run.run_id for comparison in comparisons for run in comparison.runs}
-    return Shelf(root, table, tuple(unread(comparisons, known, said)), said, tuple(catalogue.left_out(root, listed)))
+    return Listing(
+        root, table, tuple(without_results(comparisons, known, said)), said, tuple(catalogue.left_out(root, listed))
+    )
 
 
 def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names what is kept as it is on disk now, and who looks: equal stamps, equal shelves but for runs still going."""
+    """Stamp of the folder's state and the current user: equal stamps mean equal listings, except for running runs."""
     root = Path(root)
     kept = [root, *(root / f"{index.FILE}{suffix}" for suffix in ("", "-wal"))]
     said = [root / LABELS / folder for folder in LABEL_FOLDERS.values()]
@@ -65,20 +67,20 @@ def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
     return ((viewer(), 0, 0), ("in memory", index.memory_changes(root), 0), *files)
 
 
-def read_all(root: Path) -> None:
-    """Read every outcome that is not known yet, as at the end of a comparison."""
-    look(root).read(float("inf"))
+def cache_all_results(root: Path) -> None:
+    """Cache all missing results."""
+    list_all(root).read(float("inf"))
 
 
 def rows_of(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The rows these names mean, in their order: `kind/id`, or an id that only one kind has."""
+    """The rows with these names, in order: `kind/id`, or an id unique among kinds."""
     found = []
     for name in names:
         kind, slash, rest = name.partition("/")
         here = table[(table["kind"] == kind) & (table["id"] == rest)] if slash else table[table["id"] == name]
         here = here if len(here) else table[[name in members for members in table["members"]]]
         if len(here) != 1:
-            why = "there is none" if here.empty else "several kinds have it: write " + " or ".join(here["kind"] + "/…")
-            raise UserError(f"{name[:80]!r} names nothing that is kept here ({why}): `kvlab runs ls` lists all.")
+            why = "no such item" if here.empty else "several kinds have it: write " + " or ".join(here["kind"] + "/…")
+            raise UserError(f"There is no {name[:80]!r} here ({why}): `kvlab runs ls` lists all.")
         found.append(here)
     return pd.concat(found) if found else table.iloc[:0]
