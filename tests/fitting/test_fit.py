@@ -124,7 +124,7 @@ def test_the_command_says_how_to_use_what_it_wrote(tmp_path: Path, books: Path, 
          "--length", "256", "--form", "linear", "--out", str(out)],
     )  # fmt: skip
     assert told.exit_code == 0, told.output
-    assert f"use it as kvzap:heads={out}" in told.output
+    assert f"use it with kvzap:heads={out}" in told.output
     with pytest.raises(UserError, match="--method cannot be 'h2o'"):
         CliRunner().invoke(commands, ["fit", "--method", "h2o"], catch_exceptions=False)
     model = LoadedModel(prepare(tiny_model("llama")), None, "other")  # type: ignore[arg-type]
