@@ -56,7 +56,7 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
         what_it_did(run, steps)
     else:
         page.explain_level(
-            run, "the single events, and the comparison with the full cache's attention behind sag and regret"
+            run, "single events, and the comparison with the full cache's attention behind sag and regret"
         )
 
 

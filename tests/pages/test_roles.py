@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))
 # What a button that changes nothing is called: it leads elsewhere, or fills in a form.
 HARMLESS = re.compile(
-    r"Use .*|Edit a copy|Open|Side by side|Set up another .*|Tell it|right ones|Add a turn|Go to layer .*"
-    r"|Look for .*|Compare the .*"
+    r"Use .*|Edit a copy|Open|Side by side|Set up another .*|Walk through the pages|right ones|Add a turn"
+    r"|Go to layer .*|Find .*|Compare the .*"
 )
 STARTS = {
     "new_run": "Run the comparison", "quality": "Evaluate", "speed": "Measure", "start": "Try the sample prompt",

@@ -33,8 +33,8 @@ def test_no_page_runs_before_all_is_read(monkeypatch: pytest.MonkeyPatch, error:
 
     monkeypatch.setattr(preimport, "_started", threading.Event())
     monkeypatch.setattr(preimport, "_finished", threading.Event())
-    monkeypatch.setattr(preimport, "read", read)
-    monkeypatch.setattr(preimport.runtime, "exists", lambda: True)
+    monkeypatch.setattr(preimport, "import_all", read)
+    monkeypatch.setattr(preimport, "server_is_running", lambda: True)
     monkeypatch.setattr(threading, "excepthook", lambda told: None)
     preimport.begin()
     assert begun.wait(10)

@@ -42,7 +42,7 @@ def test_a_run_without_keys_says_how_to_get_them(runs_root: Path, open_page: Ope
     path = write_synthetic_run(runs_root, level=level)
     page = open_page("similarity", run=path.name)
     assert not page.exception
-    assert f"recorded at level **{level}**, which leaves out keys and values" in texts(page)
+    assert f"recorded at level **{level}**, without keys and values" in texts(page)
 
 
 def test_one_layer_one_head_and_a_cancelled_run(runs_root: Path, open_page: Open):
