@@ -60,7 +60,7 @@ def test_every_table_can_be_asked_for_under_its_papers_settings(name):
 
 
 def test_names_not_there_and_folders_that_are_none_are_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="No paper's table is called 'x': choose one of zsmerge-table2"):
+    with pytest.raises(UserError, match="There is no paper table 'x': choose one of zsmerge-table2"):
         paper_tables.paper_table("x")
     with pytest.raises(UserError, match="is no folder"):
         paper_tables.paper_table("keepkv-table2").found(tmp_path / "none")
