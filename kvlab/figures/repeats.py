@@ -90,7 +90,7 @@ def read_board(batch: Batch) -> str:
     best = cells.sort_values(["share", "live_bytes"], ascending=[False, True]).iloc[0]
     fewest, most = cells["n"].min(), cells["n"].max()
     over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
-    beyond = f" of {batch.count} requested" if most < batch.count else ""
+    beyond = f" (of {batch.count} requested)" if most < batch.count else ""
     most_often = f"Most often right, for the fewest bytes: {best['label']}, {share_text(best)}."
     return (
         f"Each cell shows the share of {over}{beyond} answered right (dot) with its 95 % Wilson interval (bar). "

@@ -272,7 +272,7 @@ def test_tokens_that_no_query_attends_to_are_said_so(runs: tuple[Run, ...]) -> N
     unseen = replace(walk, tokens=walk.tokens.assign(attention=0.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert "like the others had none of the window's attention" in read_three_ways(unseen)
+        assert "which had none of the window's attention" in read_three_ways(unseen)
     assert "% of the window's attention" in read_three_ways(walk)
 
 

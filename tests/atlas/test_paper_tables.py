@@ -60,9 +60,9 @@ def test_every_table_can_be_asked_for_under_its_papers_settings(name):
 
 
 def test_names_not_there_and_folders_that_are_none_are_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="No paper's table is called 'x': choose one of zsmerge-table2"):
+    with pytest.raises(UserError, match="There is no paper table 'x': choose one of zsmerge-table2"):
         paper_tables.paper_table("x")
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         paper_tables.paper_table("keepkv-table2").found(tmp_path / "none")
 
 
@@ -130,7 +130,7 @@ def test_the_figure_and_the_texts_show_the_same_numbers():
     assert {0.223, 0.233, 0.214} <= {round(value, 6) for value in shown}
     text = paper_table_text.markdown(paper_table_text.comparison_table(table, frame, rows(table)))
     assert "| XSUM | score | keepkv:threshold=0.8 | 4 % | 0.233 | 0.333 [" in text
-    assert "hardware: not said" in text and "cpu: test" in text and "mini" in text
+    assert "hardware: not given" in text and "cpu: test" in text and "mini" in text
 
 
 @pytest.fixture(scope="module")

@@ -67,9 +67,9 @@ def test_missing_files_are_listed_with_where_to_get_them(ran, tiny_folder):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--preset", "x", "--data", "."], "No paper's table is called 'x'"),
+        (["--preset", "x", "--data", "."], "There is no paper table 'x'"),
         (["--preset", "keepkv-table2"], "takes one folder"),
-        (["--preset", "keepkv-table2", "--data", "/no/such"], "is no folder"),
+        (["--preset", "keepkv-table2", "--data", "/no/such"], "is not a folder"),
         (["--preset", "keepkv-table2", "--data", ".", "--tasks", "needle"], "leave out --tasks"),
         (["--preset", "keepkv-table2", "--data", ".", "--table", "x.csv"], r"\.md or \.tex"),
         (["--tasks", "needle"], "Name a folder for the results"),

@@ -191,9 +191,9 @@ def test_a_word_document_that_unpacks_to_too_much_is_not_unpacked(monkeypatch: p
 
 def test_the_second_process_answers_and_a_large_file_is_not_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_document("a.DOCX", files.docx(files.paragraph("é漢"))).text == "é漢"
-    with pytest.raises(UserError, match=r"a\.docx cannot be read\. It is no Word document"):
+    with pytest.raises(UserError, match=r"a\.docx cannot be read\. It is not a Word document"):
         read_document("a.docx", b"text")
-    with pytest.raises(UserError, match=r"a\.html cannot be read\. It holds no text"):
+    with pytest.raises(UserError, match=r"a\.html cannot be read\. It contains no text"):
         read_document("a.html", b"<script>only</script>")
     monkeypatch.setattr(read.subprocess, "run", lambda *_, **__: pytest.fail("read"))
     with pytest.raises(UserError, match=r"32\.0 MB but the limit is 32 MB"):

@@ -132,7 +132,7 @@ def test_states_beyond_the_limit_are_left_out_and_said(
         assert (run.keys(2, 1)[0] == before.keys(2, 1)[0]).all()
         assert (run.attention(1, 0)[0] == before.attention(1, 0)[0]).all()
         assert dict(spread_heads(run)).keys() == {0, 2}
-        assert re.search(r"within 0\.0\d+ % of those in the cache", run.record.state_note)
+        assert re.search(r"at most 0\.0\d+ %", run.record.state_note)
 
 
 def recorded(folder: Path, root: Path, **options: object) -> list[Run]:
