@@ -18,7 +18,7 @@ from app.server import preimport
 preimport.wait()
 
 from app.base.links import copy_link
-from app.base.preload_plotly import load_plotly_ahead
+from app.base.plotly_preload import load_plotly_ahead
 from app.base.theme import theme
 from app.base.theme_switch import theme_switch
 from app.navigation import context_bar

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from kvlab.methods.core.published_settings import Preset
     from kvlab.methods.core.second_pass import Rehearsal
     from kvlab.methods.core.view import Seen, Slots, View
-    from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+    from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
     from kvlab.methods.scorers.attention.ema import EmaScore
     from kvlab.methods.scorers.attention.last_query import LastQuery
     from kvlab.methods.scorers.attention.pyramidinfer import RecentRows
@@ -115,7 +115,7 @@ _HOME = {
         "kvlab.methods.core.view": "Seen Slots View",
         # Scorers.
         "kvlab.methods.scorers.wrappers.wrapper": "PromptOnly SlotsAlone",
-        "kvlab.methods.scorers.attention.accumulated": "AccumulatedAttention",
+        "kvlab.methods.scorers.attention.accumulated_attention": "AccumulatedAttention",
         "kvlab.methods.scorers.attention.ema": "EmaScore",
         "kvlab.methods.scorers.attention.last_query": "LastQuery",
         "kvlab.methods.scorers.attention.pyramidinfer": "RecentRows",

@@ -25,7 +25,7 @@ from kvlab.analysis.lineage import states_at
 from kvlab.common.errors import UserError
 from kvlab.figures import autopsy as figures
 from kvlab.figures.base.palette import FATES
-from kvlab.jobs.rerun_restored import counterfactual
+from kvlab.jobs.reruns import counterfactual
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 

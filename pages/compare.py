@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import after_first_chart
+from app.base.lazy_views import after_first_chart
 from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme

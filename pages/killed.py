@@ -24,7 +24,7 @@ from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
 from kvlab.figures import restore as figures
-from kvlab.jobs.rerun_restored import rerun_with_restored
+from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult, load_result

@@ -6,7 +6,7 @@ from functools import partial
 
 import streamlit as st
 
-from app.base.deferred import after_first_chart
+from app.base.lazy_views import after_first_chart
 from app.base.theme import theme as page_theme
 from app.components.tokentext import along_text
 from app.figures.tables import show_table

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import flush
+from app.base.lazy_views import flush
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of

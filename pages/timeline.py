@@ -7,7 +7,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.base.deferred import after_first_chart, flush
+from app.base.lazy_views import after_first_chart, flush
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of

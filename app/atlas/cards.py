@@ -25,7 +25,7 @@ from kvlab.figures.base.thumbnail import blank, thumbnail
 from kvlab.report.views import Table
 from kvlab.requests.measurement import Measurement, command_line
 from kvlab.results.provenance import PUBLISHED
-from kvlab.results.shipped import Shipped, ShippedCard, shipped
+from kvlab.results.shipped_folder import Shipped, ShippedCard, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 

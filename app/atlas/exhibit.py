@@ -27,7 +27,7 @@ from kvlab.figures.base.template import QUIET
 from kvlab.figures.base.words import spaced
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
-from kvlab.results.shipped import shipped
+from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, basis_sentences
 

@@ -24,7 +24,7 @@ from kvlab.forms.measurement_job import estimate, job_of
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
 from kvlab.requests.measurement import ExhibitFill, Measurement
-from kvlab.results.shipped import shipped
+from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 
 KEPT_ESTIMATES = 200

@@ -13,6 +13,7 @@ PAGES = Path(__file__).resolve().parents[2] / "pages"
 
 
 def page_exists(name: str) -> bool:
+    """Whether there is a page of this name."""
     return (PAGES / f"{name}.py").exists()
 
 

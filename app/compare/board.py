@@ -107,6 +107,7 @@ def choose_clicked() -> None:
 
 
 def remember_cell() -> None:
+    """Put the chosen cell of the board into the URL."""
     set_page_param_from("cell", CELL)
 
 

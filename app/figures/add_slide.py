@@ -10,8 +10,8 @@ import streamlit as st
 from app.base.text import plain
 from app.base.theme import theme
 from app.figures.image_writer import image_writer
+from app.figures.page_contents import Item
 from app.figures.provenance import slide_caption, view_query
-from app.figures.shown_on_page import Item
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
 from kvlab.browser import read_static

@@ -14,8 +14,8 @@ from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide, slide_of
 from app.figures.figure import STORY_BUTTON, slug
 from app.figures.image_writer import browser, image_writer
+from app.figures.page_contents import Item, record_item
 from app.figures.provenance import picture_source, view_query
-from app.figures.shown_on_page import Item, record_item
 from kvlab.figures.base.export import NO_BROWSER, ImageFormat
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck

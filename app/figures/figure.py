@@ -14,8 +14,8 @@ from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.figures.add_slide import add_slide
 from app.figures.image_writer import browser, image_writer
+from app.figures.page_contents import Item, clear_items, record_item
 from app.figures.provenance import picture_source, view_query
-from app.figures.shown_on_page import Item, clear_items, record_item
 from kvlab.figures.base import export
 from kvlab.figures.base.template import has_colour_bar, same_lines
 from kvlab.results.provenance import FigureSource

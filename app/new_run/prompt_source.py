@@ -117,6 +117,7 @@ def pasted_prompt() -> PromptChoice:
 
 
 def remember_pasted() -> None:
+    """Put a short pasted prompt into the URL."""
     text = st.session_state["pasted"]
     set_param("text", text if 0 < len(text) <= LINKED_CHARACTERS else None, force=True)
 

@@ -89,11 +89,13 @@ def chosen_frame(count: int) -> int:
 
 
 def remember_frame() -> None:
+    """Put the step of the decision view into the URL."""
     if (step := st.session_state[STRIP].get("step")) is not None:
         set_page_param("frame", int(step))
 
 
 def remember_token() -> None:
+    """Put the chosen token of the decision view into the URL."""
     if (token := st.session_state[STRIP].get("token")) is not None:
         set_page_param("token", int(token))
 

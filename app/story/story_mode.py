@@ -15,8 +15,8 @@ from app.base import permission
 from app.base.links import go, page_exists
 from app.base.text import code, plain
 from app.figures.add_slide import default_story, slide_of_view
+from app.figures.page_contents import Item, shown_items
 from app.figures.provenance import PLACE, TELLING, view_query
-from app.figures.shown_on_page import Item, shown_items
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
 from kvlab.browser import read_static

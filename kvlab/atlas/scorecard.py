@@ -11,7 +11,7 @@ from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.atlas.shipped_exhibits import card_of, with_shipped
 from kvlab.common.errors import UserError
-from kvlab.results.shipped import shipped
+from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
 from kvlab.trace.catalogue import list_comparisons

@@ -16,7 +16,7 @@ from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.results.provenance import Provenance
-from kvlab.results.shipped import Shipped, ShippedCard, parse_claim
+from kvlab.results.shipped_folder import Shipped, ShippedCard, parse_claim
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
 

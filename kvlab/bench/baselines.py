@@ -95,5 +95,6 @@ def baselines(model: BenchModel, load: Load, request: BenchRequest) -> list[Cont
 
 
 def contenders(model: BenchModel, load: Load, request: BenchRequest) -> list[Contender]:
+    """The baselines, and every compressed method of the request."""
     methods = [choice for choice in request.choices_run() if choice.method != "full"]
     return [*baselines(model, load, request), *(SlotContender(model, load, request, choice) for choice in methods)]

@@ -142,10 +142,12 @@ def filled(
 
 
 def scaled(measured: Spread, by: float) -> Spread:
+    """The spread multiplied by a factor."""
     return Spread(by * measured.median, by * measured.iqr, measured.repeats)
 
 
 def loads(request: BenchRequest) -> list[Load]:
+    """Every batch with every context of the request, shortened as it asks."""
     return [
         Load(batch, request.shortened(tokens), asked=tokens) for batch in request.batches for tokens in request.contexts
     ]

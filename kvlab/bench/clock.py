@@ -30,6 +30,7 @@ def spread(samples: Sequence[float]) -> Spread:
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Wall-clock seconds of a call, with the device synchronised before and after."""
     synchronize(device)
     begun = time.perf_counter()
     work()

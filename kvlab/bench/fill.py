@@ -45,6 +45,7 @@ def fill(
 
 
 def random_token(model: BenchModel, batch: int, tokens: int = 1, seed: int = 0) -> Tensor:
+    """Random token ids (batch, tokens) from a seed."""
     source = torch.Generator(model.device).manual_seed(seed)
     return torch.randint(0, model.config.vocab_size, (batch, tokens), generator=source, device=model.device)
 

@@ -55,6 +55,7 @@ def run_bench(
 
 
 def is_measured(part: BenchRequest, rows: list[Row]) -> bool:
+    """Whether the rows hold every method of this part of a request."""
     wanted = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
     measured = {
         row.method.partition(":")[0]

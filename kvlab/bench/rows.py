@@ -86,4 +86,5 @@ class ResultFile:
 
 
 def read_rows(path: Path) -> list[Row]:
+    """Read the rows of a result file."""
     return [Row(**values) for values in pq.read_table(path).to_pylist()]

@@ -91,6 +91,7 @@ def _reading() -> Future[list[MethodEntry]]:
 
 
 def in_background(read: Callable[[], T]) -> Future[T]:
+    """Start a call in a thread of its own."""
     executor = ThreadPoolExecutor(1, thread_name_prefix="kvlab-catalogue")
     future = executor.submit(read)
     executor.shutdown(wait=False)

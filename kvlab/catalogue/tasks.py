@@ -40,6 +40,7 @@ def task_list() -> TaskList:
 
 
 def prefetch() -> None:
+    """Start reading the task list in the background."""
     _reading()
 
 

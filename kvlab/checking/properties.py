@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
 from kvlab.checking.case import Case, cases, furthest, plain_model, walk
-from kvlab.checking.observed import observed
+from kvlab.checking.observations import observed
 from kvlab.common.errors import UserError
 from kvlab.methods import Method
 

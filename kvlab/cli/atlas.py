@@ -72,7 +72,7 @@ def ship(
     only: Annotated[str, typer.Option(help="exhibits of evaluations to add to what is there, as of `fill`")] = "",
 ) -> None:
     """Pack a filled folder as the results that ship with kvlab."""
-    from kvlab.atlas.pack_shipped import pack, pack_also
+    from kvlab.atlas.shipped_archive import pack, pack_also
     from kvlab.common.formatting import format_bytes
 
     keys = [key for key in only.split(",") if key]

@@ -35,6 +35,7 @@ def standard_output(piped_width: int) -> Console:
 
 
 def standard_error() -> Console:
+    """Standard error."""
     return PlainConsole(stderr=True)
 
 

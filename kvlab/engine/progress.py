@@ -11,7 +11,7 @@ from kvlab.requests.compare import Progress
 
 
 class Cancelled(Exception):
-    pass
+    """Raised between steps when the user stops the work."""
 
 
 class Watch:

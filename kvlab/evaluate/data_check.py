@@ -25,6 +25,8 @@ from kvlab.tasks.tokens import Cut, count_tokens
 
 @dataclass(frozen=True)
 class Lengths:
+    """Token lengths of the prompts of a file: median, 95th percentile, maximum."""
+
     median: float
     p95: float
     longest: int

@@ -152,6 +152,7 @@ def model_window(loaded: Loaded) -> int:
 
 
 def window_of(config: PreTrainedConfig) -> int:
+    """The model's context window in tokens; unlimited if its config names none."""
     text = config.get_text_config(decoder=True)
     return getattr(text, "max_position_embeddings", None) or _ANY_WINDOW
 
@@ -162,6 +163,7 @@ def default_batch_rows(loaded: Loaded) -> int:
 
 
 def settings_of(choice: MethodChoice) -> dict[str, object]:
+    """All hyper-parameters of a choice, defaults included."""
     return make_method(choice.method, **choice.hyper_parameters).model_dump(mode="json")
 
 

@@ -105,6 +105,7 @@ class EvalRequest(ModelRequest):
 
 
 def full_first(choices: Iterable[MethodChoice]) -> tuple[MethodChoice, ...]:
+    """The choices without repeats, with the full cache first."""
     others = [choice for choice in choices if choice.method != FULL.method]
     return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
 

@@ -30,6 +30,8 @@ class Unit:
 
 @dataclass(frozen=True)
 class PreparedUnit:
+    """A tokenised prompt, and the row keys of the choices still to be measured on it."""
+
     prompt: PreparedPrompt
     keys: dict[int, str]
 

@@ -111,6 +111,7 @@ def load_batch(root: Path, batch: str) -> CompareRequest:
 
 
 def missing_repeats(root: Path, batch: str, request: CompareRequest) -> list[int]:
+    """Numbers of the comparisons of a batch that are not complete."""
     complete = {number for number, is_complete in _made(root, batch, len(request.runs)) if is_complete}
     return [number for number in range(1, request.comparisons + 1) if number not in complete]
 

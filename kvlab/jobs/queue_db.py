@@ -139,6 +139,7 @@ def _unusable(folder: Path, error: Exception) -> str:
 
 
 def log_path(root: Path, job_id: str) -> Path:
+    """The file of a job's log."""
     return Path(root) / FOLDER / f"{job_id}.log"
 
 

@@ -30,6 +30,7 @@ def take_slot(connection: sqlite3.Connection, pid: int, place: int = 1, devices:
 
 
 def leave_slot(connection: sqlite3.Connection, pid: int) -> None:
+    """Give up the slot of a worker that ends."""
     connection.execute("DELETE FROM workers WHERE pid = ? AND host = ?", (pid, host_id()))
 
 

@@ -20,7 +20,7 @@ from kvlab.evaluate.harness import EvalResult, Listener, default_batch_rows, mod
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
-from kvlab.lmeval.answering import Answering
+from kvlab.lmeval.answers import Answering
 from kvlab.lmeval.journal import Journal
 from kvlab.lmeval.likelihood import check_simulated
 from kvlab.lmeval.request import LmEvalRequest

@@ -58,6 +58,7 @@ def probe_bytes(work: Workload) -> int:
 
 
 def trace(work: Workload, choices: list[tuple[str, Footprint, Amount]], comparisons: int = 1) -> Part:
+    """Disk bytes of the recorded runs."""
     runs = sum(run_bytes(work, holds, budget, len(choices)) for _, holds, budget in choices)
     why = f"{comparisons * len(choices):,} runs at level {work.level}"
     return Part("trace", "disk", comparisons * (probe_bytes(work) + runs), why)

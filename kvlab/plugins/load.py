@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvlab.common.errors import UserError
 from kvlab.plugins.origin import Origin, Registrations, registering, undo
-from kvlab.plugins.requested import files_named, named, packages_named
+from kvlab.plugins.request import files_named, named, packages_named
 
 
 @dataclass(frozen=True)

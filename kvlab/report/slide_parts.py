@@ -258,6 +258,7 @@ def clean(text: str) -> str:
 
 
 def inches(*numbers: float) -> tuple[Any, ...]:
+    """Lengths in inches as python-pptx takes them."""
     from pptx.util import Inches
 
     return tuple(Inches(number) for number in numbers)

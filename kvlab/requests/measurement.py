@@ -99,6 +99,7 @@ Measurement = RecordedComparison | Evaluation | Benchmark | ExhibitFill
 
 
 def command_line(measurement: Measurement) -> str:
+    """The shell command of a measurement."""
     return shlex.join(["kvlab", *measurement.arguments])
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import newest
-from kvlab.results.shipped import Shipped
+from kvlab.results.shipped_folder import Shipped
 from kvlab.server.users import viewer
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 from kvlab.trace.reader import Run, open_run

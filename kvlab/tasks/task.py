@@ -47,5 +47,6 @@ class Task:
 
 
 def check_range(task: str, name: str, value: int, least: int, most: int) -> None:
+    """Raise UserError if a difficulty parameter is outside its range."""
     if not least <= value <= most:
         raise UserError(f"{task}: {name}={value} cannot be used: give a whole number from {least} to {most}.")

@@ -200,6 +200,7 @@ def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, A
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
+    """Hold the lock of the labels file; raises UserError if the folder cannot be written."""
     folder = Path(root) / FOLDER
     with full_disk_sentence(folder):
         try:

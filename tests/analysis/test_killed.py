@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.analysis.comparison import restore
-from kvlab.jobs.rerun_restored import rerun_with_restored
+from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.requests.restore import Restore
 from kvlab.trace import Run, open_run
 from kvlab.trace.record import choice_of

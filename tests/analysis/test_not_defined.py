@@ -18,7 +18,7 @@ from kvlab.atlas.analysis.one_merge import OneMerge, attended_merge
 from kvlab.atlas.analysis.predictors import LAST, prediction_errors
 from kvlab.atlas.claims.attention import locality, variance_ratios
 from kvlab.atlas.claims.kernel import weight_ratio
-from kvlab.atlas.figures.attended import read_attention_map
+from kvlab.atlas.figures.attended_slots import read_attention_map
 from kvlab.atlas.figures.one_merge import read_slot_before_and_after, slot_before_and_after
 from kvlab.engine.probing.gvote_probe import _inside, _overlaps
 from kvlab.engine.probing.hidden_gaussian import hidden_statistics

@@ -16,7 +16,7 @@ from kvlab.atlas.analysis.attended_distance import LOCAL, SINKS, attention_map, 
 from kvlab.atlas.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
 from kvlab.atlas.analysis.pyramid import age_and_tokens, layer_budgets, spans, spread_by_axis, straight, touched_sinks
 from kvlab.atlas.analysis.regions import REGIONS, regions_over_steps, slots_by_step
-from kvlab.atlas.pyramid_pool.scored import evaluated_tasks
+from kvlab.atlas.pyramid_pool.scores import evaluated_tasks
 from kvlab.trace import Run, open_run
 from tests.synthetic.runs import write_synthetic_run
 

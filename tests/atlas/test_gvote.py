@@ -10,7 +10,7 @@ import pytest
 from kvlab.atlas.analysis import hidden_states, sampled_queries
 from kvlab.atlas.claims import sampled_queries as claims
 from kvlab.atlas.exhibit import Choice, Needs
-from kvlab.atlas.gvote import probed, scored
+from kvlab.atlas.gvote import probe, scores
 from kvlab.atlas.registry import find
 from kvlab.atlas.scores import Experiment
 from kvlab.engine.compare import compare
@@ -124,7 +124,7 @@ def test_by_head_averages_the_samples_and_reads_the_last_union(synthetic: Source
 
 
 def test_more_samples_keep_and_cover_more(recorded: Sources):
-    run = probed.probed_run(recorded, "sampled")
+    run = probe.probed_run(recorded, "sampled")
     assert isinstance(run, Run)
     grown = sampled_queries.growth(run)
     assert (grown[["kept", "covered"]].diff().dropna() >= -1e-3).all(axis=None)
@@ -134,7 +134,7 @@ def test_more_samples_keep_and_cover_more(recorded: Sources):
 
 # figures 1 and 4 to 7
 
-EXPERIMENTS = (scored.BY_LENGTH, scored.BY_TASK, scored.BY_MODEL, scored.SAMPLES, scored.NUCLEUS)
+EXPERIMENTS = (scores.BY_LENGTH, scores.BY_TASK, scores.BY_MODEL, scores.SAMPLES, scores.NUCLEUS)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
@@ -147,7 +147,7 @@ def test_half_the_memory_is_measured_at_the_same_score(tmp_path: Path, kept: flo
     """Budgets score what they keep; GVote scores 0.3, for which they need 30 %."""
     sources = evaluated(
         tmp_path,
-        scored.ARMS,
+        scores.ARMS,
         lambda arm, budget, index: (0.3, kept) if arm.method == "gvote" else (budget, budget),
         (0.1, 0.5),
         ("needle", "key_value"),
@@ -160,7 +160,7 @@ def test_half_the_memory_is_measured_at_the_same_score(tmp_path: Path, kept: flo
 
 
 @pytest.mark.parametrize(
-    ("slug", "experiment", "option"), [("fig-6", scored.SAMPLES, "samples"), ("fig-7", scored.NUCLEUS, "p_nuc")]
+    ("slug", "experiment", "option"), [("fig-6", scores.SAMPLES, "samples"), ("fig-7", scores.NUCLEUS, "p_nuc")]
 )
 def test_options_are_drawn_in_the_order_of_their_values(tmp_path: Path, slug: str, experiment: Experiment, option: str):
     values = [arm.options[option] for arm in experiment.arms]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvlab.atlas.analysis import attention_rows, one_merge, predictors, return_of_evicted, sag_by_rule
+from kvlab.atlas.analysis import attention_rows, evicted_attention, one_merge, predictors, sag_by_rule
 from kvlab.atlas.analysis.attention_rows import Rows
 from kvlab.atlas.claims import sag, slot_influence
 from kvlab.atlas.evidence import evidence_rows
@@ -127,9 +127,9 @@ def test_tokens_return_when_they_are_attended_and_only_then():
     mass = np.tile(np.linspace(0.1, 0.01, 13), (4, 1))
     mass[1, 0], mass[2, 9] = 2, 2
     rows = rows_of(mass, 10)
-    evicted = return_of_evicted.to_be_evicted(rows, mass[0, :10])
+    evicted = evicted_attention.to_be_evicted(rows, mass[0, :10])
     assert evicted.nonzero()[0].tolist() == list(range(2, 10))
-    table = return_of_evicted.returning(rows, evicted, "x")
+    table = evicted_attention.returning(rows, evicted, "x")
     top_of = {1: {0, 1, 2}, 2: {9, 0, 1}, 3: {0, 1, 2}}  # three of 11, 12 and 13 tokens
     expected = [len(top_of[step] & set(range(2, 10))) / 8 for step in (1, 2, 3)]
     assert table["share"].tolist() == pytest.approx(expected)
@@ -139,7 +139,7 @@ def test_tokens_return_when_they_are_attended_and_only_then():
 
 def test_what_the_run_evicted_is_what_its_events_say(synthetic: Sources):
     run = synthetic.runs[1]
-    gone = return_of_evicted.evicted_by_step(run, 0, 1)
+    gone = evicted_attention.evicted_by_step(run, 0, 1)
     events = run.select("events", 0, 1)
     for step in (0, 5, 24):
         sources = events[(events["step"] <= step) & (events["source"] < 120)]["source"]

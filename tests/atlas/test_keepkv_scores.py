@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.atlas.keepkv import scored, speed
+from kvlab.atlas.keepkv import scores, speed
 from kvlab.atlas.papers import paper_values
 from kvlab.atlas.registry import find
 from kvlab.atlas.scores import Experiment
@@ -17,7 +17,7 @@ from kvlab.results.sources import Sources
 from tests.atlas.drawing import drawn
 from tests.atlas.evaluations import can_be_run, evaluated
 
-EXPERIMENTS = (scored.RATIOS, scored.COMBINED, scored.BENCHMARK, scored.ORDERS, scored.THRESHOLDS)
+EXPERIMENTS = (scores.RATIOS, scores.COMBINED, scores.BENCHMARK, scores.ORDERS, scores.THRESHOLDS)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
@@ -26,7 +26,7 @@ def test_the_stated_evaluations_can_be_run(experiment: Experiment, tmp_path: Pat
 
 
 def test_compositions_are_the_other_methods_choices_with_keepkvs_merging():
-    for arm, name in ((scored.WITH_H2O, "h2o"), (scored.WITH_PYRAMID, "pyramidinfer")):
+    for arm, name in ((scores.WITH_H2O, "h2o"), (scores.WITH_PYRAMID, "pyramidinfer")):
         made, plain = make_method(arm.method, **arm.options).pipeline(), make_method(name).pipeline()
         assert made.allocate == plain.allocate
         assert made.select == plain.select
@@ -36,9 +36,9 @@ def test_compositions_are_the_other_methods_choices_with_keepkvs_merging():
 @pytest.mark.parametrize(
     ("slug", "experiment", "budgets", "best"),
     [
-        ("fig-4", scored.RATIOS, (0.05, 0.2), "keepkv"),
-        ("fig-5", scored.COMBINED, (0.1, 0.2), "compose"),
-        ("tab-2", scored.BENCHMARK, (0.2,), "keepkv"),
+        ("fig-4", scores.RATIOS, (0.05, 0.2), "keepkv"),
+        ("fig-5", scores.COMBINED, (0.1, 0.2), "compose"),
+        ("tab-2", scores.BENCHMARK, (0.2,), "keepkv"),
     ],
 )
 def test_methods_are_ranked_on_the_same_prompts(
@@ -58,7 +58,7 @@ def test_methods_are_ranked_on_the_same_prompts(
 
 
 @pytest.mark.parametrize(
-    ("slug", "experiment", "best"), [("tab-3", scored.ORDERS, "merge-first"), ("tab-4", scored.THRESHOLDS, 0.8)]
+    ("slug", "experiment", "best"), [("tab-3", scores.ORDERS, "merge-first"), ("tab-4", scores.THRESHOLDS, 0.8)]
 )
 def test_options_are_compared_and_the_paper_stands_beside(tmp_path: Path, slug: str, experiment: Experiment, best):
     sources = evaluated(

@@ -18,7 +18,7 @@ from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, represented, w
 from kvlab.atlas.claims import locality, merging_sets
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures.merging_steps import read_three_ways
-from kvlab.atlas.kvmerger.recorded import eviction_sentence
+from kvlab.atlas.kvmerger.recordings import eviction_sentence
 from kvlab.atlas.registry import find
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice

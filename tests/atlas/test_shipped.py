@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kvlab.atlas import claims, pack_shipped
+from kvlab.atlas import claims, shipped_archive
 from kvlab.atlas.beyond.contests import CONTESTS
 from kvlab.atlas.evidence import Evidence, gather
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
@@ -23,7 +23,7 @@ from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import ExhibitFill
-from kvlab.results.shipped import Shipped, shipped
+from kvlab.results.shipped_folder import Shipped, shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.trace import open_run
@@ -45,8 +45,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sources, Shipped]:
         for method in ("zsmerge", "full"):
             write_synthetic_run(root, method=method, comparison_id=prompt.strip(), seed=number, prompt=prompt * 9)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pack_shipped, "EXHIBITS", exhibits(*FEW))
-        assert pack_shipped.pack(root, to) < pack_shipped.LARGEST
+        patch.setattr(shipped_archive, "EXHIBITS", exhibits(*FEW))
+        assert shipped_archive.pack(root, to) < shipped_archive.LARGEST
     runs = [open_run(path.parent) for path in sorted(root.glob("*/run.json"))]
     first = [run for run in runs if run.record.comparison_id == "one"]
     return Sources(root, first[0], first), Shipped(to)
@@ -75,11 +75,11 @@ def test_what_one_run_of_a_prompt_alone_shows_is_found(packed: tuple[Sources, Sh
     runs = list(sources.runs)
     first = min(runs, key=lambda run: run.record.run_id).record.method
     only = Evidence("mine", lambda run: pd.DataFrame({"x": [1] * (run.record.method == first)}))
-    assert [rows["method"].tolist() for rows in pack_shipped._shown(runs, only)] == [[first]]
+    assert [rows["method"].tolist() for rows in shipped_archive._shown(runs, only)] == [[first]]
     assert gather(sources, only)["prompt"].nunique() == 2
     every = Evidence("every", lambda run: pd.DataFrame({"x": [1]}))
-    assert [rows["method"].tolist() for rows in pack_shipped._shown(runs, every)] == [["full"]]
-    assert len(pack_shipped._shown(runs, replace(every, methods=("zsmerge", "full")))) == 2
+    assert [rows["method"].tolist() for rows in shipped_archive._shown(runs, every)] == [["full"]]
+    assert len(shipped_archive._shown(runs, replace(every, methods=("zsmerge", "full")))) == 2
 
 
 def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Shipped]):
@@ -92,7 +92,7 @@ def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Sh
 
 def test_an_empty_folder_is_not_packed(tmp_path: Path):
     with pytest.raises(UserError, match="kvlab atlas fill"):
-        pack_shipped.pack(tmp_path, tmp_path / "results")
+        shipped_archive.pack(tmp_path, tmp_path / "results")
 
 
 def test_a_claim_measured_later_joins_what_is_packed(tmp_path: Path):
@@ -110,7 +110,7 @@ def test_a_claim_measured_later_joins_what_is_packed(tmp_path: Path):
         pd.DataFrame(rows).to_parquet(file)
     pd.DataFrame({"exhibit": ["beyond/tab-1", contest.exhibit().key], "theme": "light", "picture": "", "origin": "",
                   "claims": "[]"}).to_parquet(to / "cards.parquet")  # fmt: skip
-    pack_shipped.pack_also(tmp_path / "runs", to, [contest.exhibit().key])
+    shipped_archive.pack_also(tmp_path / "runs", to, [contest.exhibit().key])
     rows = pd.read_parquet(to / "eval" / "atlas" / "part-000000.parquet")
     assert len(rows) == 8 * 3 * len(contest.tasks) + 1 and set(rows[rows["method"] != "h2o"]["score"]) == {1.0}
     cards = pd.read_parquet(to / "cards.parquet")
@@ -118,7 +118,7 @@ def test_a_claim_measured_later_joins_what_is_packed(tmp_path: Path):
         ("beyond/tab-1", "light"), ("beyond/tab-16", "dark"), ("beyond/tab-16", "light"),
     ]  # fmt: skip
     with pytest.raises(UserError, match="more than evaluations"):
-        pack_shipped.pack_also(tmp_path / "runs", to, ["keepkv/fig-1"])
+        shipped_archive.pack_also(tmp_path / "runs", to, ["keepkv/fig-1"])
 
 
 def with_claim(drawn: tuple[Drawn, ...], claim: Claim) -> tuple[Drawn, ...]:
@@ -193,7 +193,7 @@ def test_a_shipped_figure_is_read_without_keeping_the_others():
 def test_what_ships_is_small_and_says_what_made_it():
     ships = shipped()
     assert ships is not None
-    assert sum(file.stat().st_size for file in ships.root.rglob("*") if file.is_file()) <= pack_shipped.LARGEST
+    assert sum(file.stat().st_size for file in ships.root.rglob("*") if file.is_file()) <= shipped_archive.LARGEST
     assert {"kvlab", "torch", "transformers"} <= set(ships.made["versions"])  # type: ignore[arg-type]
     assert ships.made["digest"] and ships.made["device"] and ships.made["created"]
     assert {evidence.name for evidence in claims.EVIDENCE} == {

@@ -20,7 +20,7 @@ from kvlab.atlas.exhibit import Choice
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.shipped_exhibits import draw_shipped
 from kvlab.common.intervals import Interval
-from kvlab.results.shipped import shipped
+from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Threshold, basis_sentences, decisive
 

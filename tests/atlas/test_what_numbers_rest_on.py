@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.gvote import scored as gvote
-from kvlab.atlas.keepkv import scored as keepkv
+from kvlab.atlas.gvote import scores as gvote
+from kvlab.atlas.keepkv import scores as keepkv
 from kvlab.atlas.kvmerger import benchmarks, needle
-from kvlab.atlas.pyramid_pool import scored as pyramid
+from kvlab.atlas.pyramid_pool import scores as pyramid
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scores import Experiment
-from kvlab.atlas.zsmerge import measured
+from kvlab.atlas.zsmerge import measurements
 from kvlab.bench.rows import Row, to_table
 from kvlab.evaluate.results.rows import ROWS, canonical_json
 from kvlab.results.sources import BENCH_FOLDER, Sources
@@ -37,7 +37,7 @@ DEPTHS = (0.25, 0.75)
 
 def experiments() -> dict[str, Experiment]:
     """Every evaluation that an exhibit asks for."""
-    modules = (gvote, keepkv, pyramid, measured, needle)
+    modules = (gvote, keepkv, pyramid, measurements, needle)
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Experiment)]
     return {one.name + str(place): one for place, one in enumerate([*found, *_of_tables()])}
 

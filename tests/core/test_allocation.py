@@ -16,7 +16,7 @@ from kvlab.methods import make_method
 from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.allocators.first_layers import FirstLayers
 from kvlab.methods.allocators.pyramid import Pyramid
-from kvlab.methods.allocators.whole import proportional, whole
+from kvlab.methods.allocators.rounding import proportional, whole
 from kvlab.requests.budget import Budget
 from tests.core.layers import DIM, HandLayer, draw
 from tests.core.test_selection import BUDGET, TOKENS, kept, mass_of, prompt, top

@@ -13,7 +13,7 @@ from kvlab.methods import make_method, registered
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.core.contract import Capabilities, capabilities_of, protected_slots
 from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict

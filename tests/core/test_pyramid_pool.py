@@ -14,8 +14,8 @@ from torch import Tensor
 
 from kvlab.methods import make_method
 from kvlab.methods.allocators.linear import Linear
-from kvlab.methods.allocators.whole import proportional
-from kvlab.methods.settlers.pooling.graded import join_pairs
+from kvlab.methods.allocators.rounding import proportional
+from kvlab.methods.settlers.pooling.grades import join_pairs
 from tests.core.layers import DIM, draw
 from tests.core.merging import Layer, column_mass, prompt
 

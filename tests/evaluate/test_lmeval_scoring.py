@@ -16,7 +16,7 @@ from kvlab.common.errors import UserError
 from kvlab.evaluate.generate import generate_answers
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
-from kvlab.lmeval.answering import Answering
+from kvlab.lmeval.answers import Answering
 from kvlab.lmeval.generation import GenerationRequest, generate_options, generate_texts
 from kvlab.lmeval.journal import Journal, Measurement, request_key
 from kvlab.lmeval.likelihood import (

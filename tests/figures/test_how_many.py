@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.lineage.states import State
-from kvlab.atlas.figures import attended, attention_rows, fates, regions, sampled_queries, similarity_panels
+from kvlab.atlas.figures import attended_slots, attention_rows, fates, regions, sampled_queries, similarity_panels
 from kvlab.figures import influence, lineage, scores, similarity, timeline
 from kvlab.report import gif, slides
 
@@ -133,7 +133,7 @@ def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
     assert "Outlined: 2,000 of 2,400 merge sets" in similarity.read_similarity_map(tile, 2000, 2400)
     assert "Outlined" not in similarity.read_similarity_map(tile, 12, 12)
     layers = pd.DataFrame({"layer": [0], "distance": 1.0, "sink_mass": 0.1, "local_mass": 0.1})
-    assert "Sampled: 64 of 300 queries" in attended.read_distance_by_layer(layers, 300, 64)
+    assert "Sampled: 64 of 300 queries" in attended_slots.read_distance_by_layer(layers, 300, 64)
     assert gif.estimate_gif(200).startswith("64 frames of 200 steps")
     beside = pd.DataFrame({"layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
     assert "Of the heads drawn, 2 of 90, the adjacent key" in similarity_panels.read_neighbours_of_heads(beside, 90)

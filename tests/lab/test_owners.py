@@ -12,7 +12,7 @@ import pytest
 from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.library import archive, listing, saved_views
+from kvlab.library import archive, catalogue, saved_views
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import Search
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -53,7 +53,7 @@ def test_private_runs_are_in_the_lists_of_their_owner_and_administrators(root: P
     ):
         act_as(name, role)
         assert seen(root) == there, name
-        assert set(listing.list_all(root).table["id"]) == there, name
+        assert set(catalogue.list_all(root).table["id"]) == there, name
     rebuild(root)
     assert "hidden" not in seen(root)
 
@@ -63,7 +63,7 @@ def test_a_shelf_kept_for_one_is_not_shown_to_another(root: Path, act_as: Act) -
     stamps = []
     for name, role in (("ben", Role.RUN), ("carl", Role.RUN), ("anna", Role.ADMINISTER), ("dora", Role.ADMINISTER)):
         act_as(name, role)
-        stamps.append(listing.stamp(root))
+        stamps.append(catalogue.stamp(root))
     assert len(set(stamps)) == 3 and stamps[2] == stamps[3]
 
 
@@ -72,13 +72,13 @@ def test_private_runs_are_neither_exported_nor_found_by_their_words(root: Path, 
     with pytest.raises(UserError, match="There is no comparison 'hidden'"):
         archive.pack(root, "comparison", ["hidden"], "", tmp_path / "parcel.zip")
     assert not (tmp_path / "parcel.zip").exists()
-    assert listing.list_all(root).find(Search(text="secret")).empty
+    assert catalogue.list_all(root).find(Search(text="secret")).empty
     act_as("ben", Role.RUN)
-    assert list(listing.list_all(root).find(Search(text="secret"))["id"]) == ["hidden"]
+    assert list(catalogue.list_all(root).find(Search(text="secret"))["id"]) == ["hidden"]
 
 
 def test_the_table_says_whose_they_are_and_filters_by_it(root: Path) -> None:
-    table = listing.list_all(root)
+    table = catalogue.list_all(root)
     assert dict(zip(table.table["id"], table.table["owner"], strict=True)) == {
         "open": "ben",
         "hidden": "ben",

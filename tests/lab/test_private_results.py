@@ -17,9 +17,9 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.forms import fit_form
 from kvlab.jobs.access_check import check_settings
-from kvlab.jobs.rerun_restored import counterfactual
+from kvlab.jobs.reruns import counterfactual
 from kvlab.jobs.work import Work
-from kvlab.library import archive, listing
+from kvlab.library import archive, catalogue
 from kvlab.library.prompts import load_prompt, remove_prompts, restore_prompt, save_prompt, saved_prompts
 from kvlab.requests.compare import MethodChoice, OnePrompt
 from kvlab.results.sources import Sources
@@ -62,7 +62,7 @@ def root(tmp_path: Path, act_as: Act) -> Path:
 
 
 def names(root: Path) -> set[tuple[str, str]]:
-    table = listing.list_all(root).table
+    table = catalogue.list_all(root).table
     return set(zip(table["kind"], table["id"], strict=True))
 
 

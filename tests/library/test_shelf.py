@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from kvlab.common.errors import UserError
+from kvlab.library.catalogue import cache_all_results, list_all, rows_of
 from kvlab.library.find import ANSWERS, FILTERS, SORTS, Search, find, from_url, to_url
 from kvlab.library.items import item_table
-from kvlab.library.listing import cache_all_results, list_all, rows_of
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, results

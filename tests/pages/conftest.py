@@ -14,7 +14,7 @@ from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
-from app.base.deferred import WAITING
+from app.base.lazy_views import WAITING
 from kvlab.catalogue import methods, tasks
 from tests.synthetic.runs import write_synthetic_run
 

@@ -42,8 +42,8 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "pages/start.py introduction": "a schematic",
 }
 CONTROLS = {  # components that one works with and does not look at
-    "add_slide", "context_bar", "deferred", "links", "payload", "preload_plotly", "scrubber", "shortcuts", "story_mode",
-    "theme_switch", "wordpicker",
+    "add_slide", "context_bar", "lazy_views", "links", "payload", "plotly_preload", "scrubber", "shortcuts",
+    "story_mode", "theme_switch", "wordpicker",
 }  # fmt: skip
 ELSEWHERE = {"tilemap"}  # whose page draws the heading over it
 PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))

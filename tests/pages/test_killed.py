@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.jobs.rerun_restored import rerun_with_restored
+from kvlab.jobs.reruns import rerun_with_restored
 from kvlab.requests.compare import RescueRequest
 from kvlab.requests.restore import Restore
 from kvlab.trace import Run, open_run

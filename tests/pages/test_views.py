@@ -14,7 +14,7 @@ from app.navigation.shortcuts import next_head
 from kvlab import jobs
 from kvlab.analysis.attention.autopsy import FATES
 from kvlab.common.errors import UserError
-from kvlab.jobs.rerun_restored import counterfactual
+from kvlab.jobs.reruns import counterfactual
 from kvlab.report.deck import content
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record

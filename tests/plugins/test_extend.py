@@ -38,7 +38,7 @@ DOCUMENTED = {
     "kvlab.methods.view": ["Seen", "Slots"],
     "kvlab.methods.allocators.uniform": ["Uniform"],
     "kvlab.methods.scorers.accumulated": ["AccumulatedAttention"],
-    "kvlab.methods.scorers.attention.accumulated": ["AccumulatedAttention"],
+    "kvlab.methods.scorers.attention.accumulated_attention": ["AccumulatedAttention"],
     "kvlab.methods.selectors.lowest_score": ["LowestScore"],
     "kvlab.methods.settlers.evict": ["Evict"],
     "kvlab.methods.settlers.eviction.evict": ["Evict"],

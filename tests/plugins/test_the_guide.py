@@ -18,7 +18,7 @@ from kvlab.engine import compare
 from kvlab.methods import registered
 from kvlab.methods.composition.choices import choices
 from kvlab.plugins.load import load_plugins
-from kvlab.plugins.requested import FILES as FILES_NAMED
+from kvlab.plugins.request import FILES as FILES_NAMED
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace.reader import open_run
 from tests.families import tiny_folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.atlas.beyond import contests, recorded
+from kvlab.atlas.beyond import contests, recordings
 from kvlab.atlas.exhibit import load_exhibits
 
-EXHIBITS = (*contests.TABLES, *load_exhibits("beyond", recorded.DRAWINGS))
+EXHIBITS = (*contests.TABLES, *load_exhibits("beyond", recordings.DRAWINGS))

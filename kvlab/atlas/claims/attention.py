@@ -16,8 +16,8 @@ from kvlab.atlas.analysis.attention_rows import (
     read_rows,
     variances,
 )
+from kvlab.atlas.analysis.evicted_attention import LAST_QUERY, WINDOW_MEAN, returning_of_head
 from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors
-from kvlab.atlas.analysis.return_of_evicted import LAST_QUERY, WINDOW_MEAN, returning_of_head
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text, over_prompts
 from kvlab.figures.base.words import number, percent

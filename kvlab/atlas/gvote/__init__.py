@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kvlab.atlas.exhibit import load_exhibits
-from kvlab.atlas.gvote import probed, scored
+from kvlab.atlas.gvote import probe, scores
 
-EXHIBITS = load_exhibits("gvote", probed.DRAWINGS | scored.DRAWINGS)
+EXHIBITS = load_exhibits("gvote", probe.DRAWINGS | scores.DRAWINGS)

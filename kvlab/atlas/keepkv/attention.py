@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.analysis.attention_rows import TOP, concentration_of_heads, heads_with_attention, read_rows, variances
+from kvlab.atlas.analysis.evicted_attention import OWN, WINDOW_MEAN, returning_of_heads
 from kvlab.atlas.analysis.predictors import prediction_errors_of_heads
-from kvlab.atlas.analysis.return_of_evicted import OWN, WINDOW_MEAN, returning_of_heads
 from kvlab.atlas.claims.attention import (
     CONCENTRATION,
     IN_TIME_ROWS,
@@ -21,7 +21,7 @@ from kvlab.atlas.claims.attention import (
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import attention_rows as figures
-from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
+from kvlab.atlas.keepkv.recordings import RULES, attention_run, chosen_head
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.results.provenance import Provenance, joined, of_run

@@ -13,7 +13,7 @@ from kvlab.atlas.claims import sag, slot_influence
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import one_merge as figures
-from kvlab.atlas.keepkv.recorded import RULES, merging_runs
+from kvlab.atlas.keepkv.recordings import RULES, merging_runs
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.results.provenance import of_run

@@ -10,7 +10,7 @@ from kvlab.atlas.claims.merging_sets import EVIDENCE, keeps_more, pivot_leads
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import merging_steps as figures
-from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, eviction_sentence, run_with_keys
+from kvlab.atlas.kvmerger.recordings import BUDGETS, METHODS, eviction_sentence, run_with_keys
 from kvlab.atlas.measurements import comparison
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import Theme

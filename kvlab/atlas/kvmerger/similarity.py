@@ -22,7 +22,7 @@ from kvlab.atlas.claims import locality
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import similarity_panels as panels
-from kvlab.atlas.kvmerger.recorded import run_with_keys, sample_sentence
+from kvlab.atlas.kvmerger.recordings import run_with_keys, sample_sentence
 from kvlab.figures import similarity as walls
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number

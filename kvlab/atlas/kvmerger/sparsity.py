@@ -12,7 +12,7 @@ from kvlab.atlas.claims.layer_order import EVIDENCE, same
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import compression_ratio as figures
-from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys, sample_sentence
+from kvlab.atlas.kvmerger.recordings import models_of, prompt_name, prompts_of, run_with_keys, sample_sentence
 from kvlab.common.intervals import mean_interval
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural

@@ -11,7 +11,7 @@ from kvlab.atlas.claims.kernel import EVIDENCE, nearer
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import gaussian_kernel as figures
-from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, eviction_sentence, merging_run, sample_sentence
+from kvlab.atlas.kvmerger.recordings import BUDGETS, METHODS, eviction_sentence, merging_run, sample_sentence
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number

@@ -29,16 +29,19 @@ def budget(row: Row) -> str:
 
 
 def tokens(row: Row) -> str:
+    """Context, and generated tokens if any: `4,096+128`."""
     if not row.context:
         return MISSING
     return f"{row.context:,}" + (f"+{row.new_tokens:,}" if row.new_tokens else "")
 
 
 def unit(row: Row) -> str:
+    """The unit as the end of a column title."""
     return f", {'MB' if row.unit == 'bytes' else row.unit}" if row.unit else ""
 
 
 def number(value: float | None, unit: str) -> str:
+    """A number in its unit, bytes as MB; a dash where it is missing."""
     if value is None:
         return MISSING
     return f"{value / MEGA:,.2f}" if unit == "bytes" else plain(value)

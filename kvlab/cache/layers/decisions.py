@@ -9,8 +9,8 @@ from typing import Literal, cast
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Bucket
+from kvlab.cache.buckets.joined_layer import join_decisions
 from kvlab.cache.buckets.regroup import settled
-from kvlab.cache.buckets.whole_layer import join_decisions
 from kvlab.cache.kernels.cpu import is_cpu_kernel, is_recording
 from kvlab.cache.layers.counts import counts_of
 from kvlab.cache.layers.dispatch import decision_kernel, has_kernel_for, kernel_input, reusable_work, run_kernel

@@ -72,6 +72,8 @@ class RequestOptions:
 
 @dataclass(frozen=True)
 class LabelOptions:
+    """Title and tags under which a comparison is stored."""
+
     title: Annotated[
         str, typer.Option(help="title in lists; default: the file's name, or the prompt's first words")
     ] = ""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.plugins.requested import name_files
+from kvlab.plugins.request import name_files
 
 Plugins = Annotated[
     list[Path] | None,

@@ -51,6 +51,7 @@ class RepeatsOptions:
 
 
 def new_batch_id() -> str:
+    """A new batch id from the UTC time and six random digits."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
 

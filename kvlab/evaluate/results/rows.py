@@ -135,4 +135,5 @@ def newest(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def budget_unit(choice: MethodChoice) -> str:
+    """The unit of a choice's budget."""
     return Budget(choice.budget).unit

@@ -67,6 +67,7 @@ def _prompt_seconds(line: pd.Series) -> str:
 
 
 def choice_label(line: pd.Series) -> str:
+    """The label of a summary line: method, settings and budget."""
     if line["method"] == "full":
         return "full"
     budget = Budget.of(line["budget"], line["budget_unit"])

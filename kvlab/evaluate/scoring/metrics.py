@@ -21,7 +21,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.common.answer_match import find_answer
 from kvlab.common.errors import UserError
-from kvlab.evaluate.scoring.boxed import boxed
+from kvlab.evaluate.scoring.boxed_answer import boxed
 from kvlab.plugins.registry import Registry
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]
@@ -243,6 +243,7 @@ def packages(metrics: Iterable[str]) -> str:
 
 
 def is_installed(metric: str) -> bool:
+    """Whether the package that a metric needs is installed."""
     return metric not in PACKAGES or find_spec(PACKAGES[metric][0].replace("-", "_")) is not None
 
 
@@ -257,6 +258,7 @@ def check_metric(metric: str) -> str:
 
 
 def score(metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Score a prediction with a metric; raises UserError for an unknown metric or a missing package."""
     return METRICS[check_metric(metric)](prediction, answers, classes)
 
 

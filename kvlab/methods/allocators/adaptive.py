@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from kvlab.methods.allocators.rounding import whole
 from kvlab.methods.allocators.uniform import EqualHeads, Uniform
-from kvlab.methods.allocators.whole import whole
 from kvlab.methods.core.view import View
 
 FloorRule = Literal["blend", "rounded", "guarantee"]

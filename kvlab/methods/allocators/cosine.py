@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kvlab.methods.allocators.rounding import proportional
 from kvlab.methods.allocators.uniform import EqualHeads
-from kvlab.methods.allocators.whole import proportional
 from kvlab.methods.core.view import View
 
 Schedule = Literal["compound", "direct"]

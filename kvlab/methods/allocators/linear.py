@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvlab.methods.allocators.rounding import proportional
 from kvlab.methods.allocators.uniform import EqualHeads
-from kvlab.methods.allocators.whole import proportional
 
 
 @dataclass(frozen=True)

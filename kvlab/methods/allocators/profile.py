@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.allocators.model_wide import protected_by
+from kvlab.methods.allocators.rounding import proportional
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.allocators.whole import proportional
 from kvlab.methods.core.contract import Selector
 from kvlab.methods.core.view import View
 from kvlab.methods.selectors.top_k import LowestScore

@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
+from kvlab.methods.allocators.rounding import whole
 from kvlab.methods.allocators.uniform import EqualHeads
-from kvlab.methods.allocators.whole import whole
 
 Variant = Literal["paper", "code"]
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.allocators.whole import proportional
+from kvlab.methods.allocators.rounding import proportional
 from kvlab.methods.core.contract import Capabilities
 from kvlab.methods.core.view import Seen, Slots, View
 from kvlab.requests.budget import UNLIMITED

@@ -17,7 +17,7 @@ from kvlab.methods.composition.choices import PARTS, SELECTORS, choices, distrib
 from kvlab.methods.core.contract import Scorer, Selector, Settler, capabilities_of
 from kvlab.methods.core.method import Method, make_method, register
 from kvlab.methods.core.pipeline import Pipeline
-from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.methods.scorers.attention.ema import EmaScore
 from kvlab.methods.scorers.key_value.recency import Recency, Unscored
 from kvlab.methods.scorers.lookahead.gvote import Ballots

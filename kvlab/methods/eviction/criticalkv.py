@@ -9,7 +9,7 @@ from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.core.method import register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
-from kvlab.methods.eviction.window_scored import WindowEvicting
+from kvlab.methods.eviction.window_methods import WindowEvicting
 from kvlab.methods.selectors.critical import Critical
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict

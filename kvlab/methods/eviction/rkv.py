@@ -9,7 +9,7 @@ from kvlab.methods.core.decode_buffer import GoesOn
 from kvlab.methods.core.method import register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
-from kvlab.methods.eviction.window_scored import Odd
+from kvlab.methods.eviction.window_methods import Odd
 from kvlab.methods.scorers.key_value.redundancy import Redundancy
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict

@@ -10,7 +10,7 @@ from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.core.method import register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
-from kvlab.methods.eviction.window_scored import WindowScored
+from kvlab.methods.eviction.window_methods import WindowScored
 from kvlab.methods.scorers.lookahead.sampled_queries import FutureQueries
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual

@@ -10,7 +10,7 @@ from kvlab.methods.allocators.linear import Linear
 from kvlab.methods.core.method import Method, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
-from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.methods.scorers.key_value.recency import Recency
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.log_mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space

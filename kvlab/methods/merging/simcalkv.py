@@ -8,7 +8,7 @@ from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.core.method import Method, register
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import published
-from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.scorers.attention.accumulated_attention import AccumulatedAttention
 from kvlab.methods.scorers.wrappers.wrapper import PromptOnly
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.merging.pair_calibration import PairCalibration

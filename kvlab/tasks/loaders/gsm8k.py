@@ -20,6 +20,8 @@ SHOTS = 8
 
 
 class Gsm8kRecord(BaseModel):
+    """One line of a GSM8K file."""
+
     question: str = Field(min_length=1)
     answer: str = Field(pattern=r"####\s*-?\d")
 

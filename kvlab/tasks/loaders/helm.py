@@ -20,6 +20,8 @@ STOP = "###"
 
 
 class HelmRecord(BaseModel):
+    """One instance of a HELM scenario file."""
+
     article: str = Field(min_length=1)
     summary_gt: str = Field(min_length=1)
     max_tokens: int = Field(default=64, ge=1, le=4096)

@@ -20,6 +20,8 @@ from kvlab.tasks.sample import Sample
 
 
 class LongBenchRecord(BaseModel):
+    """One line of a LongBench file."""
+
     context: str = Field(min_length=1)
     answers: list[str] = Field(min_length=1)
     input: str = ""

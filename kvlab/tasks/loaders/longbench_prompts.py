@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LongBenchTask:
+    """Prompt template, answer length and metric of one LongBench task."""
+
     prompt: str
     max_new_tokens: int
     metric: str

@@ -24,6 +24,8 @@ _NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
 
 
 class RulerRecord(BaseModel):
+    """One line of a RULER file."""
+
     input: str = Field(min_length=1)
     outputs: list[str] = Field(min_length=1)
     answer_prefix: str = ""

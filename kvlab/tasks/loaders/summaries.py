@@ -14,6 +14,8 @@ QUESTION = "\n\nSummarize the above article in one sentence.\nSummary:"
 
 
 class SummaryRecord(BaseModel):
+    """One document with its reference summaries."""
+
     document: str = Field(min_length=1, validation_alias=AliasChoices("document", "article"))
     summary: str = Field(min_length=1, validation_alias=AliasChoices("summary", "highlights"))
 

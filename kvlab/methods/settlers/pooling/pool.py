@@ -18,7 +18,7 @@ from kvlab.methods.core.view import View
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.edges import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.log_mass import AS_PUBLISHED, Mass, Parts, Space, turns
-from kvlab.methods.settlers.pooling.graded import Windows, join_pairs, pool_windows
+from kvlab.methods.settlers.pooling.grades import Windows, join_pairs, pool_windows
 
 Pooling = Literal["mean", "max", "max-norm", "best"]
 Repool = Literal["graded", "literal"]

@@ -19,7 +19,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.evaluate.results.rows import newest
 from kvlab.figures.base.palette import Theme
-from kvlab.results.shipped import CARDS, DRAWN, EVIDENCE, MADE
+from kvlab.results.shipped_folder import CARDS, DRAWN, EVIDENCE, MADE
 from kvlab.results.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run

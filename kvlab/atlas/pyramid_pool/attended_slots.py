@@ -14,7 +14,7 @@ from kvlab.atlas.analysis.pyramid import MOST_SLOTS, spans
 from kvlab.atlas.claims import pyramid as claims
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures import attended, pyramid
+from kvlab.atlas.figures import attended_slots, pyramid
 from kvlab.atlas.measurements import comparison
 from kvlab.atlas.one_head import head_of, recorded
 from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
@@ -83,12 +83,12 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     flat = rows.rename(columns=str).reset_index()
     where = replace(of_run(run), note="the full cache's attention, kept alongside")
     return (
-        Drawn("map", attended.attention_map(rows, theme), flat, attended.read_attention_map(rows), where),
+        Drawn("map", attended_slots.attention_map(rows, theme), flat, attended_slots.read_attention_map(rows), where),
         Drawn(
             "layers",
-            attended.distance_by_layer(layers, theme),
+            attended_slots.distance_by_layer(layers, theme),
             layers,
-            attended.read_distance_by_layer(layers, len(rows), MOST_ROWS),
+            attended_slots.read_distance_by_layer(layers, len(rows), MOST_ROWS),
             where,
             claims.localises(gather(sources, claims.DISTANCES)),
         ),
