@@ -38,7 +38,7 @@ torture: $(VENV)/.installed-dev
 
 # Every kernel for two generations of GPUs, all widths, groups and types; needs the extra `kernels`, no GPU.
 kernels: $(VENV)/.installed-dev
-	KVLAB_KERNEL_GRID=full $(BIN)/python -m pytest -n 2 --dist worksteal tests/core/test_kernel_compiles.py
+	KVLAB_KERNEL_GRID=full $(BIN)/python -m pytest -n 2 --dist worksteal tests/cache/test_triton_compiles.py
 
 # kvpress wants an older transformers, so it gets an environment of its own (1.4 GB).
 parity: $(VENV)/.installed-dev

@@ -47,7 +47,7 @@ def launch_shape(head_dim: int, dtype: torch.dtype, shared_memory: int, group: i
 def shared_bytes(head_dim: int, dtype: torch.dtype, block: int, stages: int, group: int = 1) -> int:
     """Shared memory of one program in bytes: tiles of keys and values in flight, queries, one tile of weights.
 
-    tests/core/test_kernel_compiles.py compares it with the compiler's figure.
+    tests/cache/test_triton_compiles.py compares it with the compiler's figure.
     """
     width, rows = padded(head_dim), padded(group)
     return dtype.itemsize * width * (2 * (stages - 1) * block + rows) + 4 * rows * block + SPARE

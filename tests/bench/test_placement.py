@@ -20,7 +20,7 @@ from kvlab.common.errors import UserError
 from kvlab.models import load
 from kvlab.requests.compare import MethodChoice
 from tests.families import tiny_folder
-from tests.models.test_placing import split
+from tests.models.test_placement import split
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="needs the extra `placement`")

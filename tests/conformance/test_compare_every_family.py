@@ -16,7 +16,7 @@ from kvlab.models.families import prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE, EVERY, tiny_folder, tiny_model
-from tests.models.test_placing import split
+from tests.models.test_placement import split
 
 SOME = ("gpt-oss", "gemma4", "mixtral", "mpt", "cohere2", "qwen3-next", "falcon-h1")
 FAMILIES = (

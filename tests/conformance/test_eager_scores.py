@@ -10,7 +10,7 @@ from kvlab.cache import make_cache
 from kvlab.models.load import prepare
 from tests.families import FAMILIES, PLAIN, tiny_model
 
-# Eager attention is not what the others compute for ALiBi (see `PLAIN`): tests/core/test_alibi.py has the formula.
+# Eager attention is not what the others compute for ALiBi (see `PLAIN`): tests/attention/test_alibi.py has the formula.
 EAGER = [family for family in FAMILIES if family not in PLAIN and family != "mistral-sliding"]
 PASSES, PADS = (24, 1, 1, 4, 1), 7
 

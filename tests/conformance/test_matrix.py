@@ -23,7 +23,7 @@ FULL = os.environ.get("KVLAB_CONFORMANCE") == "full"
 CHOSEN = EVERY if FULL else FAMILIES
 COMPRESSIBLE = [family for family in CHOSEN if family != "mistral-sliding"]
 METHODS = list(registered())
-# LESS has no place for distances, nor beside learned sinks, and says so (tests/core/test_alibi.py, test_sinks.py).
+# LESS has no place for distances, nor beside learned sinks, and says so (tests/attention/test_alibi.py, test_sinks.py).
 WITHOUT_LESS = (*(family for family in CHOSEN if "alibi" in family), "bloom", "mpt", "gpt-oss")
 PAIRS = [
     (method, family)

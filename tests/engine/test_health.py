@@ -12,7 +12,7 @@ from kvlab.engine.recording.step_errors import growth, lengths, non_finite
 from kvlab.methods import make_method
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run
-from tests.core.merging import Layer, prompt
+from tests.methods.merging import Layer, prompt
 
 TOKENS, BUDGET = 30, 12
 

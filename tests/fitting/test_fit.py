@@ -20,8 +20,8 @@ from kvlab.fitting.kvzap import fit_head, judge, watch
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.jobs.work import read_request
 from kvlab.models.load import LoadedModel, prepare
-from tests.core.layers import draw
-from tests.core.test_rehearsal import ASK, Watch, lab, text
+from tests.cache.layers import draw
+from tests.cache.test_second_pass import ASK, Watch, lab, text
 from tests.families import tiny_model
 from tests.jobs.by_hand import cancelled_after, work_off
 

@@ -14,12 +14,12 @@ from tests.torture.table import Row
 ROOT = Path(__file__).resolve().parents[2]
 HELD = {
     "checkpoints": ["tests/models/test_checkpoints.py"],
-    "Python calls and settings": ["tests/cli/test_bad_input.py", "tests/core/test_bounds.py"],
+    "Python calls and settings": ["tests/cli/test_bad_input.py", "tests/methods/test_bounds.py"],
     "run folders, index, parcels": [
         "tests/trace/test_checksums.py", "tests/trace/test_catalogue_damage.py", "tests/trace/test_record.py",
-        "tests/library/test_parcel.py",
+        "tests/library/test_archive.py",
     ],
-    "uploads and forms": ["tests/jobs/test_uploads.py", "tests/jobs/test_intake.py"],
+    "uploads and forms": ["tests/forms/test_uploads.py", "tests/forms/test_compare_form.py"],
     "addresses, every value under every name": ["tests/pages/test_hostile_addresses.py"],
     "pages of damaged runs": ["tests/pages/test_damaged_runs.py"],
 }  # fmt: skip

@@ -1,0 +1,119 @@
+"""What each code of a store may change of the numbers it holds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from kvlab.stores import STORES
+from kvlab.stores.bit_packing import packed, unpacked
+from kvlab.stores.eight_bit import Eight
+from kvlab.stores.kivi import PerChannel, PerToken
+from kvlab.stores.turbo import Rotated, normal_levels
+from tests.stores.test_stores import PACKING, draw
+
+WIDTHS = [32, 80, 37, 8]
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("count", [1, 7, 8, 33])
+def test_packed_numbers_come_back(bits: int, count: int) -> None:
+    codes = torch.randint(0, 2**bits, (3, 5, count), generator=torch.Generator().manual_seed(count))
+    lots = packed(codes, bits)
+    assert lots.dtype == torch.uint8
+    assert lots.shape[-1] <= math.ceil(count * bits / 8) + 2
+    assert (unpacked(lots, bits, count) == codes).all()
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kivis_keys_are_off_by_half_a_step_of_their_channel_and_group(bits: int, width: int) -> None:
+    """The step is range / (2^bits - 1), as KIVI's section 3.2 says; found here by loops over groups and channels."""
+    states, code = draw(1, 2, 64, width) * torch.logspace(-3, 2, width), PerChannel(bits)
+    back = code.decode(code.encode(states, torch.ones(1, 2, 64, dtype=torch.bool)), width)
+    for head in range(2):
+        for first in (0, 32):
+            for channel in range(width):
+                group = states[0, head, first : first + 32, channel]
+                step = (group.max() - group.min()) / (2**bits - 1)
+                rounded = 2.0**-10 * (group.abs().max() + (2**bits) * step) + 1e-6  # step and least have 16 bits
+                assert (back[0, head, first : first + 32, channel] - group).abs().max() <= step / 2 + rounded
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_kivis_values_are_off_by_half_a_step_of_their_token(bits: int, width: int) -> None:
+    states, code = draw(1, 2, 40, width) * torch.logspace(-3, 2, 40)[:, None], PerToken(bits)
+    back = code.decode(code.encode(states, torch.ones(1, 2, 40, dtype=torch.bool)), width)
+    parts = math.ceil(width / 32)
+    size = math.ceil(width / parts)
+    for slot in range(40):
+        for part in range(parts):
+            own = slice(part * size, min((part + 1) * size, width))
+            group = states[0, :, slot, own]
+            step = (group.amax(-1) - group.amin(-1)) / (2**bits - 1)
+            rounded = 2.0**-10 * (group.abs().amax(-1) + (2**bits) * step) + 1e-6
+            assert ((back[0, :, slot, own] - group).abs().amax(-1) <= step / 2 + rounded).all()
+
+
+@pytest.mark.parametrize(("kind", "share"), [("fp8", 2**-4), ("int8", 0.5 / 127)])
+def test_eight_bits_are_as_exact_as_their_numbers(kind: str, share: float) -> None:
+    """e4m3 has 3 bits of mantissa: off by 1/16 of a number; whole numbers: off by half of 1/127 of the largest."""
+    states, code = draw(1, 2, 40, 24) * torch.logspace(-4, 4, 40)[:, None], Eight(kind)
+    back = code.decode(code.encode(states, torch.ones(1, 2, 40, dtype=torch.bool)), 24)
+    largest = states.abs().amax(-1, keepdim=True)
+    # Below e4m3's normal numbers (2^-6 of 448) steps are even: 2^-9 of a scale of largest / 448.
+    bound = share * states.abs() + largest / 448 * 2**-10 if kind == "fp8" else share * largest
+    assert ((back - states).abs() <= bound * 1.002 + 2.0**-11 * states.abs() + 1e-6).all()
+
+
+@pytest.mark.parametrize(("bits", "lost"), [(2, 0.1175), (3, 0.03454), (4, 0.009497)])
+def test_turbos_levels_lose_what_lloyd_and_max_say(bits: int, lost: float) -> None:
+    """Max (1960), table I: mean squared errors of the best quantiser of a standard normal number."""
+    levels, grid = normal_levels(bits).double(), torch.linspace(-9, 9, 200_001, dtype=torch.float64)
+    nearest = (grid[:, None] - levels).square().amin(1) * torch.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
+    assert float(torch.trapezoid(nearest, grid)) == pytest.approx(lost, rel=2e-3)
+    states, code = draw(1, 1, 4000, 64) * 3, Rotated(bits)
+    back = code.decode(code.encode(states, torch.ones(1, 1, 4000, dtype=torch.bool)), 64)
+    error = (back - states).square().sum(-1) / states.square().sum(-1)
+    # Stretched so that its product with the vector itself is right, a decoded vector of squared length 1 - lost
+    # (levels are means) has 1 / (1 - lost), and its error is that less 1. 64 coordinates of a unit vector have lighter
+    # tails than normal numbers and lose a little less.
+    assert 0.88 * lost / (1 - lost) < float(error.mean()) < 1.02 * lost / (1 - lost)
+    torch.testing.assert_close((back * states).sum(-1), states.square().sum(-1), rtol=2e-3, atol=0)
+
+
+def test_a_vector_of_one_channel_is_no_worse_for_turbo() -> None:
+    states = torch.zeros(1, 1, 64, 64)
+    states[0, 0, torch.arange(64), torch.arange(64)] = 100.0
+    code = Rotated(4)
+    back = code.decode(code.encode(states, torch.ones(1, 1, 64, dtype=torch.bool)), 64)
+    assert ((back - states).square().sum(-1) / 1e4).mean() < 0.012
+
+
+@pytest.mark.parametrize("name", PACKING)
+@pytest.mark.parametrize("number", [0.0, -3.25, 1e-9])
+def test_constant_groups_are_safe(name: str, number: float) -> None:
+    states, real = torch.full((1, 2, 64, 32), number), torch.ones(1, 2, 64, dtype=torch.bool)
+    for code in (STORES[name].keys, STORES[name].values):
+        assert code is not None
+        back = code.decode(code.encode(states, real), 32)
+        # TurboQuant's error is a share of the norm whatever the vector; the others hold a constant to 16 bits.
+        share = 0.3 if isinstance(code, Rotated) else 2e-3
+        assert torch.isfinite(back).all()
+        assert ((back - number).norm(dim=-1) <= share * abs(number) * 32**0.5 + 1e-7 * 32**0.5).all()
+
+
+@pytest.mark.parametrize("name", PACKING)
+def test_slots_that_are_not_valid_change_no_other(name: str) -> None:
+    states, real = draw(1, 2, 64, 32), torch.rand(1, 2, 64, generator=torch.Generator().manual_seed(3)) < 0.7
+    wild = states.masked_fill(~real[..., None], 1e6)
+    for code in (STORES[name].keys, STORES[name].values):
+        assert code is not None
+        ours, theirs = (code.decode(code.encode(given, real), 32) for given in (states, wild))
+        assert torch.equal(ours[real], theirs[real]) and torch.isfinite(theirs).all()
+
+
+# packing
