@@ -28,7 +28,7 @@ NOUNS = {
     "assembly", "binding", "calibration", "embedding", "family", "feed", "fitting", "formatting", "gate", "matching",
     "merging", "need", "packing", "padding", "phrasing", "planning", "pooling", "probing", "pruning", "ranking",
     "reading", "recording", "ring", "rounding", "scaling", "scoring", "seed", "shed", "speed", "string", "thinning",
-    "timing",
+    "timing", "tracking", "training", "warning",
 }  # fmt: skip
 # Named after what they hold: a method, a task, a page with its address, a published term.
 NAMED_AFTER = {
