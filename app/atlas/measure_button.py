@@ -30,7 +30,7 @@ from kvlab.results.sources import Sources
 KEPT_ESTIMATES = 200
 Seconds = tuple[float, float] | None  # least and most
 Estimated = tuple[Work, Seconds]
-UNKNOWN = "how long is not known"
+UNKNOWN = "an unknown time"
 
 
 def measure_button(measurement: Measurement, key: str) -> None:
@@ -52,11 +52,11 @@ def measure_all(measurements: Sequence[Measurement]) -> None:
         return
     found = _jobs(able, True, str(runs_root()), len(measured_rows("evaluations")))
     unknown = sum(seconds is None for _, seconds in found)
-    rest = f", and {unknown} of which {UNKNOWN}" if 0 < unknown < len(found) else ""
+    rest = f", and {UNKNOWN} for {unknown} of them" if 0 < unknown < len(found) else ""
     count = f"{len(found)} {'job' if len(found) == 1 else 'jobs'}"
     small = FillSize()
-    size = f"{small.prompts} recorded texts, {small.samples} prompts a task of {small.lengths[0]} tokens"
-    words = f"{count} would measure here, on mini, what the cards lack ({size}): {range_text(total(found))}{rest}."
+    size = f"{small.prompts} recorded texts, {small.samples} prompts of {small.lengths[0]} tokens per task"
+    words = f"{count} can measure on mini what the cards lack ({size}). This takes {range_text(total(found))}{rest}."
     st.caption(plain(words))
     if permission.button(
         f"Queue all {len(found)}", permission.why_not(), icon=":material/playlist_add:", key="order-all"

@@ -134,7 +134,7 @@ def test_runs_that_end_beyond_their_budget_are_named():
     found = compare.beyond_budget([run("keeps", (128, 126)), run("holds", (1, 1)), run("waits", (2, 2), 2), absent])
     assert found.to_dict("records") == [{"label": "keeps", "slots": 266.0, "budget": 140.0}]
     said = figures.read_beyond_budget(found)
-    assert "on top of the budget" in said
+    assert "exceed the budget" in said
     assert "keeps 266 slots for 140" in said
     assert figures.read_beyond_budget(found.head(0)) == ""
 

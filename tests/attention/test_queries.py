@@ -74,7 +74,7 @@ def test_projection_gives_the_models_own_queries(family: str, changes: dict, dty
 
 
 def test_an_unknown_projection_says_so() -> None:
-    with pytest.raises(ValueError, match="does not know how Linear projects queries"):
+    with pytest.raises(ValueError, match="does not know the query projection of Linear"):
         project_queries(nn.Linear(3, 3), torch.zeros(1, 1, 3))
     bare = PassSeen(draw(0, 1, 1, 1, 4), draw(1, 1, 1, 1, 4), None, None, 1.0)
     with pytest.raises(ValueError, match="only runs inside a model"):

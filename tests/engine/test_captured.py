@@ -108,7 +108,7 @@ def test_what_cannot_be_captured_says_why() -> None:
         model(torch.arange(2 * PROMPT).view(2, -1) % 90 + 3, past_key_values=cache)
         decoder = CapturedDecoder(model, cache)
         decoder(torch.full((2, 1), 5))
-    assert "slide" in decoder.why_not
+    assert "sliding window" in decoder.why_not
     assert decoder.replayed == 0
 
 

@@ -121,13 +121,13 @@ def test_each_method_is_built_once_per_comparison(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: Counter[str] = Counter()
-    build = method_module.made
+    build = method_module.build_method
 
     def counted(method: type[method_module.Method], **hyper_parameters: object) -> method_module.Method:
         built[method.name] += 1
         return build(method, **hyper_parameters)
 
-    monkeypatch.setattr(method_module, "made", counted)
+    monkeypatch.setattr(method_module, "build_method", counted)
     chosen = ("h2o", "keepkv", "gvote")
     choices = [MethodChoice(method=name, budget=0.3) for name in chosen]
     paths = compare(request_for(tiny_model_folder, *choices, max_new_tokens=4), tmp_path)
@@ -269,7 +269,7 @@ def test_an_unsupported_family_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "x" * 300, "a\nb"])
 def test_a_name_that_is_no_folders_is_one_sentence_before_anything_runs(tmp_path: Path, name: str) -> None:
     request = request_for(tmp_path / "no model", MethodChoice(method="h2o"))
-    with pytest.raises(UserError, match="cannot be called"):
+    with pytest.raises(UserError, match="Invalid comparison id"):
         compare(request, tmp_path / "runs", comparison_id=name)
     assert not (tmp_path / "runs").exists()
 

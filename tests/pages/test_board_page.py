@@ -59,14 +59,14 @@ def test_without_an_answer_it_says_so_and_an_added_one_is_scored_at_once(
 ):
     page = open_page("compare")
     assert "There is no expected answer" in told(page)
-    assert not page.get("plotly_chart") or "Did it still get the answer?" not in told(page)
+    assert not page.get("plotly_chart") or "Is the answer still right?" not in told(page)
     before = {path: (path / FILE).read_bytes() for path in runs}
     prompt = open_run(runs[0]).record.prompt
     answer = own_words(runs[0])
     page = add_answer(page, answer, prompt[30:60].strip())
     text = told(page)
     assert f"Expected answer: **{answer}**. The full cache generates it" in text
-    assert "Did it still get the answer?" in text
+    assert "Is the answer still right?" in text
     assert "By the answer" in text
     assert "does not answer either" not in text
     assert "answer" in page.dataframe[0].value

@@ -36,7 +36,7 @@ BY_HAND = {
 # A file is not in an address; the others are saved in the folder of runs.
 NOT_LINKED = {
     '"upload"',
-    "f'upload-answers-{of}'",
+    "f'upload-answers-{key}'",
     '"eval_upload"',
     '"story-file"',
     '"story-name"',
@@ -224,13 +224,15 @@ def test_every_widget_in_the_source_is_bound_or_named_here():
         for call in (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)):
             if not (isinstance(call.func, ast.Attribute) and call.func.attr in FUNCTIONS):
                 continue
-            # Of a widget that is dead for some, `may.dead` holds the options.
+            # `permission.disabled` holds the options of a widget that is disabled for some; `in_url` binds to the URL.
             spread = [keyword.value for keyword in call.keywords if keyword.arg is None]
             inner = [more for one in spread if isinstance(one, ast.Call) for more in one.keywords]
             given = {one.arg: ast.unparse(one.value).replace("'", '"') for one in [*call.keywords, *inner]}
             known = BY_HAND | {name.replace("'", '"') for name in NOT_LINKED}
             where = f"{file.name}:{call.lineno}"
-            assert given.get("bind") == '"query-params"' or given.get("key") in known, where
+            nodes = [node for keyword in call.keywords for node in ast.walk(keyword.value)]
+            is_bound = any(isinstance(node, ast.Call) and ast.unparse(node.func) == "in_url" for node in nodes)
+            assert is_bound or given.get("key") in known, where
 
 
 def stories(root: Path) -> None:

@@ -65,7 +65,7 @@ def test_what_is_there_is_listed_and_shown_and_nothing_is_left_behind(
         page = open_page(name, comparison="one")
         assert not page.exception, name
         said = [element.value for element in page.warning]
-        assert any("cannot be written to" in sentence for sentence in said), name
+        assert any("is not writable" in sentence for sentence in said), name
         if name == "start":
             assert any("h2o" in element.value for element in page.caption), "comparisons are listed without a queue"
     with pytest.raises(UserError, match=r"full|Read-only"):

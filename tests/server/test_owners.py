@@ -161,7 +161,7 @@ def test_a_name_of_results_is_theirs_who_took_it_first(root: Path, act_as: Act) 
     claim_name(root, "needles", "evaluation")
     claim_name(root, "needles", "evaluation")
     act_as("carl", Role.RUN)
-    with pytest.raises(UserError, match="of ben: choose another name"):
+    with pytest.raises(UserError, match=r"owner: ben\): choose another name"):
         claim_name(root, "needles", "evaluation")
     with pytest.raises(UserError, match="only its owner"):
         change_labels(root, "needles", "evaluation", owner="carl")

@@ -107,7 +107,7 @@ def test_results_of_nobody_stay_nobody_s(
     made.parent.mkdir(parents=True)
     made.touch()
     act_as("ben", Role.RUN)
-    assert "it already, of nobody here: choose another name" in sentence(lambda: jobs.submit(server, work))
+    assert "it is already taken (owner: none): choose another name" in sentence(lambda: jobs.submit(server, work))
     assert under_own_name(server, work).name == "it-2"  # type: ignore[union-attr]
     assert jobs.list_jobs(server) == [] and load_labels(server, "it", kind).owner == ""
     act_as("root", Role.ADMINISTER)
