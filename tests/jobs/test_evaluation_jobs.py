@@ -57,7 +57,7 @@ def test_an_evaluation_is_cancelled_goes_on_and_ends_as_if_never_stopped(
         report(self, progress)
         if progress.done == 3:  # one prompt whole, and the full cache's row of the second
             jobs.cancel(root, first)
-            self._asked = 0.0
+            self._checked = 0.0
 
     monkeypatch.setattr(JobReporter, "report", listen)
     work_off(tmp_path)
