@@ -41,7 +41,7 @@ def cancelled_after(done: int, root: Path, job_id: str) -> Iterator[None]:
         report(self, progress)
         if progress.done == done:
             jobs.cancel(root, job_id)
-            self._asked = 0.0
+            self._checked = 0.0
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker.JobReporter, "report", listen)
