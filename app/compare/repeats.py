@@ -128,7 +128,7 @@ def _telling(cells: pd.DataFrame) -> str:
 
 
 def _label(row: Any) -> str:
-    """What distinguishes a prompt from the others."""
+    """Columns that tell prompts apart."""
     return row.name if pd.isna(row.depth) else f"depth {100 * row.depth:g} %, wording {row.wording:.0f}"
 
 

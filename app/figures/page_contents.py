@@ -30,7 +30,7 @@ def record_item(key: str, item: Item) -> None:
 
 
 def shown_items() -> list[Item]:
-    """What the page has shown so far."""
+    """The items shown on the page so far."""
     return list(st.session_state.get(ITEMS, {}).values())
 
 

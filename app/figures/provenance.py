@@ -16,7 +16,7 @@ from kvlab.results.provenance import FigureSource
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
 
-TELLING, PLACE = "telling", "place"  # the story that is told, and its view
+TELLING, PLACE = "telling", "place"  # URL parameters of story mode: the story, and its current view
 NOT_OF_THE_VIEW = ("job", "embed", "embed_options", TELLING, PLACE)
 
 

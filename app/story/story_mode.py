@@ -1,4 +1,4 @@
-"""Add views to a story on every page, and show captions with next and previous while a story is told.
+"""Story mode: add views to a story on every page, and show captions with next and previous.
 
 Telling is kept in the URL alone (`telling` is the story, `place` the view). Each view opens as from a link, so it keeps
 no state of the one before, and its URL can be shared.
@@ -53,7 +53,7 @@ def offer(page: str) -> None:
 
 
 def _slide_note(items: Sequence[Item]) -> str:
-    """What the slide of the view will show."""
+    """A line that names what the slide of the view will show."""
     if not items:
         return "This page shows no figure, table or text, so there is nothing to put on a slide."
     more = len(items) - 1
@@ -94,7 +94,7 @@ def _address(story: Story, at: int) -> str | None:
 
 
 def caption_bar(page: str) -> None:
-    """The caption at the top of a view while a story is told, with next, previous and stop."""
+    """The caption at the top of a view in story mode, with next, previous and stop."""
     name, place = get_param(TELLING), get_param(PLACE) or ""
     if name is None or page == "story":
         return

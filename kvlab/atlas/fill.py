@@ -21,7 +21,7 @@ class Empty(Sources):
 
 
 def measurement_of(exhibit: Exhibit, root: Path) -> Measurement | None:
-    """What makes the exhibit's data, into the folder of runs `root`; None for a calculator."""
+    """The measurement that produces the exhibit's data in the folder of runs `root`; None for a calculator."""
     drawn = exhibit.drawing(Empty(root), Choice(), "light")
     return drawn.measurement if isinstance(drawn, Needs) else None
 

@@ -132,7 +132,7 @@ class Experiment:
         return sources.once(f"scores of {self}", lambda: score_table(rows)) if len(rows) else pd.DataFrame()
 
     def needs(self, sources: Sources) -> Needs:
-        """What to run if `scores` is empty."""
+        """The measurement to run if `scores` is empty."""
         names = ", ".join(arm.name for arm in self.arms)
         return Needs(f"No evaluation of {names} was found.", self.evaluation(sources))
 

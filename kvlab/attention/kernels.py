@@ -55,7 +55,7 @@ def warn_without(kernel: str, error: Exception) -> None:
 
 
 def missing() -> list[str]:
-    """What Triton lacks on this machine: the package, a C compiler, Python's headers."""
+    """Missing requirements of Triton on this machine: the package, a C compiler, Python's headers."""
     compilers = [os.environ.get("CC", ""), "gcc", "clang", "cc"]
     there = {
         "the package triton": find_spec("triton") is not None,

@@ -11,7 +11,7 @@ from kvlab.trace.catalogue import list_runs
 
 
 def model_field_help() -> str:
-    """What a form's model field accepts: on a server with a list of models, those of the list."""
+    """Help of a form's model field: names it accepts; on a server with a list of models, those of the list."""
     on_offer = offered()
     return "mini, a folder saved by transformers, a hub name" if on_offer is None else ", ".join(on_offer)
 

@@ -80,7 +80,7 @@ def token_links(
 
 
 class Links:
-    """Where each slot of every head went when it left, looked up by (layer, head, position)."""
+    """Target of each departed slot of every head, looked up by (layer, head, position)."""
 
     def __init__(self, events: pd.DataFrame, heads: int, tokens: int) -> None:
         self.heads, self.tokens = heads, tokens

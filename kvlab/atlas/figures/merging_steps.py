@@ -59,7 +59,7 @@ def evicted(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
 
 
 def read_three_ways(walk: Walkthrough) -> str:
-    """What each way keeps, and its key error."""
+    """Kept slots and key error of each merging rule."""
     attention = walk.tokens["attention"]
     total = float(attention.sum())
     had = f"had {percent(float(attention.nlargest(KEPT).sum()) / total)} of" if total else "had none of"

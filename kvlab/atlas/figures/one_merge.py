@@ -105,7 +105,7 @@ def _hatch(shape: str, colour: str, theme: Theme) -> dict[str, object]:
 
 
 def read_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
-    """What each run's slot lost or gained; `step` is the current step, other steps are mentioned."""
+    """Attention that each run's slot lost or gained; `step` is the current step, other steps are mentioned."""
     changes = [
         f"{row.label} {lost(row.lost) if math.isfinite(row.lost) else 'not defined, as its parts have no attention'}"
         for row in frame.itertuples()

@@ -55,7 +55,7 @@ def plain(value: float) -> str:
 
 
 def repeated(counts: Iterable[int]) -> str:
-    """What the numbers summarise, such as `medians of 3 repeats` (of a synthetic load, not of prompts)."""
+    """The statistic of the numbers, such as `medians of 3 repeats` (of a synthetic load, not of prompts)."""
     known = sorted({int(count) for count in counts if count})
     if not known or known == [1]:
         return "one measurement"
