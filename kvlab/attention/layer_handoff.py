@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from kvlab.attention.pass_results import PassResults
+
 
 class AttentionCall(NamedTuple):
     """Arguments of an attention call besides queries, keys and values; a tuple because one is created per layer and
@@ -23,6 +25,8 @@ class AttentionCall(NamedTuple):
     module: nn.Module | None = None  # the calling attention module
     slopes: Tensor | None = None  # (Hq,) ALiBi slopes
     sinks: Tensor | None = None  # (Hq,) learned-sink logits
+    hidden_states: Tensor | None = None  # (B, q, hidden) input of the module, if recorded
+    results: PassResults | None = None  # of a pass that several caches share
 
 
 class AttendingLayer(Protocol):

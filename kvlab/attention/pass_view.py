@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.kernels import OneQuery, one_query_kernel
 from kvlab.attention.low_rank_state import LowRankState, StateShare
+from kvlab.attention.pass_results import PassResults
 from kvlab.attention.queries import position_factor, project_queries
 from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_attention, slot_logits
 from kvlab.attention.tiles import Tiles
@@ -20,6 +22,7 @@ from kvlab.methods.core.view import Slots
 from kvlab.stores.quantized_states import PackedStates, States, mixed
 
 KEY_BLOCK = 4096
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -50,18 +53,26 @@ class PassSeen:
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), without log mass
     _last_mass: Tensor | None = field(default=None, repr=False)
     _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), without learned sinks
+    # shared with other caches that see the same pass over the same slots; a changed copy of the pass has none
+    results: PassResults | None = field(default=None, init=False, repr=False)
+
+    def _once(self, name: Hashable, compute: Callable[[], Result], given: Tensor | None = None) -> Result:
+        """A result that depends on `name` and the tensor `given` only, computed once for all caches."""
+        return compute() if self.results is None else self.results.get(name, compute, given)
 
     def attend(self, value: States) -> Tensor:
         """Output (B, Hq, q, d); keeps the log-sum-exps of the logits if the kernel returns them."""
+        output, self._normalizers = self._once("attend", lambda: self._attend(value))
+        return output
+
+    def _attend(self, value: States) -> tuple[Tensor, Tensor | None]:
         if isinstance(self.key, PackedStates) or isinstance(value, PackedStates):
-            output, self._normalizers = self._tiles().attention(value)
-            return output
+            return self._tiles().attention(value)
         given = self.query, self.key, value, self.bias
         output, normalizers = slot_attention(
             *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
         )
-        self._normalizers = None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
-        return output
+        return output, None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
 
     def attend_one(self, value: States) -> Tensor:
         """Output (B, Hq, 1, d) of a single query; keeps its logits and attention, computed in the same pass."""
@@ -171,7 +182,9 @@ class PassSeen:
             weight = real if weight is None else weight * real
         if self.has_state:
             return self._column_mass_beside_state(first, weight)
-        return self._tiles().column_sums(first, weight, self._normalizers)
+        return self._once(
+            ("column_mass", first), lambda: self._tiles().column_sums(first, weight, self._normalizers), weight
+        )
 
     def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
         """Largest attention (B, H, S) a slot gets from any of the group's last `rows` queries (default all).
@@ -185,7 +198,9 @@ class PassSeen:
             for mass in self._blocks_beside_state(first, real):
                 most = torch.maximum(most, mass.amax((2, 3)))
             return most
-        return self._tiles().column_max(first, real, self._normalizers, slots)
+        return self._once(
+            ("column_max", first, slots), lambda: self._tiles().column_max(first, real, self._normalizers, slots)
+        )
 
     def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
         """Root mean square (B, H, S) of the attention a slot gets from the group's last `rows` real queries.
@@ -199,7 +214,10 @@ class PassSeen:
             for mass in self._blocks_beside_state(first, real):
                 squares += mass.square().mean(2).sum(2)
         else:
-            squares = self._tiles().column_sums(first, real, self._normalizers, True, slots)
+            squares = self._once(
+                ("column_squares", first, slots),
+                lambda: self._tiles().column_sums(first, real, self._normalizers, True, slots),
+            )
         count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]
         return (squares / count).sqrt()
 
@@ -226,6 +244,9 @@ class PassSeen:
 
     def last_logits(self, rows: int = 1) -> Tensor:
         """Logits (B, H, G, rows, S) of the last `rows` queries without log mass, -inf at hidden slots."""
+        return self._once(("last_logits", rows), lambda: self._newest_logits(rows))
+
+    def _newest_logits(self, rows: int) -> Tensor:
         first = self.num_new - min(rows, self.num_new)
         logits = self._last_logits if rows == 1 else None
         if logits is None:
@@ -365,7 +386,8 @@ class PassSeen:
     def last_mass(self) -> Tensor:
         """Attention (B, H, S) of the last query, mean over the group."""
         if self._last_mass is None:
-            self._last_mass = self._mass(self.num_new - 1, self.num_new)[:, :, :, 0].mean(2)
+            newest = self.num_new - 1
+            self._last_mass = self._once("last_mass", lambda: self._mass(newest, self.num_new)[:, :, :, 0].mean(2))
         return self._last_mass
 
     def of_slots(self) -> PassSeen:
@@ -374,6 +396,9 @@ class PassSeen:
 
     def rows_seen(self, rows: int | None = None) -> Tensor:
         """Number (B or 1, 1, S) of the last `rows` real queries that could see each slot."""
+        return self._once(("rows_seen", rows), lambda: self._count_rows(rows))
+
+    def _count_rows(self, rows: int | None) -> Tensor:
         rows = min(rows or self.num_new, self.num_new)
         real = (
             torch.ones(1, rows, device=self.key.device) if self.row_valid is None else self.row_valid[:, -rows:].float()

@@ -51,6 +51,7 @@ class Tiles:
             share = mass.new_full((1, 1, 1, mass.shape[2]), 1 / group)
             if weight is not None:
                 share = (weight[:, rows.start - first : rows.stop - first] / group).repeat(1, group)[:, None, None]
+                share = share.to(mass.dtype)
             mass = mass.square_() if squared else mass
             total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
         return total[:, :, 0]

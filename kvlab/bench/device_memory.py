@@ -9,7 +9,8 @@ import torch
 
 from kvlab.bench.clock import seconds_of
 from kvlab.common.formatting import format_bytes
-from kvlab.engine.out_of_memory import is_out_of_memory, release_memory
+from kvlab.common.memory_errors import is_out_of_memory
+from kvlab.engine.out_of_memory import release_memory
 
 __all__ = ["check_room", "free_bytes", "is_out_of_memory", "release_memory"]
 

@@ -12,19 +12,12 @@ from pathlib import Path
 import torch
 
 from kvlab.common.errors import UserError
+from kvlab.common.memory_errors import is_out_of_memory
 from kvlab.methods import make_method
 from kvlab.planning import Machine, find_model, make_plan, this_machine
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.machine import SHARE
 from kvlab.requests.compare import CompareRequest, MethodChoice
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception means that a device or the host ran out of memory."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    message = str(error).lower()
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in message or "out of memory" in message)
 
 
 def release_memory(device: torch.device) -> None:

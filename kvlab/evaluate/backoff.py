@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from kvlab.common.errors import UserError
-from kvlab.engine.out_of_memory import drop_frames, is_out_of_memory, release_memory
+from kvlab.common.memory_errors import is_out_of_memory
+from kvlab.engine.out_of_memory import drop_frames, release_memory
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import MethodChoice

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from kvlab.attention.hidden_states import take_hidden_states
 from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.attention.low_rank_state import low_rank_state
 from kvlab.attention.pass_view import PassSeen
@@ -143,13 +142,12 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         self.note_peak(max(table.left_bytes for table in self.tables))
         if completes_prompt:
             self._set_budget()
-        hidden = None if call.module is None else take_hidden_states(call.module)
-        if hidden is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
+        if call.hidden_states is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
             raise UserError(
                 "This method needs the model's hidden states, which only the model that make_cache was given provides: "
                 "pass the prompt to that model, not to an earlier copy of it."
             )
-        common = call.scaling, call.softcap, call.module, hidden, self.rotary.now(), self.generator
+        common = call.scaling, call.softcap, call.module, call.hidden_states, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
@@ -166,6 +164,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             for bucket, one in zip(self.buckets, seen, strict=True):
                 work = bucket.reusable_work()
                 one.along = None if work is None else work.key_of_guess()
+        seen[0].results = None if seen[0].has_state else call.results
         self._keep_queries(seen, real)
         if not self.streams.whole:
             for place, one in enumerate(seen):

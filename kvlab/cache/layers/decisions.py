@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, cast
+
+from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Bucket
@@ -54,7 +56,7 @@ def decide(
         if whole:
             continue
         if completes_prompt or part.num_new > 1 or not pipeline.notes:
-            table.store(pipeline.score.update(slots, part, completes_prompt))
+            table.store(_updated(layer, slots, part, completes_prompt))
         else:
             pipeline.note(slots, part)
         if pipeline.rescores and layer.settings.compresses and moment.due and not moment.is_prompt:
@@ -70,6 +72,20 @@ def decide(
         _defer(layer, seen[0], observed)
     else:
         conclude(layer, seen, visible, observed, completes_prompt, compressed)
+
+
+def _updated(layer: LayerState, slots: Slots, seen: PassSeen, first: bool) -> Mapping[str, Tensor]:
+    """`Scorer.update`; in a shared pass, computed once for all caches with equal scorers."""
+    score, results = layer.settings.pipeline.score, seen.results
+    if results is None or not isinstance(score, Hashable):
+        return score.update(slots, seen, first)
+
+    def update() -> tuple[Mapping[str, Tensor], Tensor]:
+        return score.update(slots, seen, first), layer.generator.get_state()
+
+    changed, state = results.get(("update", score, layer.settings.seed, first), update)
+    layer.generator.set_state(state)  # as if this layer had drawn the samples
+    return changed
 
 
 def _note_queries(layer: LayerState, seen: Sequence[PassSeen], completes_prompt: bool) -> None:

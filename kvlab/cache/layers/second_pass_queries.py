@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -35,7 +36,12 @@ def note_rehearsal(layer: LayerState, seen: PassSeen) -> None:
     if layer.checkpoint is None:
         return  # already compressed, only passed through
     table, pipeline = layer.buckets[0].table, layer.settings.pipeline
-    table.store(dict(pipeline.rehearsed(table.first(layer.checkpoint.width), seen)))
+    width, rehearsed = layer.checkpoint.width, pipeline.rehearsed
+    if seen.results is None or not isinstance(pipeline.score, Hashable):
+        table.store(rehearsed(table.first(width), seen))
+    else:
+        score = "rehearsed", pipeline.score
+        table.store(seen.results.get(score, lambda: rehearsed(table.first(width), seen)))
     if pipeline.references:
         more = _thinned(seen, layer.checkpoint.every)
         layer.references = more if layer.references is None else layer.references.and_more(more)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +21,11 @@ from transformers import PreTrainedModel
 
 from kvlab.attention.text_config import STARTS_ANEW
 from kvlab.cache.cache import CompressedCache
+from kvlab.cache.fan_out.fan_out_cache import FanOutCache, caches_in
+from kvlab.cache.fan_out.fan_out_layer import FanOutLayer
 from kvlab.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
 from kvlab.cache.layers.second_pass_queries import roll_back, save_checkpoint
-from kvlab.cache.settings import LayerSettings, RehearsalState, wait
+from kvlab.cache.settings import RehearsalState
 from kvlab.common.errors import UserError
 from kvlab.common.token_ids import check_ids
 from kvlab.methods.core.second_pass import OVERLAP, STUDIES, Rehearsal
@@ -60,26 +62,63 @@ def install_rehearsal(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def rehearse(model: PreTrainedModel, cache: CompressedCache) -> None:
-    """Read the context again, score with its queries, roll back, and let all layers decide."""
-    settings, state = cache.settings, cache.settings.rehearsal
-    assert state is not None
-    state.running = True
-    begun = _now(settings, cache)
+def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> list[Exception | None]:
+    """Read the context again, score with its queries, roll back, and let all layers decide; returns each cache's error.
+
+    The caches have read one prompt in shared passes and read the same pieces again. Their `rehearsal_seconds` are what
+    each would take alone. An error of the only cache is raised.
+    """
+    states = [_state(cache) for cache in caches]
+    settings, state = caches[0].settings, states[0]
+    for each in states:
+        each.running = True
+    fan_out = FanOutCache(caches, caches[0].compressed_layers()[0].device, settings.timed)
+    begun = fan_out.now()
     pieces = list(_pieces(state, _context_window(model)))
     try:
-        _read_again(model, cache, pieces, state.mask)
-        for layer in cache.compressed_layers():
-            if settings.pending is not None:
-                note_statistic(layer, settings.pending[layer.rank].seen)
-        if state.plan.on_policy and not settings.stays_pending:
-            _conclude_in_turn(model, cache, pieces, state.mask)
+        _read_again(model, fan_out, pieces, state.mask)
+        common = fan_out.now() - begun - sum(branch.seconds for branch in fan_out.branches)
+        for branch in fan_out.branches:
+            branch.seconds += common
+            branch.run(partial(_conclude, model, branch.cache, list(pieces), state.mask), fan_out.now)
     finally:
-        state.running = False
+        for each in states:
+            each.running = False
+    for branch in fan_out.branches:
+        branch.cache.settings.rehearsal_seconds += branch.seconds
+        branch.run(partial(_end_rehearsal, branch.cache), fan_out.now)
+    if len(caches) == 1 and fan_out.branches[0].error is not None:
+        raise fan_out.branches[0].error
+    return [branch.error for branch in fan_out.branches]
+
+
+def _state(cache: CompressedCache) -> RehearsalState:
+    assert cache.settings.rehearsal is not None
+    return cache.settings.rehearsal
+
+
+def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None) -> None:
+    """Note the allocator's statistics; with an on-policy rehearsal, decide layer by layer."""
+    settings = cache.settings
+    for layer in cache.compressed_layers():
+        if settings.pending is not None:
+            note_statistic(layer, settings.pending[layer.rank].seen)
+    if _state(cache).plan.on_policy and not settings.stays_pending:
+        _conclude_in_turn(model, cache, pieces, before)
+
+
+def _end_rehearsal(cache: CompressedCache) -> None:
+    state = _state(cache)
     state.done, state.ids, state.mask = True, [], None
-    settings.rehearsal_seconds += _now(settings, cache) - begun
-    if not settings.stays_pending:
-        decide_pending(settings)
+    if not cache.settings.stays_pending:
+        decide_pending(cache.settings)
+
+
+def reads_alike(one: CompressedCache, other: CompressedCache) -> bool:
+    """Whether two caches with the same prompt read the same pieces again."""
+    first, second = _state(one), _state(other)
+    plans = [(state.plan.piece, state.plan.study, state.ask, state.studies, state.context) for state in (first, second)]
+    return plans[0] == plans[1]
 
 
 def _conclude_in_turn(
@@ -110,23 +149,31 @@ def _shared(cache: CompressedCache) -> dict[int, Any]:
     return {id(one): one for one in common}
 
 
-def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None) -> None:
+def _read_again(model: PreTrainedModel, cache: FanOutCache, pieces: list[Piece], before: Tensor | None) -> None:
     """Run each piece through all layers; answers to requests are generated first and appended to `pieces`."""
-    layers, pending, state = cache.compressed_layers(), cache.settings.pending, cache.settings.rehearsal
-    assert pending is not None and state is not None
+    caches = [branch.cache for branch in cache.branches]
+    layers, state = [layer for one in caches for layer in one.compressed_layers()], _state(caches[0])
     studied = [len(ask) + state.plan.study for ask in state.studies]
     most = max([ids.shape[1] for ids, _ in pieces] + studied, default=0)
-    own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
-    every = _every(pieces, studied, cache.settings.pipeline.references)
-    checkpoints = [save_checkpoint(layer, every) for layer in layers]
+    own = [None if isinstance(layer, FanOutLayer) else copy.deepcopy(layer) for layer in cache.layers]
+    checkpoints = [
+        save_checkpoint(layer, _every(pieces, studied, one.settings.pipeline.references))
+        for one in caches
+        for layer in one.compressed_layers()
+    ]
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
+        first = caches[0].layers[layer.layer_idx]
         layer.buckets[0].table.reserve(checkpoint.width + most)
+        if layer is not first:
+            layer.buckets[0].table.share_states(first.buckets[0].table)
+        pending = layer.settings.pending
+        assert pending is not None
         pending[layer.rank] = replace(pending[layer.rank], seen=layer.seen_again(pending[layer.rank].seen))
 
     def take_back() -> None:
         for index, kept in enumerate(own):
             if kept is not None:
-                cache.layers[index] = copy.deepcopy(kept)
+                cache.replace_other(index, copy.deepcopy(kept))
         for layer, checkpoint in zip(layers, checkpoints, strict=True):
             roll_back(layer, checkpoint)
 
@@ -154,11 +201,11 @@ def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
 
 
 def _answer(
-    model: PreTrainedModel, cache: CompressedCache, ask: list[int], tokens: int, before: Tensor | None
+    model: PreTrainedModel, cache: FanOutCache, ask: list[int], tokens: int, before: Tensor | None
 ) -> Piece:
     """A request and `tokens` that the model generates after the full prompt; tokens after EOS are masked."""
-    rows = cache.compressed_layers()[0].streams.batch
-    new = torch.tensor([ask] * rows, device=cache.compressed_layers()[0].device)
+    layer = caches_in(cache)[0].compressed_layers()[0]
+    new = torch.tensor([ask] * layer.streams.batch, device=layer.device)
     written, output = new, model.get_output_embeddings()
     for _ in range(tokens):
         hidden = _pass(model, cache, new, None if before is None else torch.ones_like(new), before)
@@ -213,13 +260,13 @@ def _part(row: list[int], place: int, count: int) -> list[int]:
 
 
 def _pass(
-    model: PreTrainedModel, cache: CompressedCache, ids: Tensor, mask: Tensor | None, before: Tensor | None
+    model: PreTrainedModel, cache: CompressedCache | FanOutCache, ids: Tensor, mask: Tensor | None, before: Tensor | None
 ) -> Tensor:
     """Hidden states (B, n, hidden) of `ids` after the tokens the cache has seen."""
     given: dict[str, Any] = {}
     if mask is not None:
         seen = (
-            torch.ones_like(mask[:, :1]).expand(-1, cache.compressed_layers()[0].cumulative_length)
+            torch.ones_like(mask[:, :1]).expand(-1, caches_in(cache)[0].compressed_layers()[0].cumulative_length)
             if before is None
             else before.to(mask)
         )
@@ -240,34 +287,30 @@ def _context_window(model: PreTrainedModel) -> int:
     return most if isinstance(most, int) else 2**62
 
 
-def _now(settings: LayerSettings, cache: CompressedCache) -> float:
-    if settings.timed:
-        wait(cache.compressed_layers()[0].device)
-    return time.perf_counter()
-
-
-def _cache_of(named: dict[str, Any]) -> CompressedCache | None:
-    """The cache of a pass whose rehearsal is still to come, or None."""
-    cache = named.get("past_key_values")
-    state = getattr(getattr(cache, "settings", None), "rehearsal", None)
-    return cache if state is not None and not state.done and not state.running else None
+def _waiting(given: Any) -> list[CompressedCache]:
+    """The caches of a pass whose rehearsal is still to come."""
+    states = [(cache, cache.settings.rehearsal) for cache in caches_in(given)]
+    return [cache for cache, state in states if state is not None and not state.done and not state.running]
 
 
 def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    cache = _cache_of(named)
-    if cache is None:
-        return
-    ids = given[0] if given else named.get("input_ids")
-    if not isinstance(ids, Tensor):
-        raise UserError("This method reads the prompt a second time: pass input_ids to the model, not embeddings.")
-    state, mask = cache.settings.rehearsal, named.get("attention_mask")
-    assert state is not None
-    state.ids.append(ids)
-    seen = sum(part.shape[1] for part in state.ids)
-    state.mask = mask[:, :seen] if isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all() else None
+    for cache in _waiting(named.get("past_key_values")):
+        ids = given[0] if given else named.get("input_ids")
+        if not isinstance(ids, Tensor):
+            raise UserError("This method reads the prompt a second time: pass input_ids to the model, not embeddings.")
+        state, mask = _state(cache), named.get("attention_mask")
+        state.ids.append(ids)
+        seen = sum(part.shape[1] for part in state.ids)
+        padded = isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all()
+        state.mask = mask[:, :seen] if padded else None
 
 
 def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-    cache = _cache_of(named)
-    if cache is not None and len(cache.settings.pending or {}) == cache.settings.num_layers:
-        rehearse(module, cache)  # type: ignore[arg-type]
+    served = named.get("past_key_values")
+    complete = [one for one in _waiting(served) if len(one.settings.pending or {}) == one.settings.num_layers]
+    while complete:
+        alike = [cache for cache in complete if reads_alike(complete[0], cache)]
+        complete = [cache for cache in complete if cache not in alike]
+        errors = rehearse(module, alike)  # type: ignore[arg-type]
+        if isinstance(served, FanOutCache):
+            served.note_errors(alike, errors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.cache_copy import copy_with_settings
+from kvlab.cache.fan_out.fan_out_cache import caches_in
 from kvlab.cache.layers.decisions import conclude
-from kvlab.cache.settings import LayerSettings, Observer
+from kvlab.cache.settings import Observer
 from kvlab.common.errors import UserError
 from kvlab.methods.core.pipeline import Pipeline
 
@@ -52,35 +51,12 @@ class Prefix:
             rehearsal=None,
             statistics=dict(settings.statistics),
         )
-        cache = copy.copy(self.prompt_cache)
-        cache.settings, cache.layers = settings, [_copied(layer, settings) for layer in self.prompt_cache.layers]
+        cache = copy_with_settings(self.prompt_cache, settings)
         for layer in cache.compressed_layers():
             visible = [table.visible() for table in layer.tables]
             conclude(layer, [layer.seen_again(pending[layer.rank].seen)], visible, None, True)
         settings.observer = observer
         return cache
-
-
-def _copied(layer: Any, settings: LayerSettings) -> Any:
-    """Copy of the layer with its own states."""
-    if not isinstance(layer, CompressedLayer):
-        return copy.deepcopy(layer)
-    own = copy.copy(layer)
-    own.settings, own.rotary, own.lengths = settings, copy.copy(layer.rotary), list(layer.lengths)
-    own.tokens_seen, own.buckets = layer.tokens_seen.clone(), [_bucket(bucket) for bucket in layer.buckets]
-    own.quota = own.buckets[0].quota
-    own.generator = torch.Generator(device=layer.device)
-    own.generator.set_state(layer.generator.get_state())
-    return own
-
-
-def _bucket(bucket: Bucket) -> Bucket:
-    own = copy.copy(bucket)
-    own.quota, own.table = copy.copy(bucket.quota), copy.copy(bucket.table)
-    own.table.slots = bucket.table.slots.map(torch.Tensor.clone)
-    own.table.head_state = {name: tensor.clone() for name, tensor in bucket.table.head_state.items()}
-    own.evicted_votes, own.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
-    return own
 
 
 _RECORDS = "_kvlab_records_token_ids"
@@ -100,8 +76,8 @@ def record_token_ids(model: PreTrainedModel) -> None:
 
 
 def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
-    if not isinstance(cache, CompressedCache) or not cache.settings.pipeline.reads_text:
-        return
-    if isinstance(ids, Tensor) and not any(layer.prompt_settled for layer in cache.compressed_layers()):
-        cache.settings.prompt_ids.append(ids)
+    ids = given[0] if given else named.get("input_ids")
+    for cache in caches_in(named.get("past_key_values")) if isinstance(ids, Tensor) else ():
+        unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
+        if cache.settings.pipeline.reads_text and unsettled:
+            cache.settings.prompt_ids.append(ids)

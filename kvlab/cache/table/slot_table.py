@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ class SlotTable:
         self.weighted = False
         self.head_state: dict[str, Tensor] = {}  # (B, H, ...) the method's per-head state
         self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a device constant, created once
+        self.shares_states = False  # keys and values belong to other tables too: nothing may change them
         self.left_bytes = 0  # bytes of the table copied by the last growth: both existed for a moment
 
     @property
@@ -117,6 +119,12 @@ class SlotTable:
         """Whether integer columns are wide enough for `tokens` tokens."""
         return self.slots.position.dtype.itemsize >= integer_dtype(tokens).itemsize
 
+    def share_states(self, other: SlotTable) -> None:
+        """Use the key and value tensors of `other`, which hold the same states, until a decision changes them."""
+        if self.slots.keys is not other.slots.keys:
+            self.slots = replace(self.slots, keys=other.slots.keys, values=other.slots.values)
+        self.shares_states = other.shares_states = True
+
     def note_freed(self, slots: Tensor, only: bool) -> None:
         """Record freed slots (B * H,), numbered over all heads: the first free ones or, with `only`, the only ones."""
         self._freed, self._fills = slots, only
@@ -184,7 +192,7 @@ class SlotTable:
     def _make_room(self, rows: int, more: int) -> None:
         """Ensure space for `rows` more slots; a growing table is copied into one with `more` in addition."""
         if self.width + rows > self.capacity:
-            self.left_bytes = self.table_bytes()
+            self.left_bytes, self.shares_states = self.table_bytes(), False
             self.slots = apply_plan.grow(self._first(self.width), self.width + rows + more)
 
     def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
@@ -201,6 +209,9 @@ class SlotTable:
 
     def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
         """Apply `plan` to the visible `slots`."""
+        if self.shares_states:
+            own = {name: getattr(slots, name).clone() for name in apply_plan.overwritten_slots(plan)}
+            slots = replace(slots, **own)
         return apply_plan.apply(slots, plan, rotary)
 
     def pack_gathered(self) -> None:
@@ -208,6 +219,8 @@ class SlotTable:
 
     def adopt(self, after: Slots, bound: int) -> None:
         """Install the visible slots as a plan left them; no head has more than `bound` valid ones."""
+        if self.shares_states:
+            self.slots, self.shares_states = replace(self._first(self.width), keys=after.keys, values=after.values), False
         own, states = _tensors(self._first(self.width)), after.metadata() | {"keys": after.keys, "values": after.values}
         for name, tensor in own.items():
             if tensor.data_ptr() != states[name].data_ptr():

@@ -29,8 +29,8 @@ class Byte(int):
 def key_lengths(keys: Tensor) -> Tensor:
     """Key lengths (B, H, S) float32 of keys (B, H, S, d), never 0."""
     # setting the dtype takes a third longer even if it is the same
-    wide = None if keys.dtype == torch.float32 else torch.float32
-    return torch.linalg.vector_norm(keys, dim=-1, dtype=wide).clamp_min_(TINY)
+    wide = None if keys.dtype.itemsize >= torch.float32.itemsize else torch.float32
+    return torch.linalg.vector_norm(keys, dim=-1, dtype=wide).float().clamp_min_(TINY)
 
 
 def stores_key_lengths(keys: Tensor, values: Tensor) -> bool:

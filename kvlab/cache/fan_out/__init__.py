@@ -1,0 +1,1 @@
+"""One transformers cache that serves several compressed caches in the same passes of the model."""

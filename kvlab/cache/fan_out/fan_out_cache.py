@@ -1,0 +1,167 @@
+"""A transformers `Cache` that serves several compressed caches.
+
+Until a method drops something, all methods see the same pass over the prompt: keys, values and attention output of a
+layer are computed once and handed to every branch. While decoding, the rows of the batch belong to branches, so one
+pass of the model is a step of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from kvlab.cache.cache import CompressedCache
+from kvlab.cache.cache_copy import copy_cache
+from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.fan_out.fan_out_layer import FanOutLayer, clock_of
+from kvlab.cache.fan_out.other_layers import join_layers, select_rows
+from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.layers.hybrid_layer import HybridLayer
+
+
+def shares_passes(cache: CompressedCache) -> bool:
+    """Whether a cache can share passes with others.
+
+    Not if a method compresses within the prompt's pass (in blocks, or layer by layer), nor with layers that hold slots
+    and a recurrent state together.
+    """
+    pipeline = cache.settings.pipeline
+    hybrid = any(isinstance(layer, HybridLayer) for layer in cache.layers)
+    return not (hybrid or pipeline.block or pipeline.saves_prefill)
+
+
+class FanOutCache(Cache):
+    """Serves the caches of one model: first a prompt that all of them share, then, after `split`, rows of their own.
+
+    Layers that are not compressed (sliding windows, recurrent states) exist once. With `timed`, `Branch.seconds` waits
+    for the device.
+    """
+
+    def __init__(self, caches: Sequence[CompressedCache], device: torch.device, timed: bool = False) -> None:
+        first = caches[0]
+        self.branches = [Branch(cache) for cache in caches]
+        self.is_split = False
+        self.now: Callable[[], float] = clock_of(device, timed)
+        for index, layer in enumerate(first.layers):
+            if not isinstance(layer, CompressedLayer):
+                for cache in caches[1:]:
+                    cache.layers[index] = layer
+        super().__init__(
+            layers=[
+                FanOutLayer(self, index) if isinstance(layer, CompressedLayer) else layer
+                for index, layer in enumerate(first.layers)
+            ]
+        )
+
+    @classmethod
+    def of_filled(cls, caches: Sequence[CompressedCache], device: torch.device, timed: bool = False) -> FanOutCache:
+        """Serve caches that have read prompts of one length apart from each other."""
+        others = [[cache.layers[index] for cache in caches] for index in range(len(caches[0].layers))]
+        joined = cls(caches, device, timed)
+        joined.is_split = True
+        for index, layers in enumerate(others):
+            if not isinstance(layers[0], CompressedLayer):
+                joined.layers[index] = join_layers(layers)
+        joined._number_rows([_rows(cache) for cache in caches])
+        return joined
+
+    def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
+        """Announce a prompt to every branch; see `CompressedCache.expect`."""
+        return [branch.cache.expect(tokens, chunk) for branch in self.branches][0]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the batch after `split`."""
+        return sum(branch.rows.stop - branch.rows.start for branch in self.branches)
+
+    def split(self) -> None:
+        """Give every branch rows of its own, in order; the prompt's rows are repeated for each."""
+        rows = _rows(self.branches[0].cache)
+        self._select_others(list(range(rows)) * len(self.branches))
+        self.is_split = True
+        self._number_rows([rows] * len(self.branches))
+
+    def fork(self, branch: Branch) -> Branch:
+        """A new branch, with the last rows of the batch, that continues from the state of `branch`, unobserved."""
+        own = Branch(copy_cache(branch.cache))
+        every = list(range(self.num_rows))
+        self._select_others(every + every[branch.rows])
+        self.branches.append(own)
+        self._number_rows([self._count(one) for one in self.branches[:-1]] + [self._count(branch)])
+        return own
+
+    def drop(self, leaving: Sequence[Branch]) -> None:
+        """Remove branches and their rows."""
+        kept = [branch for branch in self.branches if branch not in leaving]
+        if self.is_split and len(kept) < len(self.branches):
+            every = list(range(self.num_rows))
+            self._select_others([row for branch in kept for row in every[branch.rows]])
+            counts = [self._count(branch) for branch in kept]
+            self.branches = kept
+            self._number_rows(counts)
+        self.branches = kept
+
+    def keep_rows(self, branch: Branch, rows: Sequence[int]) -> None:
+        """Keep only some rows of a branch, numbered within it."""
+        every = list(range(self.num_rows))
+        own = [every[branch.rows][row] for row in rows]
+        self._select_others([row for one in self.branches for row in (own if one is branch else every[one.rows])])
+        for layer in branch.cache.compressed_layers():
+            layer.batch_select_indices(torch.tensor(rows, device=layer.device))
+        self._number_rows([len(rows) if one is branch else self._count(one) for one in self.branches])
+
+    def replace_other(self, index: int, layer: Any) -> None:
+        """Replace a layer that is not compressed, in this cache and in its branches."""
+        for one in (self, *(branch.cache for branch in self.branches)):
+            one.layers[index] = layer
+
+    def note_errors(self, caches: Sequence[CompressedCache], errors: Sequence[Exception | None]) -> None:
+        """Mark the branches of `caches` whose error is not None as failed; raises it if no branch is left."""
+        failed = {id(cache): error for cache, error in zip(caches, errors, strict=True) if error is not None}
+        for branch in self.branches:
+            branch.error = branch.error or failed.get(id(branch.cache))
+        self.check()
+
+    def check(self) -> None:
+        """Raise the first error if every branch has failed."""
+        errors = [branch.error for branch in self.branches]
+        if errors and errors[0] is not None and None not in errors:
+            raise errors[0]
+
+    def take_failed(self) -> Iterator[Branch]:
+        """Remove and yield the branches that have failed."""
+        failed = [branch for branch in self.branches if branch.error is not None]
+        self.drop(failed)
+        yield from failed
+
+    def _count(self, branch: Branch) -> int:
+        return branch.rows.stop - branch.rows.start
+
+    def _number_rows(self, counts: Sequence[int]) -> None:
+        begun = 0
+        for branch, count in zip(self.branches, counts, strict=True):
+            branch.rows = slice(begun, begun + count)
+            begun += count
+
+    def _select_others(self, rows: list[int]) -> None:
+        """Select or repeat rows of the layers that are not compressed."""
+        for index, layer in enumerate(self.layers):
+            if not isinstance(layer, FanOutLayer):
+                self.layers[index] = select_rows(layer, rows)
+
+
+def caches_in(given: Any) -> list[CompressedCache]:
+    """The compressed caches behind what a model is given as `past_key_values`, failed branches left out."""
+    if isinstance(given, FanOutCache):
+        return [branch.cache for branch in given.branches if branch.error is None]
+    return [given] if isinstance(given, CompressedCache) else []
+
+
+def _rows(cache: CompressedCache) -> int:
+    return len(cache.compressed_layers()[0].lengths)
+
+

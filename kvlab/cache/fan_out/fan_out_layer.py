@@ -1,0 +1,155 @@
+"""One layer of a fan-out cache: hands states and queries to the same layer of every branch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from kvlab.attention.layer_handoff import AttendingLayer, AttentionCall, offer, take
+from kvlab.attention.pass_results import PassResults
+from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.layers.layer_state import LayerState
+
+Arrived = tuple[AttendingLayer, Tensor, Tensor]  # what attends in place of a branch's layer, its keys and values
+
+
+class Serving(Protocol):
+    """The cache that a layer belongs to."""
+
+    is_split: bool
+    branches: list[Branch]
+    now: Callable[[], float]
+
+    def check(self) -> None:
+        """Raise the first error if every branch has failed."""
+        ...
+
+
+class FanOutLayer(CacheLayerMixin):
+    """While branches share a prompt, keys and values exist once and attention is computed once; later every branch
+    attends with its own rows."""
+
+    is_sliding = False
+    is_compileable = False
+    is_croppable = False
+    supports_early_init = False
+
+    def __init__(self, serving: Serving, layer_idx: int) -> None:
+        super().__init__()
+        self.serving, self.layer_idx = serving, layer_idx
+        self.is_initialized = True  # branches take dtype and device from their own first tokens
+        self._arrived: dict[Branch, Arrived] = {}
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the layer has no states of its own."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
+        """Append states (B, H, q, d) to every branch; kvlab's attention function then calls `attend`."""
+        self._arrived.clear()
+        if not self.serving.is_split:  # fused projections give views, which would keep more than these states alive
+            key_states, value_states = key_states.contiguous(), value_states.contiguous()
+        for branch in self._active():
+            self._append(branch, key_states, value_states)
+        offer(self, key_states)
+        return key_states, value_states
+
+    def _append(self, branch: Branch, key_states: Tensor, value_states: Tensor) -> None:
+        def append() -> None:
+            rows = branch.rows
+            keys, values = branch.cache.update(key_states[rows], value_states[rows], self.layer_idx)
+            attending = take(keys)
+            assert attending is not None, "a compressed layer always attends by itself"
+            self._arrived[branch] = attending, keys, values
+
+        branch.run(append, self.serving.now)
+        if not self.serving.is_split and branch in self._arrived:
+            own, first = (self._layer(one).buckets[0].table for one in (branch, next(iter(self._arrived))))
+            if own is not first:
+                own.share_states(first)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Output (B, Hq, q, d). Raises the first error if every branch has failed."""
+        if self.serving.is_split:
+            outputs = [self._attend(branch, query, _rows_of(call, branch)) for branch in self.serving.branches]
+            whole = torch.cat([self._or_zeros(*pair, query) for pair in zip(self.serving.branches, outputs, strict=True)])
+        else:
+            results = PassResults(self.serving.now)
+            shared = [self._share(branch, query, call, results) for branch in self._active()]
+            whole = next((output for output in shared if output is not None), query)
+        self.serving.check()
+        return whole
+
+    def _share(self, branch: Branch, query: Tensor, call: AttentionCall, results: PassResults) -> Tensor | None:
+        results.charged = 0.0
+        output = self._attend(branch, query, call._replace(results=results))
+        branch.seconds += results.charged
+        return output
+
+    def _attend(self, branch: Branch, query: Tensor, call: AttentionCall) -> Tensor | None:
+        if branch.error is not None or branch not in self._arrived:
+            return None
+        layer, keys, values = self._arrived.pop(branch)
+        return branch.run(lambda: layer.attend(query[branch.rows], keys, values, call), self.serving.now)
+
+    def _or_zeros(self, branch: Branch, output: Tensor | None, query: Tensor) -> Tensor:
+        return torch.zeros_like(query[branch.rows]) if output is None else output
+
+    def _active(self) -> list[Branch]:
+        return [branch for branch in self.serving.branches if branch.error is None]
+
+    def _layer(self, branch: Branch) -> LayerState:
+        layer: LayerState = branch.cache.layers[self.layer_idx]
+        return layer
+
+    # transformers' Cache interface: all branches have seen equally many tokens
+
+    def get_seq_length(self) -> int:
+        """Tokens seen, padding included."""
+        return self._layer(self._active()[0]).cumulative_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Sizes of the padding mask, which is indexed by tokens seen, not by slots."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Unbounded."""
+        return -1
+
+    def reset(self) -> None:
+        """Forget the text in every branch."""
+        for branch in self.serving.branches:
+            self._layer(branch).reset()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Raise NotImplementedError: evicted or merged slots cannot be restored."""
+        if tokens_to_remove != 0:
+            raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")
+
+
+def _rows_of(call: AttentionCall, branch: Branch) -> AttentionCall:
+    """The call for the branch's rows of the batch."""
+    if call.padding is None and call.hidden_states is None:
+        return call
+    padding, hidden = (None if part is None else part[branch.rows] for part in (call.padding, call.hidden_states))
+    return call._replace(padding=padding, hidden_states=hidden)
+
+
+def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:
+    """A clock in seconds; with `timed`, one that waits for the device, so that differences measure its work."""
+    if not timed or device.type == "cpu":
+        return time.perf_counter
+
+    def now() -> float:
+        torch.accelerator.synchronize(device)
+        return time.perf_counter()
+
+    return now
+
+
