@@ -36,6 +36,15 @@ class PassResults:
         known.append((given, result, self._now() - begun))
         return result
 
+    def of_part(self, name: str, part: object, compute: Callable[[], Result]) -> Result:
+        """A result that is the same for all caches with an equal `part` of their method; computed anew if the part
+        cannot be hashed."""
+        try:
+            hash(part)
+        except TypeError:
+            return compute()
+        return self.get((name, part), compute)
+
 
 def _equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one, other)

@@ -1,13 +1,12 @@
-"""Compare methods on one prompt: each decodes the full cache's continuation (recorded) and its own (timed)."""
+"""Compare methods on one prompt: each decodes the full cache's continuation (recorded) and its own."""
 
 from __future__ import annotations
 
-import shutil
+import gc
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,19 @@ from pydantic import ValidationError
 
 from kvlab.common.errors import UserError
 from kvlab.common.limits import TURNS_SHARE
+from kvlab.common.memory_errors import is_out_of_memory
 from kvlab.common.validation import in_one_sentence, path_of, shown
+from kvlab.engine.comparison_passes import ComparisonPasses, groups_of, num_steps
 from kvlab.engine.interleaved_timing import time_interleaved
-from kvlab.engine.out_of_memory import memory_guard
-from kvlab.engine.passes import ActiveRun, forced_pass, free_pass
+from kvlab.engine.out_of_memory import drop_frames, memory_guard, release_memory
 from kvlab.engine.prepare import Prepared, prepare
-from kvlab.engine.probing.probe import probe
 from kvlab.engine.progress import Cancelled, Watch, download_reporter
-from kvlab.engine.prompt import Reference, full_cache_reference
-from kvlab.engine.record import complete_runs, record_of, run_id_of
-from kvlab.methods.eviction.gvote import GVote
+from kvlab.engine.record import complete_runs
 from kvlab.models.load import LoadedModel
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.requests.recording import Recording
-from kvlab.trace import Run, RunWriter, open_run, pending_requests
+from kvlab.trace import Run, open_run, pending_requests
 from kvlab.trace.schema import check_id
 
 
@@ -46,11 +43,13 @@ def compare(
 ) -> list[Path]:
     """Run every choice of `request` over its prompt and return the run folders, in order.
 
-    With more than one choice the full cache always runs too, first. A stop (`cancelled`, or Ctrl-C) leaves finished
-    runs complete and marks the current one cancelled, then returns or re-raises. With `resume` the complete runs of
+    With more than one choice the full cache always runs too, first. All runs share one pass over the prompt and one
+    decode loop, except those of methods that compress within that pass. A stop (`cancelled`, or Ctrl-C) leaves finished
+    runs complete and marks those in progress cancelled, then returns or re-raises. With `resume` the complete runs of
     `comparison_id` are kept and only the others run.
-    Raises UserError for bad input before anything runs or is written, and when memory runs out: finished runs are
-    kept, the current one is marked failed, and the device's memory is freed.
+    Raises UserError for bad input before anything runs or is written. A run that fails is marked failed, the others
+    end, then its error is raised; a pass that runs out of memory is repeated with half of its runs, and UserError is
+    raised if a run alone does not fit.
     """
     if not isinstance(request, CompareRequest):
         raise UserError(f"compare needs a kvlab.requests.compare.CompareRequest, not {shown(request)}.")
@@ -60,21 +59,20 @@ def compare(
             "A request with repeats or several prompts is several comparisons: pass it to kvlab.jobs.batch.run_batch."
         )
     comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
-    complete = complete_runs(request, root, comparison_id) if resume else None
-    if complete is not None and len(complete) == len(request.runs):
+    complete = complete_runs(request, root, comparison_id) if resume else {}
+    if len(complete) == len(request.runs):
         pending_requests.remove_request(root, comparison_id)
         return list(complete.values())
     prepared = prepare(request, root, loaded, download_reporter(progress, cancelled))
-    watch = Watch((1 + request.max_new_tokens) * (1 + 2 * len(request.runs)), progress, cancelled)
-    paths: list[Path] = []
+    paths: dict[int, Path] = {}
     if request.repeat is None:  # a batch resumes by itself
         pending_requests.save_request(root, comparison_id, request)
     try:
-        _run_all(prepared, root, comparison_id, complete, paths, watch)
+        _run_all(prepared, root, comparison_id, complete, paths, Watch(num_steps(prepared), progress, cancelled))
         pending_requests.remove_request(root, comparison_id)
     except Cancelled:
         pass
-    return paths
+    return [paths[index] for index in sorted(paths)]
 
 
 def run(
@@ -118,59 +116,33 @@ def _run_all(
     prepared: Prepared,
     root: Path,
     comparison_id: str,
-    complete: dict[int, Path] | None,
-    paths: list[Path],
+    complete: Mapping[int, Path],
+    paths: dict[int, Path],
     watch: Watch,
 ) -> None:
-    """Decode the reference, run what is not `complete`, then time all runs; append to `paths` as runs start.
+    """Run what is not `complete` in as few passes as possible, then time all runs; note the `paths` as runs start.
 
-    `complete` is None unless the comparison is resumed.
+    A pass that does not fit in memory is repeated in halves. Raises the first error of a run after all others ended.
     """
-    request, loaded, ids = prepared.request, prepared.loaded, prepared.ids
+    request, loaded = prepared.request, prepared.loaded
     torch.manual_seed(request.seed)
-    begun, steps = time.perf_counter(), 1 + request.max_new_tokens
-    guarded = partial(memory_guard, request, loaded.device, ids.shape[1], root)
-    with guarded("full cache"):
-        reference = full_cache_reference(
-            loaded, ids, request.max_new_tokens, watch, request.prefill_chunk, request.generation_config
-        )
-    for index, run in enumerate(prepared.runs):
-        watch.reach(steps * (1 + 2 * index), run.choice.label)
-        if complete is not None:
-            if index in complete:
-                paths.append(complete[index])
-                continue
-            shutil.rmtree(root / run_id_of(request, comparison_id, index), ignore_errors=True)  # an interrupted run
-        record = record_of(prepared, index, comparison_id, len(reference.ids))
-        with RunWriter(root, record) as writer:
-            paths.append(writer.path)
-            watch.run_id = record.run_id
-            with guarded(run.choice.label):
-                if index == 0 and request.level == "full":
-                    _probe(prepared, reference, writer, watch)
-                _run_one(ActiveRun(prepared, run, writer, watch), reference)
-    with guarded("timing in turns"):
-        allowed = TURNS_SHARE * (time.perf_counter() - begun)
-        makers = [run.new_cache for run in prepared.runs]
-        time_interleaved(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
+    begun, groups = time.perf_counter(), groups_of(prepared, complete)
+    passes = ComparisonPasses(prepared, root, comparison_id, paths, watch)
+    paths |= complete
+    while groups:
+        group = groups.pop(0)
+        try:
+            passes.run(group)
+            continue
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            drop_frames(error)
+        gc.collect()
+        release_memory(loaded.device)
+        groups = [*group.halves(), *groups]
+    with memory_guard(request, loaded.device, prepared.ids.shape[1], root, "timing in turns"):
+        time_interleaved(passes.timed, loaded, TURNS_SHARE * (time.perf_counter() - begun), watch)
     watch.reach(watch.total, "done")
-
-
-def _run_one(active: ActiveRun, reference: Reference) -> None:
-    try:
-        recorded = forced_pass(active, reference)
-        timings = free_pass(active)
-        active.writer.finish("complete", recorded_tokens_per_second=recorded, **timings)
-    except Cancelled:
-        active.writer.finish("cancelled", "stopped by the user")
-        raise
-
-
-def _probe(prepared: Prepared, reference: Reference, writer: RunWriter, watch: Watch) -> None:
-    """Measure, once per comparison, how Gaussian hidden states are and how well GVote's sampled queries fit."""
-    gvote = next((run.method for run in prepared.runs if isinstance(run.method, GVote)), GVote())
-    watch.advance("probing the full cache", 0)
-    request = prepared.request
-    probe(
-        prepared.loaded, prepared.ids, reference.ids, writer, gvote, request.seed, request.prefill_chunk, request.record
-    )
+    if passes.errors:
+        raise passes.errors[0]

@@ -14,6 +14,7 @@ from transformers.cache_utils import Cache
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.chunked_prefill import chunk_sizes
+from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.common.limits import MOST_PROMPT_LOGITS
 from kvlab.models.load import LoadedModel
 
@@ -52,7 +53,10 @@ def prefill(
     whose result would differ.
     """
     tokens = ids.shape[1]
-    sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk or tokens)
+    if isinstance(cache, CompressedCache | FanOutCache):
+        sizes = cache.expect(tokens, chunk)
+    else:
+        sizes = chunk_sizes(tokens, chunk or tokens)
     last, logprobs, begun = torch.empty(0), [], 0
     for size in sizes:
         with _before_every_layer(loaded.model, check):

@@ -8,16 +8,17 @@ other runs decode eagerly, and each reading says which it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from kvlab.cache import CompressedCache
+from kvlab.cache.cache_copy import copy_cache
 from kvlab.common.limits import TIMED_STEPS, turns_within
 from kvlab.engine.cuda_graphs import CapturedDecoder
-from kvlab.engine.forward import prefill, synchronize
+from kvlab.engine.forward import synchronize
 from kvlab.engine.progress import Watch
 from kvlab.models.load import LoadedModel
 from kvlab.trace.record import read_record, write_record
@@ -25,57 +26,72 @@ from kvlab.trace.schema import SpeedReading
 
 WARM_PERIODS, WARM_STEPS = 3, 2  # a kind of step is captured on its second occurrence
 
-Maker = Callable[[], CompressedCache]
 
+@dataclass(frozen=True)
+class TimedRun:
+    """A finished run to be timed: its folder, its cache after the prompt, and the first token of its own text.
 
-def time_interleaved(
-    paths: Sequence[Path],
-    makers: Sequence[Maker],
-    loaded: LoadedModel,
-    ids: Tensor,
-    chunk: int | None,
-    allowed: float,
-    watch: Watch,
-) -> None:
-    """Add speed readings to the record of each finished run, as many as `turns_within` the `allowed` seconds.
-
-    `makers` build the cache of each run. Runs that generate fewer than three tokens have no step to time.
+    `recording_seconds` is what recording added to a decode step; None if none was recorded.
     """
-    records = [read_record(path) for path in paths]
-    if any(record.status != "complete" or record.decode_tokens_per_second is None for record in records):
-        return
-    expected = sum((r.seconds_prefill or 0) + TIMED_STEPS / (r.decode_tokens_per_second or 1) for r in records)
+
+    path: Path
+    settled: CompressedCache
+    token: int
+    recording_seconds: float | None
+
+
+def time_interleaved(runs: Sequence[TimedRun], loaded: LoadedModel, allowed: float, watch: Watch) -> None:
+    """Add decode speeds to the record of each run: one eager reading, then as many more as the `allowed` seconds give.
+
+    Each reading starts from a copy of the cache after the prompt. Runs that generate fewer than three tokens have no
+    step to time.
+    """
+    begun = time.perf_counter()
+    for run in runs:
+        watch.advance("timing in turns", 0)
+        _note(run, measure_speed(loaded, copy_cache(run.settled), run.token, _steps(run)), first=True)
+    turn = time.perf_counter() - begun
     captures = loaded.device.type == "cuda" and not hasattr(loaded.model, "hf_device_map")
-    for _ in range(turns_within(allowed, expected)):
-        for index, new_cache in enumerate(makers):
+    for _ in range(turns_within(allowed - turn, turn)):
+        for run in runs:
             watch.advance("timing in turns", 0)
-            reading = measure_speed(loaded, new_cache(), ids, records[index].max_new_tokens, chunk, captures)
-            if reading is not None:
-                readings = (*records[index].speed_readings, reading)
-                records[index] = records[index].model_copy(update={"speed_readings": readings})
-                write_record(paths[index], records[index])
+            _note(run, measure_speed(loaded, copy_cache(run.settled), run.token, _steps(run), captures))
+
+
+def _steps(run: TimedRun) -> int:
+    return read_record(run.path).max_new_tokens - 1
+
+
+def _note(run: TimedRun, reading: SpeedReading | None, first: bool = False) -> None:
+    """Add a reading to the run's record; the first also gives the speed while recording."""
+    if reading is None:
+        return
+    record = read_record(run.path)
+    if first:
+        extra = run.recording_seconds
+        recorded = None if extra is None else 1 / (1 / reading.rate + extra)
+        changed = {"decode_tokens_per_second": reading.rate, "recorded_tokens_per_second": recorded}
+        write_record(run.path, record.model_copy(update=changed))
+    else:
+        write_record(run.path, record.model_copy(update={"speed_readings": (*record.speed_readings, reading)}))
 
 
 @torch.inference_mode()
 def measure_speed(
-    loaded: LoadedModel,
-    cache: CompressedCache,
-    ids: Tensor,
-    max_new_tokens: int,
-    chunk: int | None = None,
-    captures: bool = False,
+    loaded: LoadedModel, cache: CompressedCache, first: int, most: int, captures: bool = False
 ) -> SpeedReading | None:
-    """Tokens per second of greedy steps after the prompt (1, T), over whole periods of decisions.
+    """Tokens per second of greedy steps from token `first` on, at most `most` of them, over whole periods of decisions.
 
-    None if no step is left after warm-up. With `captures`, only replayed steps count if there are any.
+    `cache` has read the prompt and changes. None if no step is left after warm-up. With `captures`, only replayed steps
+    count if there are any.
     """
     every = cache.settings.period
-    first = prefill(loaded, cache, ids, chunk).next_logprobs
     decoder = CapturedDecoder(loaded.model, cache)
     if not captures:
         decoder.why_not = "capturing is disabled"
-    token, taken = first.argmax().view(1, 1), []
-    for _ in range(min(WARM_PERIODS * every + WARM_STEPS + TIMED_STEPS, max_new_tokens - 1)):
+    token = torch.tensor([[first]], device=loaded.device)
+    taken: list[tuple[float, bool]] = []
+    for _ in range(min(WARM_PERIODS * every + WARM_STEPS + TIMED_STEPS, most)):
         before = decoder.replayed
         synchronize(loaded.device)
         begun = time.perf_counter()

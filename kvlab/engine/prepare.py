@@ -13,6 +13,7 @@ from torch import Tensor
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache import nothing_to_compress
 from kvlab.cache.chunked_prefill import check_chunks
+from kvlab.cache.fan_out.fan_out_cache import shares_passes
 from kvlab.cache.settings import LayerSettings
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import model_shape
@@ -34,13 +35,14 @@ from kvlab.trace.schema import ModelShape
 class PreparedRun:
     """One choice of a comparison: its method, the settings of its layers, and a function that builds its cache.
 
-    `new_cache` takes the options of `make_cache`; every pass needs a cache of its own.
+    `new_cache` takes the options of `make_cache`. `shares_passes`: the run can share passes of the model with others.
     """
 
     choice: MethodChoice
     method: Method
     settings: LayerSettings
     new_cache: Callable[..., CompressedCache]
+    shares_passes: bool
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def prepare(request: CompareRequest, root: Path, loaded: LoadedModel | None, dow
         others = tuple(layer for layer in range(len(cache.layers)) if layer not in compressed)
         if not compressed:
             raise UserError(nothing_to_compress(loaded.model.config.get_text_config(decoder=True)))
-        runs.append(PreparedRun(choice, method, cache.settings, new_cache))
+        runs.append(PreparedRun(choice, method, cache.settings, new_cache, shares_passes(cache)))
     shape = model_shape(loaded)
     prepared = Prepared(request, loaded, chat, ids, shape, compressed, others, tuple(runs))
     _check_positions(prepared)

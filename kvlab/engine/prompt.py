@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
-from kvlab.engine.forward import Prefilled, greedy, prefill
-from kvlab.engine.progress import Watch
-from kvlab.engine.token_choice import chooser
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
-from kvlab.requests.generation_settings import GenerationSettings
 from kvlab.trace.token_text import split_text
 
 
@@ -76,31 +71,16 @@ def continuation(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: Set[i
     return Continuation("".join(pieces), pieces, shown, special)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reference:
-    """The forced continuation: token ids, and the log-probabilities (V,) each was chosen from, on the host."""
+    """The full cache's greedy continuation: token ids and, on the host, the log-probabilities (V,) of each choice.
 
-    ids: list[int]
-    logprobs: list[Tensor]
-    prompt_logprobs: Tensor | None
+    It grows while the full cache decodes, with the same attention function as every method.
+    """
 
-
-def full_cache_reference(
-    loaded: LoadedModel,
-    ids: Tensor,
-    max_new_tokens: int,
-    watch: Watch,
-    prefill_chunk: int | None = None,
-    generation_config: GenerationSettings = "ignore",
-) -> Reference:
-    """Decode greedily with the full cache, with the same attention function as every method."""
-    cache = make_cache(loaded, "full")
-    start: Prefilled = prefill(loaded, cache, ids, prefill_chunk, watch.check)
-    watch.advance("full cache continuation")
-    step = lambda: watch.advance("full cache continuation")  # noqa: E731
-    choose = chooser(loaded, ids, max_new_tokens, generation_config)
-    chosen = list(greedy(loaded, cache, start.next_logits, max_new_tokens, step, choose))
-    return Reference([token for token, _ in chosen], [row.cpu() for _, row in chosen], start.prompt_logprobs)
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[Tensor] = field(default_factory=list)
+    prompt_logprobs: Tensor | None = None
 
 
 def divergence(full: Tensor, given: Tensor) -> tuple[float, bool]:

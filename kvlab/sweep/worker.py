@@ -14,8 +14,8 @@ from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
-from kvlab.engine.environment import versions
 from kvlab.common.memory_errors import is_out_of_memory
+from kvlab.engine.environment import versions
 from kvlab.evaluate.harness import Evaluation, prepare_evaluation
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.work import Unit

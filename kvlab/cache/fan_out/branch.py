@@ -18,14 +18,19 @@ class Branch:
     """A compressed cache that takes part in shared passes.
 
     `rows` are its rows of the batch: all of them while branches share a prompt. `seconds` is the time its own layers
-    took since it was last read, including results that another branch computed first. `error` ended it; other branches
-    go on.
+    took, `charged` that of results it took over from other branches, which it would have computed alone. `error` ended
+    it; other branches go on.
     """
 
     cache: CompressedCache
     rows: slice = field(default_factory=lambda: ALL_ROWS)
     seconds: float = 0.0
+    charged: float = 0.0
     error: Exception | None = None
+
+    def own_seconds(self) -> float:
+        """What its layers would have taken alone, its second pass over the prompt included."""
+        return self.seconds + self.charged + self.cache.settings.rehearsal_seconds
 
     def run(self, work: Callable[[], Result], now: Callable[[], float]) -> Result | None:
         """The result of `work`, timed by the clock `now`; None if it fails, which ends this branch.

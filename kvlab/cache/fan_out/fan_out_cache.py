@@ -7,11 +7,11 @@ pass of the model is a step of all of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers.cache_utils import Cache
 
 from kvlab.cache.cache import CompressedCache
@@ -21,6 +21,7 @@ from kvlab.cache.fan_out.fan_out_layer import FanOutLayer, clock_of
 from kvlab.cache.fan_out.other_layers import join_layers, select_rows
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.hybrid_layer import HybridLayer
+from kvlab.cache.settings import LayerSettings
 
 
 def shares_passes(cache: CompressedCache) -> bool:
@@ -37,8 +38,8 @@ def shares_passes(cache: CompressedCache) -> bool:
 class FanOutCache(Cache):
     """Serves the caches of one model: first a prompt that all of them share, then, after `split`, rows of their own.
 
-    Layers that are not compressed (sliding windows, recurrent states) exist once. With `timed`, `Branch.seconds` waits
-    for the device.
+    Layers that are not compressed (sliding windows, recurrent states) exist once. With `timed`, clocks wait for the
+    device until `split`.
     """
 
     def __init__(self, caches: Sequence[CompressedCache], device: torch.device, timed: bool = False) -> None:
@@ -46,6 +47,7 @@ class FanOutCache(Cache):
         self.branches = [Branch(cache) for cache in caches]
         self.is_split = False
         self.now: Callable[[], float] = clock_of(device, timed)
+        self.second_pass_seconds = 0.0  # of all second passes over the prompt, run within its first pass
         for index, layer in enumerate(first.layers):
             if not isinstance(layer, CompressedLayer):
                 for cache in caches[1:]:
@@ -71,7 +73,13 @@ class FanOutCache(Cache):
 
     def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
         """Announce a prompt to every branch; see `CompressedCache.expect`."""
-        return [branch.cache.expect(tokens, chunk) for branch in self.branches][0]
+        sizes = [branch.cache.expect(tokens, chunk) for branch in self.branches]
+        return sizes[0]
+
+    @property
+    def settings(self) -> LayerSettings | None:
+        """Settings of the only branch; None if there are several."""
+        return self.branches[0].cache.settings if len(self.branches) == 1 else None
 
     @property
     def num_rows(self) -> int:
@@ -82,8 +90,12 @@ class FanOutCache(Cache):
         """Give every branch rows of its own, in order; the prompt's rows are repeated for each."""
         rows = _rows(self.branches[0].cache)
         self._select_others(list(range(rows)) * len(self.branches))
-        self.is_split = True
+        self.is_split, self.now = True, time.perf_counter
         self._number_rows([rows] * len(self.branches))
+
+    def common_seconds(self, seconds: float) -> float:
+        """The part of `seconds` that the model spent outside all branches and second passes."""
+        return max(seconds - self.second_pass_seconds - sum(branch.seconds for branch in self.branches), 0.0)
 
     def fork(self, branch: Branch) -> Branch:
         """A new branch, with the last rows of the batch, that continues from the state of `branch`, unobserved."""
@@ -119,11 +131,13 @@ class FanOutCache(Cache):
         for one in (self, *(branch.cache for branch in self.branches)):
             one.layers[index] = layer
 
-    def note_errors(self, caches: Sequence[CompressedCache], errors: Sequence[Exception | None]) -> None:
-        """Mark the branches of `caches` whose error is not None as failed; raises it if no branch is left."""
-        failed = {id(cache): error for cache, error in zip(caches, errors, strict=True) if error is not None}
-        for branch in self.branches:
-            branch.error = branch.error or failed.get(id(branch.cache))
+    def take_over(self, rehearsed: Sequence[Branch], seconds: float) -> None:
+        """Take over errors and decision times of branches that read the prompt again, in `seconds` altogether."""
+        own = {id(branch.cache): branch for branch in self.branches}
+        for branch in rehearsed:
+            mine = own[id(branch.cache)]
+            mine.error, mine.charged = branch.error, mine.charged + branch.seconds
+        self.second_pass_seconds += seconds
         self.check()
 
     def check(self) -> None:
@@ -163,5 +177,3 @@ def caches_in(given: Any) -> list[CompressedCache]:
 
 def _rows(cache: CompressedCache) -> int:
     return len(cache.compressed_layers()[0].lengths)
-
-

@@ -69,16 +69,17 @@ class FanOutLayer(CacheLayerMixin):
             self._arrived[branch] = attending, keys, values
 
         branch.run(append, self.serving.now)
-        if not self.serving.is_split and branch in self._arrived:
-            own, first = (self._layer(one).buckets[0].table for one in (branch, next(iter(self._arrived))))
-            if own is not first:
-                own.share_states(first)
+        first = next(iter(self._arrived), branch)
+        if not self.serving.is_split and branch in self._arrived and first is not branch:
+            own, other = (self._layer(one).buckets[0].table for one in (branch, first))
+            own.share_states(other)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d). Raises the first error if every branch has failed."""
         if self.serving.is_split:
             outputs = [self._attend(branch, query, _rows_of(call, branch)) for branch in self.serving.branches]
-            whole = torch.cat([self._or_zeros(*pair, query) for pair in zip(self.serving.branches, outputs, strict=True)])
+            pairs = zip(self.serving.branches, outputs, strict=True)
+            whole = torch.cat([_or_zeros(output, query[branch.rows]) for branch, output in pairs])
         else:
             results = PassResults(self.serving.now)
             shared = [self._share(branch, query, call, results) for branch in self._active()]
@@ -89,7 +90,7 @@ class FanOutLayer(CacheLayerMixin):
     def _share(self, branch: Branch, query: Tensor, call: AttentionCall, results: PassResults) -> Tensor | None:
         results.charged = 0.0
         output = self._attend(branch, query, call._replace(results=results))
-        branch.seconds += results.charged
+        branch.charged += results.charged
         return output
 
     def _attend(self, branch: Branch, query: Tensor, call: AttentionCall) -> Tensor | None:
@@ -97,9 +98,6 @@ class FanOutLayer(CacheLayerMixin):
             return None
         layer, keys, values = self._arrived.pop(branch)
         return branch.run(lambda: layer.attend(query[branch.rows], keys, values, call), self.serving.now)
-
-    def _or_zeros(self, branch: Branch, output: Tensor | None, query: Tensor) -> Tensor:
-        return torch.zeros_like(query[branch.rows]) if output is None else output
 
     def _active(self) -> list[Branch]:
         return [branch for branch in self.serving.branches if branch.error is None]
@@ -141,6 +139,11 @@ def _rows_of(call: AttentionCall, branch: Branch) -> AttentionCall:
     return call._replace(padding=padding, hidden_states=hidden)
 
 
+def _or_zeros(output: Tensor | None, query: Tensor) -> Tensor:
+    """The output, or zeros for a branch that failed: its rows of the batch are ignored from here on."""
+    return torch.zeros_like(query) if output is None else output
+
+
 def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:
     """A clock in seconds; with `timed`, one that waits for the device, so that differences measure its work."""
     if not timed or device.type == "cpu":
@@ -151,5 +154,3 @@ def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:
         return time.perf_counter()
 
     return now
-
-

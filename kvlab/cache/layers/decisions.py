@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, cast
@@ -77,13 +77,13 @@ def decide(
 def _updated(layer: LayerState, slots: Slots, seen: PassSeen, first: bool) -> Mapping[str, Tensor]:
     """`Scorer.update`; in a shared pass, computed once for all caches with equal scorers."""
     score, results = layer.settings.pipeline.score, seen.results
-    if results is None or not isinstance(score, Hashable):
+    if results is None:
         return score.update(slots, seen, first)
 
     def update() -> tuple[Mapping[str, Tensor], Tensor]:
         return score.update(slots, seen, first), layer.generator.get_state()
 
-    changed, state = results.get(("update", score, layer.settings.seed, first), update)
+    changed, state = results.of_part("update", (score, layer.settings.seed, first), update)
     layer.generator.set_state(state)  # as if this layer had drawn the samples
     return changed
 

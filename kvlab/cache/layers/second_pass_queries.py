@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -37,11 +36,11 @@ def note_rehearsal(layer: LayerState, seen: PassSeen) -> None:
         return  # already compressed, only passed through
     table, pipeline = layer.buckets[0].table, layer.settings.pipeline
     width, rehearsed = layer.checkpoint.width, pipeline.rehearsed
-    if seen.results is None or not isinstance(pipeline.score, Hashable):
+    if seen.results is None:
         table.store(rehearsed(table.first(width), seen))
     else:
-        score = "rehearsed", pipeline.score
-        table.store(seen.results.get(score, lambda: rehearsed(table.first(width), seen)))
+        score = lambda: rehearsed(table.first(width), seen)  # noqa: E731
+        table.store(seen.results.of_part("rehearsed", pipeline.score, score))
     if pipeline.references:
         more = _thinned(seen, layer.checkpoint.every)
         layer.references = more if layer.references is None else layer.references.and_more(more)

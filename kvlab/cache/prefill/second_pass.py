@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from kvlab.attention.text_config import STARTS_ANEW
 from kvlab.cache.cache import CompressedCache
@@ -62,11 +63,11 @@ def install_rehearsal(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> list[Exception | None]:
-    """Read the context again, score with its queries, roll back, and let all layers decide; returns each cache's error.
+def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOutCache:
+    """Read the context again, score with its queries, roll back, and let all layers decide.
 
     The caches have read one prompt in shared passes and read the same pieces again. Their `rehearsal_seconds` are what
-    each would take alone. An error of the only cache is raised.
+    each would take alone. Returns the cache that served them: its branches tell errors and the seconds of decisions.
     """
     states = [_state(cache) for cache in caches]
     settings, state = caches[0].settings, states[0]
@@ -79,17 +80,16 @@ def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> list[
         _read_again(model, fan_out, pieces, state.mask)
         common = fan_out.now() - begun - sum(branch.seconds for branch in fan_out.branches)
         for branch in fan_out.branches:
-            branch.seconds += common
             branch.run(partial(_conclude, model, branch.cache, list(pieces), state.mask), fan_out.now)
     finally:
         for each in states:
             each.running = False
     for branch in fan_out.branches:
-        branch.cache.settings.rehearsal_seconds += branch.seconds
-        branch.run(partial(_end_rehearsal, branch.cache), fan_out.now)
-    if len(caches) == 1 and fan_out.branches[0].error is not None:
-        raise fan_out.branches[0].error
-    return [branch.error for branch in fan_out.branches]
+        branch.cache.settings.rehearsal_seconds += common + branch.seconds + branch.charged
+        branch.seconds = branch.charged = 0.0
+        if branch.error is None:
+            branch.run(partial(_end_rehearsal, branch.cache), fan_out.now)
+    return fan_out
 
 
 def _state(cache: CompressedCache) -> RehearsalState:
@@ -200,9 +200,7 @@ def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
     return [max(1, math.ceil(count / max(references, 1))) for count in total.tolist()]
 
 
-def _answer(
-    model: PreTrainedModel, cache: FanOutCache, ask: list[int], tokens: int, before: Tensor | None
-) -> Piece:
+def _answer(model: PreTrainedModel, cache: FanOutCache, ask: list[int], tokens: int, before: Tensor | None) -> Piece:
     """A request and `tokens` that the model generates after the full prompt; tokens after EOS are masked."""
     layer = caches_in(cache)[0].compressed_layers()[0]
     new = torch.tensor([ask] * layer.streams.batch, device=layer.device)
@@ -259,9 +257,7 @@ def _part(row: list[int], place: int, count: int) -> list[int]:
     return row[max(first - OVERLAP, 0) : last] if place else row[first:last]
 
 
-def _pass(
-    model: PreTrainedModel, cache: CompressedCache | FanOutCache, ids: Tensor, mask: Tensor | None, before: Tensor | None
-) -> Tensor:
+def _pass(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | None, before: Tensor | None) -> Tensor:
     """Hidden states (B, n, hidden) of `ids` after the tokens the cache has seen."""
     given: dict[str, Any] = {}
     if mask is not None:
@@ -311,6 +307,9 @@ def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], outpu
     while complete:
         alike = [cache for cache in complete if reads_alike(complete[0], cache)]
         complete = [cache for cache in complete if cache not in alike]
-        errors = rehearse(module, alike)  # type: ignore[arg-type]
+        begun = time.perf_counter()
+        rehearsed = rehearse(module, alike)  # type: ignore[arg-type]
         if isinstance(served, FanOutCache):
-            served.note_errors(alike, errors)
+            served.take_over(rehearsed.branches, time.perf_counter() - begun)
+        else:
+            rehearsed.check()

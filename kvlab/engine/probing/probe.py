@@ -1,8 +1,8 @@
 """Probe the full cache on prompt and continuation: the attention statistics that GVote and KeepKV rely on.
 
-Runs once per comparison, at level `full`, and is written into the first run. It costs one more prefill and, per layer,
-the attention of `PROMPT_ROWS` + continuation + GVote's sampled queries: on mini (CPU, 1,676 tokens, 48 more) 3.0 to 4.2
-times the prefill alone, and 19 MB on disk.
+An observer of the full cache while it decodes, once per comparison, at level `full`; its arrays are written into the
+first run. It costs, per layer, the attention of `PROMPT_ROWS` + continuation + GVote's sampled queries, and on mini
+(1,676 tokens, 48 more) 19 MB on disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.queries import num_key_value_heads
 from kvlab.attention.slot_attention import probabilities
 from kvlab.cache import make_cache
-from kvlab.cache.chunked_prefill import chunk_sizes
 from kvlab.common.errors import UserError
 from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
 from kvlab.engine.probing.gvote_probe import sampled_queries
@@ -47,8 +46,9 @@ class Gathered:
 class Probe:
     """Observer (`kvlab.cache.settings.Observer`) of the full cache, for any number of passes over the text.
 
-    Once the text has all its `tokens`, its last `rows` queries are evaluated for `layers`; the attention of the last
-    `history_rows` queries is written for `history_layers` and `heads`.
+    Once the text has `tokens`, its last queries (`rows` of the prompt and all later ones) are evaluated for `layers`;
+    the attention of the last `history_rows` prompt queries and all later ones is written for `history_layers` and
+    `heads`.
     """
 
     def __init__(
@@ -70,26 +70,36 @@ class Probe:
         assert isinstance(score, Ballots)
         self.sinks = score.sinks
         self.layers: dict[int, Gathered] = {}
+        self.written: set[int] = set()
+
+    def waits_for(self, generated: int) -> bool:
+        """Whether the token after `generated` ones is still to be read; it is the last of the text."""
+        if self.prompt_tokens + generated >= self.tokens:
+            return False
+        self.tokens = self.prompt_tokens + generated + 1
+        return True
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Collect this layer's pass; write the results when the text is complete."""
-        if layer_idx not in self.wanted:
+        if layer_idx not in self.wanted or layer_idx in self.written:
             return
         if layer_idx not in self.layers:
             self.layers[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.sinks))
-        gathered = self.layers[layer_idx]
+        gathered, seen_tokens = self.layers[layer_idx], seen.key.shape[2]
         if seen.hidden_states is not None:
             gathered.hidden.add(seen.hidden_states[0, : self.prompt_tokens - gathered.hidden.seen])
         parts = [seen.query] if gathered.query is None else [gathered.query, seen.query]
-        gathered.query = torch.cat([part[:, :, -self.rows :] for part in parts], 2)[:, :, -self.rows :]
-        if seen.key.shape[2] == self.tokens:
+        rows = self.rows + max(seen_tokens - self.prompt_tokens, 0)
+        gathered.query = torch.cat([part[:, :, -rows:] for part in parts], 2)[:, :, -rows:]
+        if seen_tokens == self.tokens:
             del self.layers[layer_idx]
+            self.written.add(layer_idx)
             self._write(layer_idx, slots, last_rows(slots, seen, gathered.query), gathered.hidden)
 
     def _write(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
         self._write_states(layer_idx, slots, seen, hidden)
         if layer_idx in self.history_layers:
-            rows = history(seen, self.history_rows)
+            rows = history(seen, self.history_rows + self.tokens - self.prompt_tokens)
             self.writer.write_arrays("history", layer_idx, {name: of[:, self.heads] for name, of in rows.items()})
 
     def _write_states(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
@@ -107,42 +117,27 @@ class Probe:
         """Nothing to do: the full cache makes no decisions."""
 
 
-@torch.inference_mode()
-def probe(
-    loaded: LoadedModel,
-    prompt: Tensor,
-    continuation: list[int],
-    writer: RunWriter,
-    gvote: GVote,
-    seed: int,
-    chunk: int | None = None,
-    recording: Recording = EVERYTHING,
-) -> None:
-    """Write `history`, `hidden` and `sampled` (see `kvlab.trace.schema.ARRAYS`) of every full-attention layer.
+def make_probe(
+    loaded: LoadedModel, prompt_tokens: int, most: int, writer: RunWriter, gvote: GVote, recording: Recording
+) -> Probe:
+    """A probe that writes `history`, `hidden` and `sampled` (see `kvlab.trace.schema.ARRAYS`) of every full-attention
+    layer, for up to `most` generated tokens.
 
-    `prompt` is (1, T) ids, `continuation` the full cache's next tokens. `gvote` draws its samples as in a run with the
-    same seed. No pass is longer than `chunk` tokens. `recording` selects layers and, for `history`, KV heads; if that
-    exceeds the limit, less is kept and the record says so.
+    `gvote` draws its samples as in a run with the same seed. `recording` selects layers and, for `history`, KV heads;
+    if that exceeds the limit, less is kept and the record says so.
     """
-    future = torch.tensor([continuation[:MOST_FUTURE]], dtype=prompt.dtype, device=prompt.device)
-    ids = torch.cat([prompt, future], 1)
     watch_hidden_states(loaded.model)
-    score = gvote.pipeline().score
+    score, later = gvote.pipeline().score, min(most, MOST_FUTURE)
     assert isinstance(score, Ballots)
-    prompt_rows, later = min(PROMPT_ROWS, prompt.shape[1]), future.shape[1]
-    rows = min(max(prompt_rows, score.step_queries), prompt.shape[1]) + later
-    cache = make_cache(loaded, "full", seed=seed)
-    layers = recording.of_layers([layer.layer_idx for layer in cache.compressed_layers()])
+    prompt_rows = min(PROMPT_ROWS, prompt_tokens)
+    rows = min(max(prompt_rows, score.step_queries), prompt_tokens)
+    layers = recording.of_layers([layer.layer_idx for layer in make_cache(loaded, "full").compressed_layers()])
     heads = recording.of_heads(num_key_value_heads(loaded.model.config.get_text_config(decoder=True)))
-    kept, prompt_rows, sentence = history_that_fits(layers, len(heads), ids.shape[1], prompt_rows, later)
+    tokens = prompt_tokens + later
+    kept, history_rows, sentence = history_that_fits(layers, len(heads), tokens, prompt_rows, later)
     if sentence:
         writer.update(left_out=writer.record.left_out | {"history": sentence})
-    text = prompt.shape[1], ids.shape[1]
-    cache.settings.observer = Probe(writer, *text, rows, gvote, layers, heads, kept, prompt_rows + later)
-    for part in ids.split(chunk_sizes(ids.shape[1], chunk or ids.shape[1]), 1):
-        loaded.model(part, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        for layer in cache.compressed_layers():
-            layer.tables[0].reserve(ids.shape[1])  # later passes then append in place
+    return Probe(writer, prompt_tokens, tokens, rows, gvote, layers, heads, kept, history_rows)
 
 
 def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:

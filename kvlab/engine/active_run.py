@@ -1,0 +1,145 @@
+"""A run of a comparison in progress: its cache, the text it is forced along, its own text, and its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvlab.cache import CompressedCache
+from kvlab.cache.fan_out.branch import Branch
+from kvlab.engine.forward import end_ids
+from kvlab.engine.prepare import Prepared, PreparedRun
+from kvlab.engine.prompt import Reference, continuation, prompt_pieces
+from kvlab.engine.recording.observer_group import ObserverGroup
+from kvlab.engine.recording.recorder import Recorder, memory_columns
+from kvlab.engine.token_choice import Choose
+from kvlab.trace import RunWriter
+
+
+@dataclass
+class OwnText:
+    """The continuation that a method writes itself; `branch` is None as long as it equals the forced text."""
+
+    choose: Choose
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[Tensor] = field(default_factory=list)  # scalar tensors
+    branch: Branch | None = None
+    ended: bool = False
+
+
+@dataclass(eq=False)
+class ActiveRun:
+    """A run between its prompt and its end. `settled` is a copy of its cache after the prompt, to time decoding.
+
+    `forced` holds (3,) tensors per token of the forced text: log-probability, KL(full || run), and whether the most
+    likely token is the full cache's.
+    """
+
+    prepared: Prepared
+    run: PreparedRun
+    writer: RunWriter
+    cache: CompressedCache
+    recorder: Recorder | None
+    observers: ObserverGroup
+    own: OwnText
+    forced: list[Tensor] = field(default_factory=list)
+    settled: CompressedCache | None = None
+    prompt_seconds: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name in legends."""
+        return self.run.choice.label
+
+    def end_step(self) -> None:
+        """Queue the recorded rows of a pass that just ended."""
+        if self.recorder is not None:
+            begun = self.observers.now()
+            self.recorder.end_step(self.cache)
+            self.observers.seconds += self.observers.now() - begun
+
+    def note_prompt(self, seconds: float) -> None:
+        """Note what the prompt would take alone, recording left out: `seconds` with it."""
+        settings, recording = self.cache.settings, self.observers
+        self.prompt_seconds = {
+            "seconds_prefill": max(seconds - recording.seconds, 0.0),
+            "seconds_compress": max(settings.prefill_compress_seconds - recording.decision_seconds, 0.0),
+            "seconds_rehearse": settings.rehearsal_seconds if settings.rehearsal is not None else None,
+        }
+
+    def write_prompt(self, logprobs: Tensor | None, reference: Reference) -> None:
+        """Write the prompt's rows of `tokens`."""
+        ids, tokenizer = self.prepared.ids[0].tolist(), self.prepared.loaded.tokenizer
+        special = set(tokenizer.all_special_ids)
+        missing = [None] * (len(ids) - 1)
+        own = missing if logprobs is None else logprobs.tolist()
+        full = missing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
+        self.writer.append(
+            "tokens",
+            {
+                "phase": ["prompt"] * len(ids),
+                "position": list(range(len(ids))),
+                "id": ids,
+                "text": prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat),
+                "special": [token in special for token in ids],
+                "logprob": [None, *own],
+                "logprob_full": [None, *full],
+            },
+        )
+
+    def finish(self, reference: Reference) -> None:
+        """Write the rest of the tables and end the run as complete."""
+        self._write_forced(reference)
+        if self.recorder is not None:
+            self.recorder.write_arrays()
+        free_text = self._write_own()
+        self.writer.finish("complete", free_text=free_text, **self.prompt_seconds)
+
+    def recording_seconds(self) -> float | None:
+        """Seconds that recording added to a decode step, or None if none was recorded."""
+        steps = len(self.forced) - 1
+        return None if self.recorder is None or steps < 1 else self.observers.seconds / steps
+
+    def _write_forced(self, reference: Reference) -> None:
+        loaded, prompt_tokens = self.prepared.loaded, self.prepared.ids.shape[1]
+        written = continuation(loaded.tokenizer, reference.ids, end_ids(loaded))
+        logprob, kl, agrees = torch.stack(self.forced).double().T.tolist() if self.forced else ([], [], [])
+        full = [float(row[token]) for token, row in zip(reference.ids, reference.logprobs, strict=True)]
+        self.writer.append(
+            "tokens",
+            {
+                "phase": ["forced"] * len(reference.ids),
+                "position": list(range(prompt_tokens, prompt_tokens + len(reference.ids))),
+                "id": reference.ids,
+                "text": written.shown,
+                "special": written.special,
+                "logprob": logprob,
+                "logprob_full": full,
+                "kl": [max(one, 0.0) for one in kl],
+                "top1_agree": [bool(one) for one in agrees],
+            },
+        )
+        self.writer.update(forced_text=written.text)
+
+    def _write_own(self) -> str:
+        """Write the rows of the run's own text and return it."""
+        loaded, ids, prompt_tokens = self.prepared.loaded, self.own.ids, self.prepared.ids.shape[1]
+        own = continuation(loaded.tokenizer, ids, end_ids(loaded))
+        if self.prepared.request.level == "off":  # nothing was recorded, but the final memory costs nothing to read
+            cache = self.cache if self.own.branch is None else self.own.branch.cache
+            self.writer.append("memory", memory_columns(cache, max(len(ids) - 1, 0)))
+        self.writer.append(
+            "tokens",
+            {
+                "phase": ["free"] * len(ids),
+                "position": list(range(prompt_tokens, prompt_tokens + len(ids))),
+                "id": ids,
+                "text": own.shown,
+                "special": own.special,
+                "logprob": torch.stack(self.own.logprobs).tolist() if ids else [],
+            },
+        )
+        return own.text

@@ -1,0 +1,130 @@
+"""Which runs of a comparison share a pass, and the pass of such a group from run folders to finished runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.engine.active_run import ActiveRun, OwnText
+from kvlab.engine.interleaved_timing import TimedRun
+from kvlab.engine.out_of_memory import memory_guard
+from kvlab.engine.prepare import Prepared
+from kvlab.engine.probing.probe import Probe, make_probe
+from kvlab.engine.progress import Cancelled, Watch
+from kvlab.engine.prompt import Reference
+from kvlab.engine.record import record_of, run_id_of
+from kvlab.engine.recording.observer_group import ObserverGroup
+from kvlab.engine.recording.recorder import Recorder
+from kvlab.engine.shared_pass import SharedPass, chooser_of
+from kvlab.methods.eviction.gvote import GVote
+from kvlab.requests.compare import FULL
+from kvlab.trace import RunWriter
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that share a pass, by index. `leads`: the full cache writes the reference in this pass."""
+
+    indexes: tuple[int, ...]
+    leads: bool
+
+    def halves(self) -> list[Group]:
+        """The group as two smaller ones; the first writes the reference for the second."""
+        middle = len(self.indexes) // 2
+        return [Group(self.indexes[:middle], self.leads), Group(self.indexes[middle:], False)]
+
+
+def groups_of(prepared: Prepared, complete: Mapping[int, Path]) -> list[Group]:
+    """Groups of the runs that are not `complete`; those that cannot share a pass run alone, after the reference."""
+    missing = [index for index in range(len(prepared.runs)) if index not in complete]
+    full = [index for index in missing if prepared.runs[index].choice.method == FULL.method][:1]
+    together = [index for index in missing if prepared.runs[index].shares_passes]
+    first = together or full
+    alone = [Group((index,), False) for index in missing if index not in first]
+    return [Group(tuple(first), True), *alone] if missing else []
+
+
+def num_steps(prepared: Prepared) -> int:
+    """Steps of progress: layers of the prompt's passes, and decode steps."""
+    chunk, tokens = prepared.request.prefill_chunk, prepared.ids.shape[1]
+    prompt = prepared.shape.num_hidden_layers * -(-tokens // (chunk or tokens))
+    return len(groups_of(prepared, {})) * (prompt + prepared.request.max_new_tokens)
+
+
+class ComparisonPasses:
+    """Runs groups one after another; collects the `paths` of started runs, the runs to be timed, and errors."""
+
+    def __init__(
+        self, prepared: Prepared, root: Path, comparison_id: str, paths: dict[int, Path], watch: Watch
+    ) -> None:
+        self.prepared, self.root, self.comparison_id = prepared, root, comparison_id
+        self.paths, self.watch = paths, watch
+        self.reference = Reference()
+        self.timed: list[TimedRun] = []
+        self.errors: list[Exception] = []
+
+    def run(self, group: Group) -> None:
+        """Read the prompt and decode for all runs of the group. Raises UserError if a run alone runs out of memory."""
+        prepared = self.prepared
+        if group.leads:
+            self.reference = Reference()
+        label = prepared.runs[group.indexes[0]].choice.label if group.indexes else "full cache"
+        tokens, device = prepared.ids.shape[1], prepared.loaded.device
+        alone = len(group.indexes) <= 1
+        guard = memory_guard(prepared.request, device, tokens, self.root, label) if alone else nullcontext()
+        with ExitStack() as writers, guard:
+            active = [self._start(index, writers) for index in group.indexes]
+            leader, probe = (self._leader(active), self._probe(active)) if group.leads else (None, None)
+            shared = SharedPass(prepared, active, leader, self.reference, self.watch, probe)
+            try:
+                shared.run()
+            except Cancelled:
+                for run in active:
+                    if run.writer.record.status == "running":
+                        run.writer.finish("cancelled", "stopped by the user")
+                raise
+            self.errors += shared.errors
+            self.timed += [timed for run in shared.runs if (timed := self._timed(run)) is not None]
+
+    def _start(self, index: int, writers: ExitStack) -> ActiveRun:
+        """Create the run's folder, recorder and cache; `writers` closes the folder."""
+        prepared, request = self.prepared, self.prepared.request
+        shutil.rmtree(self.root / run_id_of(request, self.comparison_id, index), ignore_errors=True)  # interrupted
+        record = record_of(prepared, index, self.comparison_id, request.max_new_tokens)
+        writer = writers.enter_context(RunWriter(self.root, record))
+        self.paths[index] = writer.path
+        self.watch.run_id = record.run_id
+        self.watch.advance("prompt", 0)
+        recorder = None
+        if request.level != "off":
+            steps = max(request.max_new_tokens - 1, 0)
+            recorded = record.recorded_states, record.attention_rows
+            recorder = Recorder(writer, request.level, prepared.ids.shape[1], steps, *recorded)
+        observers = ObserverGroup([] if recorder is None else [recorder])
+        run = prepared.runs[index]
+        cache = run.new_cache(timed=True, observer=None if recorder is None else observers)
+        return ActiveRun(prepared, run, writer, cache, recorder, observers, OwnText(chooser_of(prepared)()))
+
+    def _leader(self, active: list[ActiveRun]) -> CompressedCache:
+        """The full cache that writes the reference: that of a run, or one that is not recorded."""
+        own = next((run.cache for run in active if run.run.choice.method == FULL.method), None)
+        return make_cache(self.prepared.loaded, "full", seed=self.prepared.request.seed) if own is None else own
+
+    def _probe(self, active: list[ActiveRun]) -> Probe | None:
+        """Add the probe of the full cache to the comparison's first run at level `full`."""
+        prepared, request = self.prepared, self.prepared.request
+        first = next((run for run in active if run.run is prepared.runs[0]), None)
+        if first is None or request.level != "full":
+            return None
+        gvote = next((run.method for run in prepared.runs if isinstance(run.method, GVote)), GVote())
+        tokens = prepared.ids.shape[1], request.max_new_tokens
+        return make_probe(prepared.loaded, *tokens, first.writer, gvote, request.record)
+
+    def _timed(self, run: ActiveRun) -> TimedRun | None:
+        if run.settled is None or not run.own.ids:
+            return None
+        return TimedRun(run.writer.path, run.settled, run.own.ids[0], run.recording_seconds())

@@ -1,0 +1,196 @@
+"""One pass over the prompt and one decode loop for several runs of a comparison.
+
+The rows of the batch are the full cache, which leads, each run's cache, which decodes the full cache's tokens and is
+recorded, and a copy of it for the run's own text from the first token on that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kvlab.cache import CompressedCache
+from kvlab.cache.cache_copy import copy_cache
+from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.cache.settings import Observer
+from kvlab.engine.active_run import ActiveRun
+from kvlab.engine.forward import end_ids, prefill
+from kvlab.engine.prepare import Prepared
+from kvlab.engine.probing.probe import Probe
+from kvlab.engine.progress import Watch
+from kvlab.engine.prompt import Reference
+from kvlab.engine.recording.observer_group import ObserverGroup
+from kvlab.engine.token_choice import Choose, chooser
+
+
+class SharedPass:
+    """Reads the prompt of a comparison once and decodes for all `runs` together.
+
+    `leader` is the full cache that writes the reference: the first run's, or one that is not recorded. None if the
+    `reference` was written by an earlier pass. A run that fails is marked, and the others go on; errors of the leader
+    and out-of-memory errors are raised.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        runs: Sequence[ActiveRun],
+        leader: CompressedCache | None,
+        reference: Reference,
+        watch: Watch,
+        probe: Probe | None = None,
+    ) -> None:
+        request, loaded = prepared.request, prepared.loaded
+        self.prepared, self.runs, self.reference, self.watch, self.probe = prepared, list(runs), reference, watch, probe
+        self.errors: list[Exception] = []
+        own = [run.cache for run in runs]
+        led = leader is not None and all(leader is not cache for cache in own)
+        caches = [*([leader] if leader is not None and led else []), *own]
+        self.fan_out = FanOutCache(caches, loaded.device, timed=True)
+        self.branch_of = {id(branch.cache): branch for branch in self.fan_out.branches}
+        self.leader = None if leader is None else self.branch_of[id(leader)]
+        if leader is not None and probe is not None:
+            leader.settings.observer = _observed_too(leader.settings.observer, probe)
+        self.choose = chooser_of(prepared)()
+        self.ends, self.most = end_ids(loaded), request.max_new_tokens
+        self.forced_ended = False
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Read the prompt, decode, and finish every run."""
+        rows = self._read_prompt()
+        for index in range(self.most):
+            tokens = self._choose(rows, index)
+            self.fan_out.drop([branch for branch in self.fan_out.branches if branch not in tokens])
+            if not tokens:
+                break
+            together = self.fan_out.num_rows
+            self.watch.advance("decoding" if together == 1 else f"decoding {together} rows together")
+            rows = self._step(tokens)
+        for run in self.runs:
+            run.finish(self.reference)
+
+    def _read_prompt(self) -> Tensor:
+        """Logits (R, V) after the prompt; every branch has its own row from here on."""
+        prepared, fan_out = self.prepared, self.fan_out
+        for run in self.runs:
+            run.observers.now = fan_out.now
+        begun = fan_out.now()
+        check = partial(self.watch.advance, "prompt")
+        start = prefill(prepared.loaded, fan_out, prepared.ids, prepared.request.prefill_chunk, check)
+        common = fan_out.common_seconds(fan_out.now() - begun)
+        self._end_failed()
+        if self.leader is not None:
+            self.reference.prompt_logprobs = start.prompt_logprobs
+        for run in self.runs:
+            run.note_prompt(common + self._branch(run).own_seconds())
+            run.write_prompt(start.prompt_logprobs, self.reference)
+            run.end_step()
+            run.observers.seconds = 0.0  # from here on, of decode steps
+            run.settled = copy_cache(run.cache)
+        fan_out.split()
+        for run in self.runs:
+            run.observers.now = fan_out.now
+        return start.next_logits.expand(fan_out.num_rows, -1)
+
+    def _choose(self, rows: Tensor, index: int) -> dict[Branch, int]:
+        """The next token of every branch that goes on, from logits (R, V); notes scores and own texts."""
+        logprobs, likeliest = torch.log_softmax(rows, -1), rows.argmax(-1).tolist()
+        last, pick = index == self.most - 1, partial(_pick, rows, likeliest)
+        if self.leader is not None and not self.forced_ended:
+            self.reference.ids.append(pick(self.leader, self.choose))
+            self.reference.logprobs.append(logprobs[self.leader.rows.start].cpu())
+        tokens: dict[Branch, int] = {}
+        forced = None if self.forced_ended else self.reference.ids[index]
+        if forced is not None:
+            self._score(logprobs, forced, index)
+            leading = [] if self.leader is None else [self.leader]
+            self.forced_ended = forced in self.ends or last
+            if not self.forced_ended:
+                tokens |= dict.fromkeys([*leading, *(self._branch(run) for run in self.runs)], forced)
+            elif self.leader is not None and self.probe is not None and self.probe.waits_for(index):
+                tokens[self.leader] = forced
+                self.leader.cache.settings.observer = self.probe  # the step after the last is not recorded
+        for run in self.runs:
+            own = run.own
+            if own.ended:
+                continue
+            branch = own.branch or self._branch(run)
+            token = pick(branch, own.choose)
+            own.ids.append(token)
+            own.logprobs.append(logprobs[branch.rows.start, token])
+            own.ended = token in self.ends or last
+            if not own.ended and own.branch is None and token != forced:
+                own.branch = self.fan_out.fork(branch)
+            if not own.ended and own.branch is not None:
+                tokens[own.branch] = token
+        return tokens
+
+    def _score(self, logprobs: Tensor, token: int, index: int) -> None:
+        """Note how each run predicts the forced `token` next to the full cache, from log-probabilities (R, V)."""
+        if not self.runs:
+            return
+        leader = self.leader
+        full = self.reference.logprobs[index].to(logprobs.device) if leader is None else logprobs[leader.rows.start]
+        own = logprobs[[self._branch(run).rows.start for run in self.runs]]
+        gap = torch.where(torch.isneginf(full), 0.0, full.exp() * (full - own)).sum(-1)
+        agrees = own.argmax(-1) == full.argmax()
+        for run, scores in zip(self.runs, torch.stack([own[:, token], gap, agrees.to(gap)], -1), strict=True):
+            run.forced.append(scores)
+
+    def _step(self, tokens: dict[Branch, int]) -> Tensor:
+        """Logits (R, V) after one more token of every branch."""
+        loaded, fan_out = self.prepared.loaded, self.fan_out
+        given = torch.tensor([[tokens[branch]] for branch in fan_out.branches], device=loaded.device)
+        logits: Tensor = loaded.model(given, past_key_values=fan_out, use_cache=True).logits[:, -1].float()
+        kept = [branch.error is None for branch in fan_out.branches]
+        if not all(kept):
+            logits = logits[[row for row, stays in enumerate(kept) if stays]]
+            self._end_failed()
+        for run in [] if self.forced_ended else self.runs:
+            run.end_step()
+        return logits
+
+    def _end_failed(self) -> None:
+        """Mark the runs of failed branches as failed; raises the leader's error."""
+        failed = list(self.fan_out.take_failed())
+        if not failed:
+            return
+        if self.leader in failed:
+            assert self.leader is not None and self.leader.error is not None
+            raise self.leader.error
+        for run in list(self.runs):
+            branches = [branch for branch in (self._branch(run), run.own.branch) if branch is not None]
+            error = next((branch.error for branch in branches if branch.error is not None), None)
+            if error is not None:
+                run.writer.finish("failed", str(error) or type(error).__name__)
+                self.errors.append(error)
+                self.runs.remove(run)
+                self.fan_out.drop([branch for branch in branches if branch.error is None])
+
+    def _branch(self, run: ActiveRun) -> Branch:
+        return self.branch_of[id(run.cache)]
+
+
+def _observed_too(observer: Observer | None, probe: Probe) -> Observer:
+    """Let the probe observe what a run's observers do, or observe alone."""
+    if not isinstance(observer, ObserverGroup):
+        return probe
+    observer.observers.append(probe)
+    return observer
+
+
+def chooser_of(prepared: Prepared) -> Callable[[], Choose]:
+    """A function that creates the token chooser of one text."""
+    request = prepared.request
+    return partial(chooser, prepared.loaded, prepared.ids, request.max_new_tokens, request.generation_config)
+
+
+def _pick(rows: Tensor, likeliest: list[int], branch: Branch, choose: Choose) -> int:
+    """The branch's token: the likeliest, unless `choose` processes its logits."""
+    row = branch.rows.start
+    return likeliest[row] if choose is torch.argmax else int(choose(rows[row]))
