@@ -48,6 +48,14 @@ class Counter(Observer, Protocol):
         ...
 
 
+class PartObserver(Protocol):
+    """Observer that also sees the chunks of a prompt."""
+
+    def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
+        """Called after attention of a chunk that is not the prompt's last."""
+        ...
+
+
 @dataclass(frozen=True)
 class PendingLayer:
     """A layer that has read its prompt and waits for the decision; `observed`: the observer has seen its pass."""
@@ -89,6 +97,7 @@ class LayerSettings:
     compresses: bool = True  # whether these settings can evict or merge slots
     seed: int = 0
     observer: Observer | None = field(default=None, repr=False)
+    part_observer: PartObserver | None = field(default=None, repr=False)
     timed: bool = False  # measure how long the prompt's decisions take (waits for the device)
     prefill_compress_seconds: float = 0.0
     rotary: Rotary | None = field(default=None, repr=False)

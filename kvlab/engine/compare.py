@@ -138,6 +138,7 @@ def _run_all(
             if not is_out_of_memory(error):
                 raise
             drop_frames(error)
+        passes.discard(group)
         gc.collect()
         release_memory(loaded.device)
         groups = [*group.halves(), *groups]

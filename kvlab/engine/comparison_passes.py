@@ -72,7 +72,8 @@ class ComparisonPasses:
         prepared = self.prepared
         if group.leads:
             self.reference = Reference()
-        label = prepared.runs[group.indexes[0]].choice.label if group.indexes else "full cache"
+        runs = [prepared.runs[index] for index in group.indexes]
+        label = runs[0].choice.label if runs and runs[0].method.family != "reference" else "full cache"
         tokens, device = prepared.ids.shape[1], prepared.loaded.device
         alone = len(group.indexes) <= 1
         guard = memory_guard(prepared.request, device, tokens, self.root, label) if alone else nullcontext()
@@ -89,6 +90,11 @@ class ComparisonPasses:
                 raise
             self.errors += shared.errors
             self.timed += [timed for run in shared.runs if (timed := self._timed(run)) is not None]
+
+    def discard(self, group: Group) -> None:
+        """Remove the folders of runs that did not fit in memory together, before they run again."""
+        for index in group.indexes:
+            shutil.rmtree(self.paths.pop(index), ignore_errors=True)
 
     def _start(self, index: int, writers: ExitStack) -> ActiveRun:
         """Create the run's folder, recorder and cache; `writers` closes the folder."""

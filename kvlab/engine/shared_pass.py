@@ -55,6 +55,7 @@ class SharedPass:
         self.leader = None if leader is None else self.branch_of[id(leader)]
         if leader is not None and probe is not None:
             leader.settings.observer = _observed_too(leader.settings.observer, probe)
+            leader.settings.part_observer = probe
         self.choose = chooser_of(prepared)()
         self.ends, self.most = end_ids(loaded), request.max_new_tokens
         self.forced_ended = False

@@ -189,31 +189,33 @@ def test_lower_levels_record_less_and_decode_the_same(
     pd.testing.assert_frame_equal(recorded.memory.query("step == @NEW - 1").reset_index(drop=True), last)
     assert recorded.record.free_text == runs["h2o"].record.free_text
     forced, whole = (r.tokens.query("phase == 'forced'")["kl"].to_numpy() for r in (recorded, runs["h2o"]))
-    np.testing.assert_allclose(forced, whole, atol=1e-5)
+    np.testing.assert_allclose(forced, whole, rtol=1e-4, atol=1e-5)  # the rows of the batch differ
     if level == "light":
         counted = ["step", "layer", "head", "live_slots", "evicted", "merged", "budget_slots"]
         pd.testing.assert_frame_equal(recorded.steps[counted], runs["h2o"].steps[counted])
 
 
 def test_a_cancelled_comparison_keeps_what_it_has(tiny_model_folder: Path, tmp_path: Path) -> None:
+    """The runs of a shared pass stop together; those that could not share it never start."""
     reports: list[Progress] = []
-    choices = [MethodChoice(method="h2o", budget=0.3), MethodChoice(method="keepkv", budget=0.3)]
+    alone = MethodChoice(method="keydiff", budget=0.3, hyper_parameters={"block": 16})
+    choices = [MethodChoice(method="h2o", budget=0.3), MethodChoice(method="keepkv", budget=0.3), alone]
     request = request_for(tiny_model_folder, *choices)
     paths = compare(
         request,
         tmp_path,
         progress=reports.append,
-        cancelled=lambda: bool(reports) and reports[-1].stage.startswith("h2o") and reports[-1].done % 11 > 3,
+        cancelled=lambda: bool(reports) and reports[-1].stage.startswith("decoding"),
     )
     states = [open_run(path).record.status for path in paths]
-    assert states == ["complete", "cancelled"]
+    assert states == ["cancelled"] * 3
     assert len(open_run(paths[1]).tokens) > 0
     assert all(a.done <= b.done for a, b in itertools.pairwise(reports))
 
 
 def test_ctrl_c_marks_the_run_cancelled(tiny_model_folder: Path, tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
-        if progress.stage.startswith("h2o") and "decoding" in progress.stage:
+        if progress.stage.startswith("decoding"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

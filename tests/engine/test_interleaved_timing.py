@@ -11,8 +11,9 @@ import torch
 
 from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.speed import Speed, speed_of
-from kvlab.cache import make_cache
+from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine import compare, interleaved_timing
+from kvlab.engine.forward import prefill
 from kvlab.engine.interleaved_timing import measure_speed
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -28,13 +29,20 @@ def loaded() -> LoadedModel:
     return LoadedModel(prepare(tiny_model("llama")), None, "tiny")  # type: ignore[arg-type]
 
 
+@torch.inference_mode()
+def after_prompt(loaded: LoadedModel, method: str, budget: float, **options: int) -> CompressedCache:
+    cache = make_cache(loaded, method, budget, **options)
+    prefill(loaded, cache, IDS)
+    return cache
+
+
 @pytest.mark.parametrize(
     ("method", "captures", "way"),
     [("keepkv", True, "captured"), ("keepkv", False, "eager"), ("snapkv", True, "eager"), ("full", True, "eager")],
 )
 def test_steps_are_replayed_where_they_can_be(loaded: LoadedModel, method: str, captures: bool, way: str) -> None:
     budget = 1.0 if method == "full" else 0.4
-    reading = measure_speed(loaded, make_cache(loaded, method, budget), IDS, 12, captures=captures)
+    reading = measure_speed(loaded, after_prompt(loaded, method, budget), 5, 11, captures=captures)
     assert reading is not None and reading.way == way and reading.rate > 0
 
 
@@ -50,13 +58,13 @@ def test_a_reading_is_of_whole_periods_and_of_no_first_step(
         return now[-1]
 
     monkeypatch.setattr(interleaved_timing, "time", SimpleNamespace(perf_counter=perf_counter))
-    reading = measure_speed(loaded, make_cache(loaded, "h2o", 0.4, compress_every=every), IDS, 12)
+    reading = measure_speed(loaded, after_prompt(loaded, "h2o", 0.4, compress_every=every), 5, 11)
     counted = list(range(2, 12)) if every == 1 else list(range(4, 12))  # of 11 steps, the first aside
     assert reading is not None and reading.rate == pytest.approx(len(counted) / sum(counted))
 
 
 def test_a_single_new_token_has_no_step(loaded: LoadedModel) -> None:
-    assert measure_speed(loaded, make_cache(loaded, "h2o", 0.4), IDS, 1) is None
+    assert measure_speed(loaded, after_prompt(loaded, "h2o", 0.4), 5, 0) is None
 
 
 def test_runs_are_read_in_turns_and_stay_sound(
@@ -79,7 +87,7 @@ def test_runs_are_read_in_turns_and_stay_sound(
         device="cpu",
     )
     runs = [open_run(path) for path in compare(request, tmp_path)]
-    assert len(order) == 9 and order[:3] == order[3:6] == order[6:] and len(set(order[:3])) > 1
+    assert len(order) == 12 and order[:3] == order[3:6] == order[6:9] == order[9:] and len(set(order[:3])) > 1
     for run in runs:
         assert [reading.way for reading in run.record.speed_readings] == ["eager"] * 3
         assert run.record.status == "complete"

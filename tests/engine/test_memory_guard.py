@@ -74,11 +74,12 @@ def test_other_errors_pass(tmp_path: Path) -> None:
         raise RuntimeError("shapes do not match")
 
 
-def test_memory_that_runs_out_before_the_first_run_leaves_none(
+def test_memory_that_runs_out_for_the_full_cache_ends_the_comparison(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", lambda *_, **__: too_much())
     monkeypatch.setattr("kvlab.attention.slot_attention.scaled_dot_product_attention", lambda *_, **__: too_much())
     with pytest.raises(UserError, match=r"ran out of memory \(full cache\)"):
         compare(REQUEST.model_copy(update={"model": str(tiny_model_folder)}), tmp_path)
-    assert not list(tmp_path.glob("*/run.json"))
+    (made,) = [open_run(file.parent).record for file in tmp_path.glob("*/run.json")]
+    assert (made.method, made.status) == ("full", "failed") and "full cache" in made.message

@@ -58,7 +58,7 @@ def attend_in_blocks(
     layer: Appending, size: int, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall
 ) -> Tensor:
     """Output (B, Hq, q, d): each block is appended, attends and is compressed before the next one."""
-    call = call._replace(hidden_states=None)  # of the whole prompt
+    call = call._replace(hidden_states=None, results=None)  # of the whole prompt
     outputs, before = [], layer.cumulative_length
     for first in range(0, query.shape[2], size):
         block = slice(first, first + size)

@@ -174,6 +174,8 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         if self.settings.rehearses_now:
             note_rehearsal(self, seen[0])
         elif incomplete:
+            if self.settings.part_observer is not None:
+                self.settings.part_observer.attended_part(self.layer_idx, seen[0])
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
             decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)

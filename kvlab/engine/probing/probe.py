@@ -83,6 +83,17 @@ class Probe:
         """Collect this layer's pass; write the results when the text is complete."""
         if layer_idx not in self.wanted or layer_idx in self.written:
             return
+        self.attended_part(layer_idx, seen)
+        if seen.key.shape[2] == self.tokens:
+            gathered = self.layers.pop(layer_idx)
+            self.written.add(layer_idx)
+            assert gathered.query is not None
+            self._write(layer_idx, slots, last_rows(slots, seen, gathered.query), gathered.hidden)
+
+    def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
+        """Collect the hidden states and newest queries of a pass."""
+        if layer_idx not in self.wanted:
+            return
         if layer_idx not in self.layers:
             self.layers[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.sinks))
         gathered, seen_tokens = self.layers[layer_idx], seen.key.shape[2]
@@ -91,10 +102,6 @@ class Probe:
         parts = [seen.query] if gathered.query is None else [gathered.query, seen.query]
         rows = self.rows + max(seen_tokens - self.prompt_tokens, 0)
         gathered.query = torch.cat([part[:, :, -rows:] for part in parts], 2)[:, :, -rows:]
-        if seen_tokens == self.tokens:
-            del self.layers[layer_idx]
-            self.written.add(layer_idx)
-            self._write(layer_idx, slots, last_rows(slots, seen, gathered.query), gathered.hidden)
 
     def _write(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
         self._write_states(layer_idx, slots, seen, hidden)
