@@ -59,7 +59,7 @@ def prefill(
         sizes = chunk_sizes(tokens, chunk or tokens)
     last, logprobs, begun = torch.empty(0), [], 0
     for size in sizes:
-        with _before_every_layer(loaded.model, check):
+        with before_every_layer(loaded.model, check):
             last, probabilities = _prompt_pass(loaded, cache, ids, begun, begun + size)
         logprobs.append(probabilities)
         begun += size
@@ -68,7 +68,8 @@ def prefill(
 
 
 @contextmanager
-def _before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None) -> Iterator[None]:
+def before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None) -> Iterator[None]:
+    """Call `check` before every decoder layer; it may raise to stop a pass."""
     if check is None:
         yield
         return

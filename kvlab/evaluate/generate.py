@@ -1,34 +1,22 @@
-"""Generate answers to prompts of equal length with one compressed cache: greedy, or sampled at a temperature."""
+"""Generate answers to prompts of equal length with several compressed caches in shared passes: greedy, or sampled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
-from transformers import Cache, GenerationConfig, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
+from torch import Tensor
 
-from kvlab.common.token_ids import padding_id
+from kvlab.cache import CompressedCache
+from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.engine.forward import end_ids
-from kvlab.evaluate.passes import pass_ends
-from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, Stopwatch, read_memory
-from kvlab.models.placement import input_device
+from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, read_memory
+from kvlab.evaluate.shared_prompt import Check, SharedPrompt, nothing, sharing_groups
 
-
-class StopAtText(StoppingCriteria):
-    """Stop a row once its answer, after leading white space, contains the text."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_tokens: int, text: str) -> None:
-        self.tokenizer = tokenizer
-        self.prompt_tokens = prompt_tokens
-        self.text = text
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
-        answers = self.tokenizer.batch_decode(input_ids[:, self.prompt_tokens :], skip_special_tokens=True)
-        ended = [self.text in answer.lstrip() for answer in answers]
-        return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
+# Given the number of a cache, the prompts of the rows that leave (by row), and the rows that stay.
+Leaving = Callable[[int, dict[int, int], list[int]], None]
 
 
 @dataclass(frozen=True)
@@ -45,120 +33,138 @@ def cut_answer(text: str, stop: str | None) -> str:
     return text.split(stop)[0].rstrip() if stop else text
 
 
-def generate_answers(
+def generate_together(
     loaded: Loaded,
     prompts: Sequence[list[int]],
-    cache: Cache,
+    caches: Sequence[CompressedCache],
     in_sight: int,
     max_new_tokens: int,
     stop: str | None,
     prefill_chunk: int | None = None,
     sampling: Sampling | None = None,
-) -> list[Outcome]:
-    """One outcome per prompt; all prompts must have one length.
+    check: Check = nothing,
+    leaving: Leaving | None = None,
+) -> list[list[Outcome] | Exception]:
+    """For each cache one outcome per prompt, or the error that ended it; all prompts must have one length.
 
     The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn.
-    Raises UserError for a method whose result chunks would change.
+    Every cache has one row per prompt; a row leaves the batch when its answer ends. `check` is called before every
+    layer of the prompt and every step, and may raise to stop. `leaving` is called just before rows leave. Raises
+    UserError for a method whose result chunks would change.
     """
-    stopping = [StopAtText(loaded.tokenizer, len(prompts[0]), stop)] if stop else []
-    generated = generate_ids(loaded, prompts, cache, in_sight, max_new_tokens, stopping, prefill_chunk, sampling)
-    texts = loaded.tokenizer.batch_decode(generated.ids, skip_special_tokens=True)
-    seconds = generated.seconds, generated.prompt_seconds
-    return [Outcome(cut_answer(text, stop), generated.memory, *seconds) for text in texts]
+    results: list[list[Outcome] | Exception] = [[] for _ in caches]
+    for group in sharing_groups(caches):
+        shared = SharedPrompt(loaded, [caches[number] for number in group], prompts, in_sight, prefill_chunk, check)
+        logits = shared.read()
+        answering = _Answering(loaded, shared, group, len(prompts), max_new_tokens, stop, sampling, leaving)
+        answering.run(logits, check)
+        for number in group:
+            results[number] = answering.results(number)
+    return results
 
 
-@dataclass(frozen=True)
-class Generated:
-    """Generated token ids (B, n); memory and seconds are per prompt."""
+@dataclass(eq=False)
+class _Answers:
+    """The answers that one cache's rows write. `running`: the prompt of each row of its branch."""
 
-    ids: torch.Tensor
-    memory: Memory
-    seconds: float
-    prompt_seconds: float
+    number: int
+    branch: Branch
+    running: list[int]
+    generators: list[torch.Generator]
+    ids: dict[int, list[int]] = field(default_factory=dict)
+    memory: dict[int, Memory] = field(default_factory=dict)
+    decode_seconds: float = 0.0
 
-
-def generate_ids(
-    loaded: Loaded,
-    prompts: Sequence[Sequence[int]],
-    cache: Cache,
-    in_sight: int,
-    max_new_tokens: int,
-    stopping: Sequence[StoppingCriteria],
-    prefill_chunk: int | None = None,
-    sampling: Sampling | None = None,
-    **options: Any,
-) -> Generated:
-    """As `generate_answers`, but returns ids; `options` such as `do_sample` go to transformers' `generate`."""
-    device = input_device(loaded.model)
-    whole = torch.tensor(list(prompts), device=device)
-    watch = Stopwatch(device)
-    ends = pass_ends(cache, in_sight, prefill_chunk)
-    with watch.running(), watch.until(loaded.model, len(ends)) as took, torch.inference_mode():
-        begun = 0
-        for end in ends:
-            if end < whole.shape[1]:  # `generate` runs the last pass itself, for the first token of the answer
-                _prefill(loaded, whole[:, :end], begun, cache)
-                begun = end
-        ids = _continue(loaded, whole, cache, max_new_tokens, stopping, sampling, options)
-    count = len(prompts)
-    return Generated(ids, read_memory(cache, count), watch.seconds / count, sum(took) / count)
+    def choose(self, logits: Tensor) -> list[int]:
+        """Tokens of its rows, from logits (rows, V): the likeliest, or drawn."""
+        if not self.generators:
+            return list(logits.argmax(-1).tolist())
+        pairs = zip(torch.softmax(logits, -1), self.running, strict=True)
+        return [int(torch.multinomial(row, 1, generator=self.generators[prompt])) for row, prompt in pairs]
 
 
-def _prefill(loaded: Loaded, seen: torch.Tensor, begun: int, cache: Cache) -> None:
-    mask = torch.ones_like(seen)
-    loaded.model(seen[:, begun:], attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
+class _Answering:
+    """The decode loop of all answers."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        shared: SharedPrompt,
+        group: Sequence[int],
+        prompts: int,
+        most: int,
+        stop: str | None,
+        sampling: Sampling | None,
+        leaving: Leaving | None,
+    ) -> None:
+        self.loaded, self.shared, self.most, self.stop, self.leaving = loaded, shared, most, stop, leaving
+        self.fan_out: FanOutCache = shared.fan_out
+        self.temperature = sampling.temperature if sampling is not None else 1.0
+        self.ends = end_ids(loaded)
+        self.prompts = prompts
+        self.answers: dict[int, _Answers] = {}
+        for number, branch in zip(group, shared.branches, strict=True):
+            drawn = [] if sampling is None else [_generator(sampling.seed, shared.device) for _ in range(prompts)]
+            every = list(range(prompts))
+            self.answers[number] = _Answers(number, branch, every, drawn, {prompt: [] for prompt in every})
+
+    def run(self, logits: Tensor, check: Check) -> None:
+        """Decode until every answer has ended; `logits` (R, V) are those after the prompts."""
+        for index in range(self.most):
+            tokens = self._choose(logits / self.temperature, index == self.most - 1)
+            if not tokens:
+                return
+            check()
+            logits = self.shared.step(tokens)
+
+    def results(self, number: int) -> list[Outcome] | Exception:
+        """The outcomes of one cache, by prompt, or its error."""
+        answers = self.answers[number]
+        if answers.branch.error is not None:
+            return answers.branch.error
+        prompt_seconds = self.shared.prompt_seconds(answers.branch) / self.prompts
+        seconds = prompt_seconds + self.shared.decode_seconds(answers.branch) / self.prompts
+        written = [answers.ids[prompt] for prompt in range(self.prompts)]
+        texts = self.loaded.tokenizer.batch_decode(written, skip_special_tokens=True)
+        return [
+            Outcome(cut_answer(text, self.stop), answers.memory[prompt], seconds, prompt_seconds)
+            for prompt, text in enumerate(texts)
+        ]
+
+    def _choose(self, logits: Tensor, last: bool) -> list[int]:
+        """Add a token to every answer that runs; returns those of the rows that stay, in the order of the batch."""
+        kept: list[int] = []
+        alive = [answers for answers in self.answers.values() if answers.branch in self.fan_out.branches]
+        chosen = [(answers, answers.choose(logits[answers.branch.rows])) for answers in alive]
+        for answers, tokens in chosen:
+            for prompt, token in zip(answers.running, tokens, strict=True):
+                answers.ids[prompt].append(token)
+            ended = [last or self._ends(answers.ids[prompt]) for prompt in answers.running]
+            kept += [token for token, over in zip(tokens, ended, strict=True) if not over]
+            if any(ended):
+                self._leave(answers, ended)
+        return kept
+
+    def _ends(self, ids: list[int]) -> bool:
+        if ids[-1] in self.ends:
+            return True
+        if not self.stop:
+            return False
+        return self.stop in str(self.loaded.tokenizer.decode(ids, skip_special_tokens=True)).lstrip()
+
+    def _leave(self, answers: _Answers, ended: list[bool]) -> None:
+        memory = read_memory(answers.branch.cache, len(answers.running))
+        gone = {row: answers.running[row] for row, over in enumerate(ended) if over}
+        stay = [row for row, over in enumerate(ended) if not over]
+        answers.memory |= dict.fromkeys(gone.values(), memory)
+        if self.leaving is not None:
+            self.leaving(answers.number, gone, stay)
+        answers.running = [answers.running[row] for row in stay]
+        if stay:
+            self.fan_out.keep_rows(answers.branch, stay)
+        else:
+            self.fan_out.drop([answers.branch])
 
 
-def _continue(
-    loaded: Loaded,
-    whole: torch.Tensor,
-    cache: Cache,
-    max_new_tokens: int,
-    stopping: Sequence[StoppingCriteria],
-    sampling: Sampling | None,
-    options: Mapping[str, Any],
-) -> torch.Tensor:
-    tokenizer = loaded.tokenizer
-    pad = padding_id(loaded.model, tokenizer)
-    ends = sorted(end_ids(loaded)) or None
-    generate: Any = loaded.model.generate  # transformers annotates it as a tensor
-    sampled: dict[str, Any] = (
-        {} if sampling is None else {"temperature": sampling.temperature, "top_k": 0, "top_p": 1.0}
-    )
-    with _empty_generation_config(loaded), _seeded(sampling, whole.device):
-        ids = generate(
-            whole,
-            attention_mask=torch.ones_like(whole),
-            past_key_values=cache,
-            max_new_tokens=max_new_tokens,
-            stopping_criteria=StoppingCriteriaList(stopping),
-            pad_token_id=pad,
-            eos_token_id=ends,
-            **{"do_sample": sampling is not None, **sampled, **options},
-        )
-    return ids[:, whole.shape[1] :]
-
-
-@contextmanager
-def _seeded(sampling: Sampling | None, device: torch.device) -> Iterator[None]:
-    """Use the sampling's own seed and restore the global random state afterwards."""
-    if sampling is None:
-        yield
-        return
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(sampling.seed)
-        yield
-
-
-@contextmanager
-def _empty_generation_config(loaded: Loaded) -> Iterator[None]:
-    """Ignore the checkpoint's penalties, suppressed tokens and so on, as a comparison does.
-
-    `generate` takes missing arguments from the model's generation_config, so it is replaced by an empty one.
-    """
-    model: Any = loaded.model
-    own, model.generation_config = model.generation_config, GenerationConfig()
-    try:
-        yield
-    finally:
-        model.generation_config = own
+def _generator(seed: int, device: torch.device) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(seed)

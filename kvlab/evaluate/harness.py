@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from transformers import Cache, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 import kvlab
+from kvlab.cache import CompressedCache
 from kvlab.engine.environment import device_name, versions
-from kvlab.engine.progress import download_reporter
+from kvlab.engine.progress import Cancelled, download_reporter
 from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.passes import check_choices
@@ -20,6 +22,7 @@ from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
 from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
+from kvlab.evaluate.shared_prompt import nothing
 from kvlab.evaluate.work import RowMaker, Unit, batches
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
@@ -52,7 +55,8 @@ def evaluate(
 ) -> EvalResult:
     """Return the result rows of a request; rows already in the folder `out` are not measured again.
 
-    When `cancelled` returns true, it stops and returns the rows measured so far.
+    When `cancelled` returns true, it stops and returns the rows measured so far. If a method raises, the other methods
+    are measured to the end, then its error is raised.
     Raises UserError for an unknown task, method, budget or file, before the first forward pass.
     """
     loaded = loaded or held_model(request, download_reporter(on_progress))
@@ -125,12 +129,23 @@ def _measure_missing(
     total = sum(len(unit.keys) for unit in evaluation.units)
     finished = total - sum(len(unit.keys) for unit in missing)
     on_progress(Progress(stage="start", done=finished, total=total))
-    for prompt, choice, rows in evaluation.measured(missing):
-        store.append(rows)
-        finished += len(rows)
-        on_progress(Progress(stage=f"{prompt.task}: {choice.label}", done=finished, total=total))
-        if cancelled():
-            return
+    evaluation.maker.measurer.check = partial(_check, cancelled)
+    try:
+        for prompt, choice, rows in evaluation.measured(missing):
+            store.append(rows)
+            finished += len(rows)
+            on_progress(Progress(stage=f"{prompt.task}: {choice.label}", done=finished, total=total))
+    except Cancelled:
+        return
+    finally:
+        evaluation.maker.measurer.check = nothing
+    for error in evaluation.maker.errors.values():
+        raise error
+
+
+def _check(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise Cancelled
 
 
 def missing_units(units: Sequence[Unit], done: Collection[str]) -> list[Unit]:
@@ -168,7 +183,7 @@ def settings_of(choice: MethodChoice) -> dict[str, object]:
 
 
 def _cache_maker(loaded: Loaded) -> CacheMaker:
-    def make(choice: MethodChoice) -> Cache:
+    def make(choice: MethodChoice) -> CompressedCache:
         return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 
     return make

@@ -1,4 +1,4 @@
-"""Measure prompts of one shape with one cache: generated answers, or likelihoods against the full cache."""
+"""Measure prompts of one shape with many choices: generated answers, or likelihoods against the full cache."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from transformers import Cache
-
 from kvlab.cache import CompressedCache
 from kvlab.common.token_ids import check_ids
-from kvlab.evaluate.generate import Sampling, generate_answers
+from kvlab.evaluate.generate import Sampling, generate_together
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluate.results.rows import PromptIdentity
-from kvlab.evaluate.scoring.likelihood import compare, forced_log_probabilities, scored_bytes
+from kvlab.evaluate.scoring.likelihood import compare, forced_together, scored_bytes
 from kvlab.evaluate.scoring.metrics import LIKELIHOOD_METRICS
-from kvlab.evaluate.scoring.survival import HiddenTokenTracker
+from kvlab.evaluate.scoring.survival import HiddenTokenTracker, Survival
+from kvlab.evaluate.shared_prompt import Check, nothing
 from kvlab.models.chat import Chat
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import FULL, MethodChoice
@@ -83,7 +81,7 @@ def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> Prep
 
 
 class Measurer:
-    """Run prompts with one choice after another; keeps the full cache's predictions for the last forced text."""
+    """Run prompts of one shape with many choices in shared passes."""
 
     def __init__(
         self, loaded: Loaded, make_cache: CacheMaker, question_aware: bool, prefill_chunk: int | None = None
@@ -92,46 +90,61 @@ class Measurer:
         self.make_cache = make_cache
         self.question_aware = question_aware
         self.prefill_chunk = prefill_chunk
-        self._reference: tuple[PromptIdentity, torch.Tensor] | None = None
+        self.check: Check = nothing  # called between layers and steps; may raise to stop
 
-    def measure(self, prompts: Sequence[PreparedPrompt], choice: MethodChoice) -> list[Outcome]:
-        """One outcome per prompt; all prompts must have one shape."""
+    def measure(
+        self, prompts: Sequence[PreparedPrompt], choices: Sequence[MethodChoice]
+    ) -> list[list[Outcome] | Exception]:
+        """For each choice one outcome per prompt, or the error of its method; all prompts must have one shape."""
         first = prompts[0]
         if first.continuation:
-            return [self._force(first, choice)]
-        cache = self.make_cache(choice)
-        if isinstance(cache, CompressedCache):
+            return self._force(first, choices)
+        caches = [self.make_cache(choice) for choice in choices]
+        for cache in caches:
             cache.rehearse_only(len(first.context))
-        tracker = _track(prompts, cache, self.loaded)
-        outcomes = generate_answers(
+        trackers = [_track(prompts, cache, self.loaded) for cache in caches]
+        survived: dict[tuple[int, int], Survival] = {}
+
+        def leave(number: int, gone: dict[int, int], stay: list[int]) -> None:
+            tracker = trackers[number]
+            if tracker is not None:
+                found = tracker.survival(caches[number])
+                survived.update({(number, prompt): found[row] for row, prompt in gone.items()})
+                tracker.keep_rows(stay)
+
+        results = generate_together(
             self.loaded,
             [prompt.context + prompt.question for prompt in prompts],
-            cache,
+            caches,
             first.in_sight(self.question_aware),
             first.sample.max_new_tokens,
             first.sample.stop,
             self.prefill_chunk,
             Sampling(first.sample.temperature, _seed(first.identity)) if first.sample.temperature else None,
+            self.check,
+            leave,
         )
-        if tracker is None:
-            return outcomes
-        pairs = zip(outcomes, tracker.survival(cache), strict=True)
-        return [replace(outcome, survival=survival) for outcome, survival in pairs]
+        return [
+            outcomes
+            if isinstance(outcomes, Exception)
+            else [replace(outcome, survival=survived.get((number, row))) for row, outcome in enumerate(outcomes)]
+            for number, outcomes in enumerate(results)
+        ]
 
-    def _force(self, prompt: PreparedPrompt, choice: MethodChoice) -> Outcome:
-        outcome, predictions = self._predictions(prompt, choice)
-        if choice.method == FULL.method:
-            self._reference = (prompt.identity, predictions)
-        if self._reference is None or self._reference[0] != prompt.identity:
-            self._reference = (prompt.identity, self._predictions(prompt, FULL)[1])
-        text_bytes = scored_bytes(self.loaded, prompt.continuation)
-        return compare(outcome, predictions, self._reference[1], prompt.continuation, text_bytes)
-
-    def _predictions(self, prompt: PreparedPrompt, choice: MethodChoice) -> tuple[Outcome, torch.Tensor]:
-        predictions, outcome = forced_log_probabilities(
-            self.loaded, prompt.context, prompt.continuation, self.make_cache(choice), prefill_chunk=self.prefill_chunk
+    def _force(self, prompt: PreparedPrompt, choices: Sequence[MethodChoice]) -> list[list[Outcome] | Exception]:
+        """Score the forced text with every choice, and with the full cache for comparison."""
+        full = next((number for number, choice in enumerate(choices) if choice.method == FULL.method), len(choices))
+        caches = [self.make_cache(choice) for choice in (*choices, *([FULL] if full == len(choices) else []))]
+        found = forced_together(
+            self.loaded, prompt.context, prompt.continuation, caches, self.prefill_chunk, self.check
         )
-        return outcome, predictions
+        reference, text_bytes = found[full], scored_bytes(self.loaded, prompt.continuation)
+        if isinstance(reference, Exception):
+            raise reference
+        return [
+            one if isinstance(one, Exception) else [compare(*one, reference[1], prompt.continuation, text_bytes)]
+            for one in found[: len(choices)]
+        ]
 
 
 def _seed(identity: PromptIdentity) -> int:
@@ -139,9 +152,9 @@ def _seed(identity: PromptIdentity) -> int:
     return zlib.crc32(f"{identity.seed}/{identity.task}/{identity.index}/{identity.content}".encode())
 
 
-def _track(prompts: Sequence[PreparedPrompt], cache: Cache, loaded: Loaded) -> HiddenTokenTracker | None:
+def _track(prompts: Sequence[PreparedPrompt], cache: CompressedCache, loaded: Loaded) -> HiddenTokenTracker | None:
     """Attach an observer of the prompts' hidden tokens to the cache; None if nothing is hidden."""
-    if not prompts[0].hidden or not isinstance(cache, CompressedCache):
+    if not prompts[0].hidden:
         return None
     tracker = HiddenTokenTracker([prompt.hidden for prompt in prompts], input_device(loaded.model))
     cache.settings.observer = tracker

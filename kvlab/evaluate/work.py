@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
@@ -58,6 +58,7 @@ class RowMaker:
     model_digest: str
     environment: Mapping[str, str]  # the columns device and versions
     chat: str | None = None  # JSON
+    errors: dict[int, Exception] = field(default_factory=dict)  # of methods that raised, by choice index
 
     @cached_property
     def backoff(self) -> Backoff[PreparedPrompt, Outcome]:
@@ -65,13 +66,20 @@ class RowMaker:
         return Backoff(self.measurer.loaded, self.measurer.measure)
 
     def rows(self, batch: Sequence[PreparedUnit]) -> Iterator[tuple[MethodChoice, list[dict[str, object]]]]:
-        """Yield each choice with the batch's missing rows."""
-        for number, choice in enumerate(self.choices):
-            missing = [unit for unit in batch if number in unit.keys]
-            if missing:
-                outcomes = self.backoff.outcomes([unit.prompt for unit in missing], choice)
-                rows = zip(missing, outcomes, strict=True)
-                yield choice, [self._row(unit, number, outcome, together) for unit, (outcome, together) in rows]
+        """Yield each choice with the batch's missing rows; a choice whose method raised is left out from then on."""
+        by_missing: dict[tuple[int, ...], list[PreparedUnit]] = {}
+        for unit in batch:
+            numbers = tuple(number for number in unit.keys if number not in self.errors)
+            by_missing.setdefault(numbers, []).append(unit)
+        for numbers, units in by_missing.items():
+            choices = [self.choices[number] for number in numbers]
+            measured = self.backoff.outcomes([unit.prompt for unit in units], choices) if numbers else []
+            for number, outcomes in zip(numbers, measured, strict=True):
+                if isinstance(outcomes, Exception):
+                    self.errors[number] = outcomes
+                    continue
+                rows = zip(units, outcomes, strict=True)
+                yield self.choices[number], [self._row(unit, number, *outcome) for unit, outcome in rows]
 
     def _row(self, unit: PreparedUnit, number: int, outcome: Outcome, batch_rows: int) -> dict[str, object]:
         prompt, choice = unit.prompt, self.choices[number]

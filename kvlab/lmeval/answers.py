@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from kvlab.cache import CompressedCache
 from kvlab.evaluate.backoff import Backoff
@@ -23,6 +24,8 @@ from kvlab.lmeval.likelihood import (
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.requests.compare import MethodChoice
 
+Written = tuple[str, Measurement]
+Result = TypeVar("Result")
 SIMULATED_ROWS = 8  # a step of one token costs as much for eight rows, on a CPU too
 
 
@@ -51,10 +54,10 @@ class Answering:
             self.notes["Contexts longer than the model's window were truncated on the left, as in lm-eval."] = None
         simulated = self.request.protocol == "simulated"
         groups = group_pairs(fitting, same_text=simulated)
-        backoff = Backoff(self.loaded, self._score)
+        backoff = Backoff[ContextGroup, Scored](self.loaded, lambda batch, choices: [self._score(batch, choices[0])])
         rows = max(self.rows, SIMULATED_ROWS) if simulated else self.rows
         for batch in equal_length_batches(groups, simulated, rows):
-            for group, (scored, batch_rows) in zip(batch, backoff.outcomes(batch, self.choice), strict=True):
+            for group, (scored, batch_rows) in zip(batch, _of_one(backoff.outcomes(batch, [self.choice])), strict=True):
                 measured = _measurement(group, scored, batch_rows)
                 for index, answer in zip(group.indices, scored.answers, strict=True):
                     self.journal.add(keys[missing[index]], list(answer), measured)
@@ -69,11 +72,14 @@ class Answering:
         for request in requests:
             if request.index in missing or request.is_sampled:
                 batches.setdefault(request.batch_key, []).append(request)
-        backoff, texts = Backoff(self.loaded, self._generate), dict[int, str]()
+        backoff = Backoff[GenerationRequest, Written](
+            self.loaded, lambda batch, choices: [self._generate(batch, choices[0])]
+        )
+        texts: dict[int, str] = {}
         for equal in batches.values():
             for start in range(0, len(equal), self.rows):
                 batch = equal[start : start + self.rows]
-                outcomes = backoff.outcomes(batch, self.choice)
+                outcomes = _of_one(backoff.outcomes(batch, [self.choice]))
                 for request, ((text, measured), _) in zip(batch, outcomes, strict=True):
                     texts[request.index] = text
                     self.journal.add(keys[request.index], text, measured, save=not request.is_sampled)
@@ -116,3 +122,11 @@ def _measurement(group: ContextGroup, scored: Scored, batch_rows: int) -> Measur
 
 def _fields(memory: Memory) -> tuple[float, int, int, int]:
     return memory.slots, memory.logical_tokens, memory.live_bytes, memory.allocated_bytes
+
+
+def _of_one(found: list[list[tuple[Result, int]] | Exception]) -> list[tuple[Result, int]]:
+    """The outcomes of the only choice; raises its error."""
+    (outcomes,) = found
+    if isinstance(outcomes, Exception):
+        raise outcomes
+    return outcomes

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import Cache, PreTrainedTokenizerBase, StoppingCriteria
+from transformers import Cache, GenerationConfig, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.generate import Generated, generate_ids
-from kvlab.evaluate.results.outcome import Loaded
+from kvlab.common.token_ids import padding_id
+from kvlab.engine.forward import end_ids
+from kvlab.evaluate.passes import pass_ends
+from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
 from kvlab.lmeval.likelihood import Tokens
+from kvlab.models.placement import input_device
 
 # Settings of `generation_kwargs` that are passed to transformers' `generate`.
 SUPPORTED = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "num_beams")
@@ -97,3 +101,87 @@ def _cut(text: str, stops: Sequence[str]) -> str:
     for stop in stops:
         text = text.split(stop)[0]
     return text
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Generated token ids (B, n); memory and seconds are per prompt."""
+
+    ids: torch.Tensor
+    memory: Memory
+    seconds: float
+    prompt_seconds: float
+
+
+def generate_ids(
+    loaded: Loaded,
+    prompts: Sequence[Sequence[int]],
+    cache: Cache,
+    in_sight: int,
+    max_new_tokens: int,
+    stopping: Sequence[StoppingCriteria],
+    prefill_chunk: int | None = None,
+    **options: Any,
+) -> Generated:
+    """Token ids that continue prompts of one length; `options` such as `do_sample` go to transformers' `generate`.
+
+    The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn.
+    """
+    device = input_device(loaded.model)
+    whole = torch.tensor(list(prompts), device=device)
+    watch = Stopwatch(device)
+    ends = pass_ends(cache, in_sight, prefill_chunk)
+    with watch.running(), watch.until(loaded.model, len(ends)) as took, torch.inference_mode():
+        begun = 0
+        for end in ends:
+            if end < whole.shape[1]:  # `generate` runs the last pass itself, for the first token of the answer
+                _prefill(loaded, whole[:, :end], begun, cache)
+                begun = end
+        ids = _continue(loaded, whole, cache, max_new_tokens, stopping, options)
+    count = len(prompts)
+    return Generated(ids, read_memory(cache, count), watch.seconds / count, sum(took) / count)
+
+
+def _prefill(loaded: Loaded, seen: torch.Tensor, begun: int, cache: Cache) -> None:
+    mask = torch.ones_like(seen)
+    loaded.model(seen[:, begun:], attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
+
+
+def _continue(
+    loaded: Loaded,
+    whole: torch.Tensor,
+    cache: Cache,
+    max_new_tokens: int,
+    stopping: Sequence[StoppingCriteria],
+    options: Mapping[str, Any],
+) -> torch.Tensor:
+    tokenizer = loaded.tokenizer
+    pad = padding_id(loaded.model, tokenizer)
+    ends = sorted(end_ids(loaded)) or None
+    generate: Any = loaded.model.generate  # transformers annotates it as a tensor
+    with _empty_generation_config(loaded):
+        ids = generate(
+            whole,
+            attention_mask=torch.ones_like(whole),
+            past_key_values=cache,
+            max_new_tokens=max_new_tokens,
+            stopping_criteria=StoppingCriteriaList(stopping),
+            pad_token_id=pad,
+            eos_token_id=ends,
+            **{"do_sample": False, **options},
+        )
+    return ids[:, whole.shape[1] :]
+
+
+@contextmanager
+def _empty_generation_config(loaded: Loaded) -> Iterator[None]:
+    """Ignore the checkpoint's penalties, suppressed tokens and so on, as a comparison does.
+
+    `generate` takes missing arguments from the model's generation_config, so it is replaced by an empty one.
+    """
+    model: Any = loaded.model
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own

@@ -13,11 +13,11 @@ from transformers import GenerationConfig
 
 import kvlab
 from kvlab.common.errors import UserError
-from kvlab.evaluate.generate import generate_answers
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.models.load import LoadedModel
+from tests.evaluate.one_cache import generate_answers
 from tests.evaluate.test_harness import request
 
 
@@ -25,13 +25,13 @@ def out_of_memory_above(most: int, monkeypatch: pytest.MonkeyPatch, seen: list[i
     """From now on a batch of more than `most` prompts runs out of memory, with a tensor alive in the failing frame."""
     real, held = Measurer.measure, []
 
-    def measure(self: Measurer, prompts: Any, choice: Any) -> Any:
+    def measure(self: Measurer, prompts: Any, choices: Any) -> Any:
         taken = torch.zeros(8)
         held.append(weakref.ref(taken))
         seen.append(len(prompts))
         if len(prompts) > most:
             raise torch.OutOfMemoryError("out of memory")
-        return real(self, prompts, choice)
+        return real(self, prompts, choices)
 
     monkeypatch.setattr(Measurer, "measure", measure)
     return held

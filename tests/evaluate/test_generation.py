@@ -9,8 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import kvlab
-from kvlab.evaluate.generate import cut_answer, generate_answers
-from kvlab.evaluate.scoring.likelihood import compare, forced_log_probabilities, scored_bytes
+from kvlab.evaluate.generate import cut_answer
+from kvlab.evaluate.scoring.likelihood import compare, scored_bytes
+from tests.evaluate.one_cache import forced_log_probabilities, generate_answers
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +85,11 @@ def test_cutting_an_answer(text, stop, expected):
     assert cut_answer(text, stop) == expected
 
 
-@pytest.mark.parametrize("chunk", [1, 5])
-def test_forced_text_costs_what_plain_transformers_says(tiny, plain, chunk):
+def test_forced_text_costs_what_plain_transformers_says(tiny, plain):
     [prompt] = prompts(1, context=50, question=21, seed=2)
     prefix, forced = prompt[:50], prompt[50:]
     cache = kvlab.make_cache(tiny, "full", budget=1.0)
-    found, outcome = forced_log_probabilities(tiny, prefix, forced, cache, chunk)
+    found, outcome = forced_log_probabilities(tiny, prefix, forced, cache)
     with torch.no_grad():
         logits = plain(torch.tensor([prompt])).logits[0, 50:-1].float()
     expected = torch.log_softmax(logits, dim=-1)

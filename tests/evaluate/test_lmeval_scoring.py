@@ -13,7 +13,6 @@ import kvlab
 from kvlab.cache.replay.steps import supports_token_by_token
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
-from kvlab.evaluate.generate import generate_answers
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
 from kvlab.lmeval.answers import Answering
@@ -33,6 +32,7 @@ from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, score_of, select_metric
 from kvlab.lmeval.run import check_kinds
 from kvlab.requests.compare import MethodChoice
+from tests.evaluate.one_cache import generate_answers
 
 H2O = MethodChoice(method="h2o", budget=0.2)
 

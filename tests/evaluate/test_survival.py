@@ -12,7 +12,6 @@ import torch
 
 import kvlab
 from kvlab.engine.recording.shadow import Shadow
-from kvlab.evaluate.generate import generate_answers
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.results.rows import ROWS
@@ -23,6 +22,7 @@ from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import MethodChoice
 from kvlab.tasks.registry import get_task
 from kvlab.tasks.tokens import hidden_positions, prompt_ids
+from tests.evaluate.one_cache import generate_answers
 
 NEW = {"hidden_own", "hidden_merged"}
 METHODS = {"h2o": {}, "kvmerger": {"loosest": -1.0}, "keepkv": {"threshold": -1.0}, "zsmerge": {}, "full": {}}

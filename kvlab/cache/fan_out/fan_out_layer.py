@@ -103,7 +103,8 @@ class FanOutLayer(CacheLayerMixin):
         return [branch for branch in self.serving.branches if branch.error is None]
 
     def _layer(self, branch: Branch) -> LayerState:
-        layer: LayerState = branch.cache.layers[self.layer_idx]
+        layer = branch.cache.layers[self.layer_idx]
+        assert isinstance(layer, LayerState)
         return layer
 
     # transformers' Cache interface: all branches have seen equally many tokens

@@ -161,14 +161,15 @@ def _read_again(model: PreTrainedModel, cache: FanOutCache, pieces: list[Piece],
         for one in caches
         for layer in one.compressed_layers()
     ]
-    for layer, checkpoint in zip(layers, checkpoints, strict=True):
-        first = caches[0].layers[layer.layer_idx]
-        layer.buckets[0].table.reserve(checkpoint.width + most)
-        if layer is not first:
-            layer.buckets[0].table.share_states(first.buckets[0].table)
-        pending = layer.settings.pending
+    for one in caches:
+        pending = one.settings.pending
         assert pending is not None
-        pending[layer.rank] = replace(pending[layer.rank], seen=layer.seen_again(pending[layer.rank].seen))
+        for layer, first in zip(one.compressed_layers(), caches[0].compressed_layers(), strict=True):
+            table = layer.buckets[0].table
+            table.reserve(table.width + most)
+            if layer is not first:
+                table.share_states(first.buckets[0].table)
+            pending[layer.rank] = replace(pending[layer.rank], seen=layer.seen_again(pending[layer.rank].seen))
 
     def take_back() -> None:
         for index, kept in enumerate(own):
@@ -297,8 +298,9 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
         state, mask = _state(cache), named.get("attention_mask")
         state.ids.append(ids)
         seen = sum(part.shape[1] for part in state.ids)
-        padded = isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all()
-        state.mask = mask[:, :seen] if padded else None
+        state.mask = None
+        if isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all():
+            state.mask = mask[:, :seen]
 
 
 def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:

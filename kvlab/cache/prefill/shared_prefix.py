@@ -77,7 +77,9 @@ def record_token_ids(model: PreTrainedModel) -> None:
 
 def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
     ids = given[0] if given else named.get("input_ids")
-    for cache in caches_in(named.get("past_key_values")) if isinstance(ids, Tensor) else ():
+    if not isinstance(ids, Tensor):
+        return
+    for cache in caches_in(named.get("past_key_values")):
         unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
         if cache.settings.pipeline.reads_text and unsettled:
             cache.settings.prompt_ids.append(ids)

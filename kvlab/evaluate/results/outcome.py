@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from kvlab.cache import CompressedCache
 from kvlab.engine.forward import synchronize
 from kvlab.evaluate.scoring.survival import Survival
 from kvlab.requests.compare import MethodChoice
@@ -29,7 +30,7 @@ class Loaded(Protocol):
     def name(self) -> str: ...
 
 
-CacheMaker = Callable[[MethodChoice], Cache]
+CacheMaker = Callable[[MethodChoice], CompressedCache]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Score how well a compressed cache predicts a forced text, against the full cache on the same text.
+"""Score how well compressed caches predict a forced text, against the full cache on the same text.
 
 The prefix is prefilled and compressed; the continuation follows token by token. Its first token is predicted by the
 prefill, which still attends to everything, so scoring starts at the second.
@@ -7,51 +7,54 @@ prefill, which still attends to everything, so scoring starts at the second.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from transformers import Cache
+from torch import Tensor
 
-from kvlab.evaluate.passes import pass_ends
-from kvlab.evaluate.results.outcome import Loaded, Outcome, Stopwatch, read_memory
-from kvlab.models.placement import input_device
+from kvlab.cache import CompressedCache
+from kvlab.evaluate.results.outcome import Loaded, Outcome, read_memory
+from kvlab.evaluate.shared_prompt import Check, SharedPrompt, nothing, sharing_groups
+
+Predicted = tuple[Outcome, Tensor]
 
 
-def forced_log_probabilities(
+def forced_together(
     loaded: Loaded,
     prefix: list[int],
     continuation: list[int],
-    cache: Cache,
-    chunk: int = 1,
+    caches: Sequence[CompressedCache],
     prefill_chunk: int | None = None,
-) -> tuple[torch.Tensor, Outcome]:
-    """Log probabilities (len(continuation) - 1, vocabulary) in float32, and the outcome without measures.
+    check: Check = nothing,
+) -> list[Predicted | Exception]:
+    """For each cache the outcome without measures and log-probabilities (len(continuation) - 1, V) in float32, or the
+    error that ended it.
 
-    Row i predicts continuation[i + 1]. `chunk` tokens are forced per forward pass; 1 is decoding. The prefix is read at
-    once or in chunks of `prefill_chunk`; raises UserError for a method whose result these would change.
+    Row i predicts continuation[i + 1]. The prefix is read at once or in chunks of `prefill_chunk`; raises UserError for
+    a method whose result these would change.
     """
-    device = input_device(loaded.model)
-    ids = torch.tensor([prefix + continuation], device=device)
-    start, end = len(prefix), ids.shape[1] - 1
-    watch = Stopwatch(device)
-    rows = []
-    ends = pass_ends(cache, start, prefill_chunk)
-    with watch.running(), watch.until(loaded.model, len(ends)) as took, torch.inference_mode():
-        begun = 0
-        for stop in ends:
-            _forward(loaded, ids[:, begun:stop], stop, cache)
-            begun = stop
-        for place in range(start, end, chunk):
-            stop = min(place + chunk, end)
-            rows.append(_forward(loaded, ids[:, place:stop], stop, cache, stop - place))
-    logits = torch.cat(rows).float()
-    outcome = Outcome(prediction="", memory=read_memory(cache, 1), seconds=watch.seconds, prompt_seconds=sum(took))
-    return torch.log_softmax(logits, dim=-1), outcome
-
-
-def _forward(loaded: Loaded, ids: torch.Tensor, seen: int, cache: Cache, keep: int = 1) -> torch.Tensor:
-    mask = torch.ones(1, seen, dtype=torch.long, device=ids.device)
-    return loaded.model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=keep).logits[0]
+    results: dict[int, Predicted | Exception] = {}
+    for group in sharing_groups(caches):
+        shared = SharedPrompt(loaded, [caches[number] for number in group], [prefix], len(prefix), prefill_chunk, check)
+        shared.read()
+        rows: dict[int, list[Tensor]] = {number: [] for number in group}
+        branches = dict(zip(group, shared.branches, strict=True))
+        for token in continuation[:-1]:
+            check()
+            logits = torch.log_softmax(shared.step([token] * shared.fan_out.num_rows), -1)
+            for number, branch in branches.items():
+                if branch.error is None:
+                    rows[number].append(logits[branch.rows])
+        for number, branch in branches.items():
+            if branch.error is not None:
+                results[number] = branch.error
+                continue
+            prompt_seconds = shared.prompt_seconds(branch)
+            seconds = prompt_seconds + shared.decode_seconds(branch)
+            outcome = Outcome("", read_memory(branch.cache, 1), seconds, prompt_seconds)
+            results[number] = outcome, torch.cat(rows[number])
+    return [results[number] for number in range(len(caches))]
 
 
 def compare(

@@ -55,6 +55,11 @@ class HiddenTokenTracker:
             target = torch.where(mine.any(-1), into, target)
         self._owner[layer_idx] = torch.where(leaves, target, owner)
 
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Keep only some rows of the batch."""
+        self.start = self.start[list(rows)]
+        self._owner = {layer: owner[list(rows)] for layer, owner in self._owner.items()}
+
     def survival(self, cache: Any) -> list[Survival]:
         """One entry per row, for the cache's current state."""
         own, merged, layers = torch.zeros(()), torch.zeros(()), 0
