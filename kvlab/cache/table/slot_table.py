@@ -220,8 +220,10 @@ class SlotTable:
     def adopt(self, after: Slots, bound: int) -> None:
         """Install the visible slots as a plan left them; no head has more than `bound` valid ones."""
         if self.shares_states:
-            self.slots = replace(self._first(self.width), keys=after.keys, values=after.values)
-            self.shares_states = False
+            self.slots, self.shares_states = (
+                replace(self._first(self.width), keys=after.keys, values=after.values),
+                False,
+            )
         own, states = _tensors(self._first(self.width)), after.metadata() | {"keys": after.keys, "values": after.values}
         for name, tensor in own.items():
             if tensor.data_ptr() != states[name].data_ptr():
