@@ -1,4 +1,4 @@
-"""Per-head counts reported to observers of level `light` after an in-place CPU decision."""
+"""Counts of valid and merged slots per head, reported to light observers after an in-place CPU decision."""
 
 from __future__ import annotations
 
