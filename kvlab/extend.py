@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     from kvlab.stores.kivi import PerChannel, PerToken
     from kvlab.stores.store import STORES, Store
     from kvlab.stores.turbo import Rotated
-    from kvlab.tasks.build import Draft
+    from kvlab.tasks.draft import Draft
     from kvlab.tasks.loaders import register_loader
     from kvlab.tasks.loaders.plain_text import load_plain_text
     from kvlab.tasks.registry import TASKS, get_task, register_task
@@ -174,7 +174,7 @@ _HOME = {
         "kvlab.stores.turbo": "Rotated",
         # Tasks, files and metrics.
         "kvlab.evaluate.scoring.metrics": "METRICS register_metric score_answer:score",
-        "kvlab.tasks.build": "Draft",
+        "kvlab.tasks.draft": "Draft",
         "kvlab.tasks.loaders": "register_loader",
         "kvlab.tasks.loaders.plain_text": "load_plain_text",
         "kvlab.tasks.registry": "TASKS get_task register_task",

@@ -139,7 +139,7 @@ def _on_the_cpu() -> str:
 
     if os.environ.get(SWITCH) == "off":
         return f"disabled by {SWITCH}=off"
-    without = "plain torch: pip install 'kvlab[cpu]' to compile them"
+    without = "not compiled, so the pipeline decides: pip install 'kvlab[cpu]' to compile them"
     return f"compiled; {SWITCH}=off disables it" if compiled() is not None else without
 
 
@@ -218,19 +218,19 @@ def _check_decisions(device: torch.device) -> str:
     from kvlab.cache.layers import dispatch
 
     if dispatch.decision_kernel(device) is None:
-        return "plain torch is used"
+        return "the pipeline decides"
     ours = [_decoded(method, device) for method in DECIDED]
     if dispatch.decision_kernel(device) is None:
-        return "the kernel cannot be compiled here (see the warning): plain torch is used"
-    with _plain_torch():
+        return "the kernel cannot be compiled here (see the warning): the pipeline decides"
+    with _no_kernels():
         theirs = [_decoded(method, device) for method in DECIDED]
     differences = {
         method: float((our - their).abs().max()) for method, our, their in zip(DECIDED, ours, theirs, strict=True)
     }
     worst = max(differences, key=differences.__getitem__)
     if not differences[worst] <= 1e-3:
-        raise ArithmeticError(f"{worst} differs from plain torch by {differences[worst]:.1e}")
-    return f"{', '.join(DECIDED)} as plain torch, largest difference {differences[worst]:.0e}"
+        raise ArithmeticError(f"{worst} differs from the pipeline by {differences[worst]:.1e}")
+    return f"{', '.join(DECIDED)} as the pipeline, largest difference {differences[worst]:.0e}"
 
 
 def _decoded(method: str, device: torch.device) -> torch.Tensor:
@@ -252,7 +252,7 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
 
 
 @contextmanager
-def _plain_torch() -> Iterator[None]:
+def _no_kernels() -> Iterator[None]:
     """Disable kvlab's kernels inside the context."""
     from kvlab.attention.kernels import SWITCH, one_query_kernel
     from kvlab.cache.layers.dispatch import decision_kernel

@@ -166,8 +166,8 @@ def too_long_message(model: str, count: int, max_new_tokens: int, which: str = "
     if window is None or count + max_new_tokens <= window:
         return ""
     return (
-        f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
-        f"{window:,}: shorten the prompt to at most {max(window - max_new_tokens, 0):,} tokens."
+        f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but the context window of {model} "
+        f"is {window:,}: shorten the prompt to at most {max(window - max_new_tokens, 0):,} tokens."
     )
 
 

@@ -1,1 +1,1 @@
-"""Report of one comparison: the question, which runs answered, their cost, and caveats."""
+"""Files made of comparisons and stories: reports, talks, slides, pictures and animations."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
-from kvlab.tasks.build import Draft
+from kvlab.tasks.draft import Draft
 from kvlab.tasks.haystack import draw_window
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import Task, check_range

@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import ADJECTIVES, NAMES
-from kvlab.tasks.build import Draft
+from kvlab.tasks.draft import Draft
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import Depth, Task, check_range
 

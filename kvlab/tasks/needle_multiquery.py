@@ -6,7 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import Draft, spread
+from kvlab.tasks.draft import Draft, spread
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import Task, check_range
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerBase
 
-from kvlab.tasks.build import Draft, book_sample
+from kvlab.tasks.draft import Draft, book_sample
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import Task
 from kvlab.tasks.text_windows import CONTINUATION

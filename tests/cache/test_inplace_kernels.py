@@ -1,7 +1,8 @@
-"""Decisions taken in place on a CPU, compiled or in plain torch, against the pipeline's, put together as plans."""
+"""Decisions that compiled kernels take in place on a CPU, against the pipeline's, which makes plans."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -10,12 +11,13 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, factory, make_cache
-from kvlab.cache.kernels import cpu, torch_inplace
+from kvlab.cache.kernels import cpu
 from kvlab.cache.kernels.cpu import compiled
-from kvlab.cache.layers import counts, decisions
+from kvlab.cache.layers import decisions, dispatch
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.methods.core.in_place import KINDS
 from kvlab.methods.core.inplace_work import Work
+from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import KEY_LENGTH, Slots, View
 from kvlab.methods.scorers.attention.ema import EMA
@@ -32,9 +34,6 @@ CASES: list[tuple[str, dict]] = [
     ("d2o", {}),
     ("d2o", {"smoothing": 1.0, "sinks": 0}),
     ("compose", {"score": "keepkv", "settle": "keepkv", "allocate": "adakv"}),
-]
-COMPILED: list[tuple[str, dict]] = [
-    *CASES,
     ("zsmerge", {}),
     ("zsmerge", {"combine_score": "sum", "residual": 3, "sinks": 0}),
     ("h2o", {}),
@@ -44,26 +43,23 @@ COMPILED: list[tuple[str, dict]] = [
     ("pyramid-pool", {"beta": 1.0, "sinks": 0, "recent": 0.8}),
     ("less", {"weights": "untrained"}),
 ]
-WHO = [("torch", *case) for case in CASES] + [("compiled", *case) for case in COMPILED]
 MODELS = {
     "grouped queries": {},
     "a head for each query": {"num_key_value_heads": 4},
     "lengths of keys held": {"head_dim": 64, "num_hidden_layers": 2},
 }
-# What is compiled leaves other types than float32 to plain torch, whatever the shape.
+# Other types than float32 are the pipeline's, whatever the shape.
 CELLS = [
     (*case, shape, dtype)
-    for case in WHO
+    for case in CASES
     for shape in MODELS
     for dtype in (torch.float32, torch.bfloat16)
-    if dtype == torch.float32 or case[0] == "torch" or shape == "grouped queries"
+    if dtype == torch.float32 or shape == "grouped queries"
 ]
 PROMPT, STEPS = 40, 14
 
 
-def _module(who: str) -> ModuleType:
-    if who == "torch":
-        return torch_inplace
+def _module() -> ModuleType:
     pytest.importorskip("numba", reason="the package numba is not installed: pip install kvlab[cpu]")
     module = compiled()
     assert module is not None
@@ -85,9 +81,9 @@ def _decoded(model: torch.nn.Module, cache: CompressedCache) -> Tensor:
     return torch.stack(seen)
 
 
-@pytest.mark.parametrize(("who", "method", "options", "shape", "dtype"), CELLS)
+@pytest.mark.parametrize(("method", "options", "shape", "dtype"), CELLS)
 def test_equals_the_pipeline(
-    who: str, method: str, options: dict, shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    method: str, options: dict, shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, works = prepare(tiny_model("llama", dtype, **MODELS[shape])), []
     close = 1e-4 if dtype == torch.float32 else 2e-2
@@ -96,7 +92,7 @@ def test_equals_the_pipeline(
         works.append(work)
         plain(work)
 
-    module, caches, logits = _module(who), [], []
+    module, caches, logits = _module(), [], []
     plain = module.decide
     monkeypatch.setattr(module, "decide", watched)
     for kernel in (None, watched):
@@ -104,8 +100,9 @@ def test_equals_the_pipeline(
         caches.append(make_cache(model, method, 0.4, **options))
         logits.append(_decoded(model, caches[-1]))
     layers = len(caches[0].compressed_layers())
-    if method not in ("keepkv", "d2o", "compose") and dtype != torch.float32:
-        assert not works, "the pipeline's: plain torch has no such decision, and other types are plain torch's"
+    if dtype != torch.float32:
+        assert not works, "other types are the pipeline's"
+        same_tables(caches[1], caches[0], 0)
         return
     assert len(works) >= layers * (STEPS - 3), "hardly a decision was taken in place"
     assert len({id(work) for work in works}) <= len(works) / 2, "a table that stays the same was described anew"
@@ -156,7 +153,7 @@ def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothi
     method: str, right: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its products, without them and with somebody else's slot for a guess the tables are the same."""
-    module, caches, guessed = _module("compiled"), [], []
+    module, caches, guessed = _module(), [], []
     model, plain = prepare(tiny_model("llama", head_dim=64, num_hidden_layers=2)), module.decide
     for how in ("as it is", "no products", "another slot"):
 
@@ -167,7 +164,8 @@ def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothi
             brought = work.products is not None
             plain(work)
             if how == "another slot":
-                work.guess.sub_(work.begins).add_(1).remainder_(work.position.shape[2]).add_(work.begins)
+                begins = work.guess - work.guess % work.position.shape[2]
+                work.guess.sub_(begins).add_(1).remainder_(work.position.shape[2]).add_(begins)
             if how == "as it is" and brought:
                 assert work.left is not None
                 guessed.append((guess == work.left).float().mean())
@@ -184,18 +182,18 @@ def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothi
 def test_what_decode_steps_need_is_compiled_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = prepare(tiny_model("llama")), []
     monkeypatch.setattr(factory, "precompile", lambda pipeline, dtype: asked.append(pipeline.in_place.kind))
-    for method, options in COMPILED:
+    for method, options in CASES:
         make_cache(model, method, 0.4, **options)
-    assert len(asked) == len(COMPILED) and set(asked) == set(KINDS)
+    assert len(asked) == len(CASES) and set(asked) == set(KINDS)
     for method, options in (("pyramid-pool", {"pooling": "mean"}), ("kvmerger", {}), ("full", {})):
         make_cache(model, method, 0.4, **options)
-    assert len(asked) == len(COMPILED)
+    assert len(asked) == len(CASES)
 
 
-def test_what_cannot_be_compiled_is_told_once_and_plain_torch_decides(
+def test_what_cannot_be_compiled_is_told_once_and_the_pipeline_decides(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module = _module("compiled")
+    module = _module()
 
     def broken(work: Work) -> None:
         raise RuntimeError("this CPU is unknown\nto LLVM")
@@ -203,27 +201,59 @@ def test_what_cannot_be_compiled_is_told_once_and_plain_torch_decides(
     monkeypatch.setattr(module, "decide", broken)
     compiled.cache_clear()
     try:
-        assert cpu.cpu_kernel() is torch_inplace.decide and cpu.cpu_kernel() is torch_inplace.decide
+        assert cpu.cpu_kernel() is None and cpu.cpu_kernel() is None
         assert caplog.text.count("this CPU is unknown") == 1 and "KVLAB_KERNELS=off" in caplog.text
         assert "to LLVM" not in caplog.text
-        monkeypatch.setattr(cpu, "find_spec", lambda name: None)
-        compiled.cache_clear()
-        assert cpu.cpu_kernel() is torch_inplace.decide
     finally:
         compiled.cache_clear()
+
+
+@pytest.fixture
+def no_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine on which the package numba is not installed."""
+    monkeypatch.setattr(cpu, "find_spec", lambda name: None)
+    for cached in (compiled, cpu._compile_kernel, dispatch.decision_kernel):
+        cached.cache_clear()
+    yield
+    for cached in (compiled, cpu._compile_kernel, dispatch.decision_kernel):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("no_numba")
+@pytest.mark.parametrize(("method", "options"), [CASES[0], CASES[3], CASES[5], ("h2o", {})])
+def test_without_numba_the_pipeline_decides(method: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's own choice of a kernel is none, without a warning, and the result is the pipeline's."""
+    plans, plain = [], Pipeline.plan
+
+    def plan(pipeline: Pipeline, view: View) -> Plan:
+        plans.append(view.phase)
+        return plain(pipeline, view)
+
+    monkeypatch.setattr(Pipeline, "plan", plan)
+    model, caches, logits, planned = prepare(tiny_model("llama")), [], [], []
+    assert cpu.cpu_kernel() is None and dispatch.decision_kernel(torch.device("cpu")) is None
+    for choose in (dispatch.decision_kernel, lambda device: None):
+        monkeypatch.setattr(decisions, "decision_kernel", choose)
+        caches.append(make_cache(model, method, 0.4, **options))
+        logits.append(_decoded(model, caches[-1]))
+        planned.append(plans.count("decode"))
+        plans.clear()
+    assert planned[0] == planned[1] >= len(caches[0].compressed_layers()) * (STEPS - 3)
+    torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=0)
+    same_tables(caches[1], caches[0], 0)
 
 
 @pytest.mark.parametrize(
     ("method", "added", "odd"),
     [("d2o", 0.0, False), ("d2o", -100.0, True), ("keepkv", 0.0, True)],  # KeepKV's scores are logs of attention
 )
-@pytest.mark.parametrize("who", ["pipeline", "torch", "compiled", "kernel"])
+@pytest.mark.parametrize("who", ["pipeline", "compiled", "kernel"])
 def test_a_score_that_is_no_number_counts_as_0_whoever_decides(
     who: str, method: str, added: float, odd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every second token has such a score; the others lie above 0, so that one of the first leaves, or below."""
     kernel = kernel_module("kvlab.cache.kernels.triton_inplace").decide if who == "kernel" else None
-    decide = _module(who).decide if who in ("torch", "compiled") else kernel
+    decide = _module().decide if who == "compiled" else kernel
     monkeypatch.setattr(decisions, "decision_kernel", lambda device: decide)
     model, ids = prepare(tiny_model("llama")).to(DEVICE), torch.arange(PROMPT, device=DEVICE)[None] % 90 + 3
     cache = make_cache(model, method, 0.8)
@@ -264,9 +294,8 @@ def test_whoever_watches_sees_the_same(method: str) -> None:
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("who", ["torch", "compiled"])
 @pytest.mark.parametrize("method", ["keepkv", "d2o", "h2o"])
-def test_whoever_counts_is_told_as_much(method: str, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_counts_is_told_as_much(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that counts only hears of each head's slots that left and merged, by plans or without.
 
     Without it also hears what the tables hold then.
@@ -295,8 +324,7 @@ def test_whoever_counts_is_told_as_much(method: str, who: str, monkeypatch: pyte
             assert torch.equal(live, layer.per_head(Slots.live).float())
             assert torch.equal(most, layer.per_head(Slots.most_votes).float())
 
-    module = _module("compiled" if method == "h2o" else who)  # plain torch does not decide for h2o
-    monkeypatch.setattr(counts, "compiled", lambda: module if who == "compiled" else None)
+    _module()  # without numba the pipeline decides, and nothing is counted
     model, counting = prepare(tiny_model("llama")), [Counting(), Counting()]
     for observer in counting:
         cache = make_cache(model, method, 0.4, **({"threshold": 0.3} if method == "keepkv" else {}))

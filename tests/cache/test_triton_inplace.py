@@ -1,4 +1,4 @@
-"""The decision kernel against the pipeline on plain torch, in Triton's interpreter where there is no GPU."""
+"""The decision kernel against the pipeline, in Triton's interpreter where there is no GPU."""
 
 from __future__ import annotations
 
@@ -170,9 +170,9 @@ def _cut(tensor: Tensor, heads: int, slots: int) -> Tensor:
 
 
 class TestWhereItCannotBeMade:
-    """Plain torch decides, one sentence is logged, and nobody tries again."""
+    """The pipeline decides, one sentence is logged, and nobody tries again."""
 
-    def test_plain_torch_goes_on(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_pipeline_goes_on(self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
         model, tries = prepare(tiny_model("llama")), []
         plain = _decoded(make_cache(model, "keepkv", 0.4))
 

@@ -84,7 +84,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are not interpreted where there is a GPU")
 @pytest.mark.usefixtures("interpreted")
-def test_the_decision_kernel_is_held_against_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_decision_kernel_is_held_against_the_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     launches, launch = [], dispatch._launch
 
     def counted(work: dispatch.Work) -> None:
@@ -108,7 +108,7 @@ def test_a_decision_kernel_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) 
         work.values.neg_()
 
     monkeypatch.setattr(dispatch, "_launch", wrong)
-    with pytest.raises(ArithmeticError, match="differs from plain torch by"):
+    with pytest.raises(ArithmeticError, match="differs from the pipeline by"):
         _check_decisions(torch.device("cpu"))
 
     def broken(work: dispatch.Work) -> None:

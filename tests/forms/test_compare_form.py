@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from kvlab.catalogue import methods, parameters
 from kvlab.common.errors import UserError
+from kvlab.engine.prompt import encode_prompt
 from kvlab.forms import compare_form
 from kvlab.model_info import names, token_count
 from kvlab.model_info.chat_template import ChatFormat
+from kvlab.models.load import load_model
 from kvlab.requests.compare import MethodChoice
 
 
@@ -129,6 +131,15 @@ def test_a_prompt_longer_than_the_model_reads_is_one_sentence_before_anything_is
         compare_form.make_request("word " * 61, str(tmp_path), chosen, max_new_tokens=40)
     (tmp_path / "config.json").write_text("[")
     assert names.context_length(str(tmp_path)) is None
+
+
+def test_the_form_and_the_engine_say_a_prompt_is_too_long_in_the_same_words(tiny_model_folder: Path):
+    chosen, prompt = (MethodChoice(method="full"),), "word " * 1000
+    with pytest.raises(UserError) as of_engine:
+        encode_prompt(load_model(str(tiny_model_folder)), prompt, 40)
+    with pytest.raises(UserError) as of_form:
+        compare_form.make_request(prompt, str(tiny_model_folder), chosen, max_new_tokens=40)
+    assert str(of_form.value) == str(of_engine.value)
 
 
 def test_a_schema_says_kind_limits_and_default_of_each_parameter():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.common.errors import UserError
-from kvlab.tasks.build import largest_fit
+from kvlab.tasks.draft import largest_fit
 from kvlab.tasks.haystack import haystack_words
 from kvlab.tasks.registry import TASKS, get_task
 from kvlab.tasks.tokens import continuation_ids, count_tokens, prompt_ids, text_ids

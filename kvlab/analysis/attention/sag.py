@@ -1,4 +1,4 @@
-"""Effect of compression on attention: true and compressed mass, sag, regret, output error, guard activations."""
+"""Sag and other effects of compression on attention: masses, regret, output error, guard activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims checked on recorded runs: how a global cut distributes slots, and similarity of neighbours."""
+"""Exhibits drawn from recorded runs: how a global cut distributes slots, and similarity of neighbours."""
 
 from __future__ import annotations
 

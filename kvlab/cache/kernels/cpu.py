@@ -1,4 +1,4 @@
-"""In-place decision kernels on a CPU: compiled if `numba` is installed, else plain torch."""
+"""In-place decision kernels on a CPU, compiled if `numba` is installed; without it the pipeline decides."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from kvlab.attention.kernels import SWITCH
-from kvlab.cache.kernels import torch_inplace
-from kvlab.methods.core.in_place import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, InPlace
+from kvlab.methods.core.in_place import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.slot_columns import stores_key_lengths
@@ -27,16 +26,14 @@ log = logging.getLogger(__name__)
 _recorded = ContextVar("_recorded", default=False)
 
 
-def cpu_kernel() -> Decide:
-    """The in-place decision kernel of this CPU."""
+def cpu_kernel() -> Decide | None:
+    """The in-place decision kernel of this CPU, or None to use the pipeline."""
     module = compiled()
-    return torch_inplace.decide if module is None else module.decide  # type: ignore[no-any-return]
+    return None if module is None else module.decide  # type: ignore[no-any-return]
 
 
 def is_cpu_kernel(kernel: Decide | None) -> bool:
     """Whether `kernel` is a CPU kernel."""
-    if kernel is torch_inplace.decide or kernel is None:
-        return kernel is not None
     module = compiled() if compiled.cache_info().currsize else None  # do not load it only for this check
     return module is not None and kernel is module.decide
 
@@ -56,11 +53,6 @@ def is_recording() -> bool:
     return _recorded.get()
 
 
-def takes(kernel: Decide, decision: InPlace) -> bool:
-    """Whether a CPU kernel supports the decision."""
-    return decision.plain_torch or kernel is not torch_inplace.decide
-
-
 @lru_cache
 def compiled() -> ModuleType | None:
     """`kvlab.cache.kernels.numba_inplace`, or None if numba is missing or does not work here."""
@@ -72,8 +64,8 @@ def compiled() -> ModuleType | None:
     except Exception as error:
         message = next(iter(str(error).splitlines()), "")
         log.warning(
-            "Decision kernels cannot be compiled for this CPU, so plain torch is used: %s: %s. Set %s=off to skip the "
-            "attempt.",
+            "Decision kernels cannot be compiled for this CPU, so the pipeline decides: %s: %s. Set %s=off to skip "
+            "the attempt.",
             *(type(error).__name__, message.rstrip("."), SWITCH),
         )
         return None

@@ -18,26 +18,18 @@ import numpy as np
 import torch
 from numba import prange
 
-from kvlab.cache.kernels import torch_inplace
 from kvlab.cache.kernels.numba_threads import SLOTS_EACH as SLOTS_EACH
 from kvlab.cache.kernels.numba_threads import Walk, alone, part
-from kvlab.methods.core.decision_formulas import NEVER_SEEN, NOT_YET
-from kvlab.methods.core.in_place import ABSORB, EVICT, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD
+from kvlab.methods.core.in_place import ABSORB, EVICT, NEAREST, NOT_YET, POOL, RESIDUAL, SIMILAR, SPREAD
 from kvlab.methods.core.inplace_work import Work
-from kvlab.methods.core.log_averages import NEGLIGIBLE, missing
+from kvlab.methods.core.log_averages import NEGLIGIBLE, NEVER_SEEN, missing, note_average
 from kvlab.methods.core.slot_columns import FREE, TINY
 
 MOST_COUNTED = 2**20  # queries
 
 
 def decide(work: Work) -> None:
-    """Carry out `work` in place on contiguous tensors.
-
-    dtypes other than float32 use plain torch, which supports `NEAREST` and `SIMILAR` only.
-    """
-    if work.keys.dtype != torch.float32:
-        torch_inplace.decide(work)
-        return
+    """Carry out `work` in place on contiguous float32 tensors."""
     rows = work.rows
     if work.average is None:
         assert work.score is not None
@@ -60,7 +52,7 @@ def decide(work: Work) -> None:
     elif work.kind in (EVICT, ABSORB):
         _evict(*common, rows["score"])
         if work.absorb is not None:
-            evicted = (work.flat[name].index_select(0, work.pair[1]) for name in ("keys", "values"))
+            evicted = (work.flat[name].index_select(0, work.victims) for name in ("keys", "values"))
             work.absorb(*(states.view(*work.evicted_votes.shape, 1, -1) for states in evicted))
     elif work.kind == POOL:
         _pool(*common, rows["score"], rows["covers"], rows["generation"])
@@ -68,10 +60,20 @@ def decide(work: Work) -> None:
         _spread(*common, rows["score"], work.reach, work.drawn, work.stream, *work.mixes)
     else:
         assert work.average is not None
-        log_mass = torch_inplace.noted(work, work.average).numpy().reshape(rows["position"].shape)
+        log_mass = _note_query(work, work.average).numpy().reshape(rows["position"].shape)
         own = rows.get("score"), log_mass, rows["average"], rows["asked"], _missing_mass(work.alpha)
         _nearest(*common, *ahead, *own, work.least, work.bias)
-    work.left, work.merged, work.looks_ahead = work.pair[1], work.joined, work.kind in (NEAREST, SIMILAR)
+    work.left, work.merged, work.looks_ahead = work.victims, work.joined, work.kind in (NEAREST, SIMILAR)
+
+
+def _note_query(work: Work, average: torch.Tensor) -> torch.Tensor:
+    """Update the running `average` in place with the newest query; returns the log mass (B, H, S)."""
+    log_mass = work.log_mass
+    if log_mass is None:
+        assert work.votes is not None
+        log_mass = work.votes.log().mul_(work.mass_of_votes)
+    note_average(average, work.mass, log_mass, work.alpha)
+    return log_mass
 
 
 def ready(work: Work) -> None:
@@ -83,7 +85,7 @@ def ready(work: Work) -> None:
     new, place = np.zeros((work.evicted_votes.numel(), 2), np.float32), work.tokens_seen.numpy()
     states, heads = (flat["keys"], flat["values"], flat["position"]), np.arange(len(new))
     lengths = flat["lengths"] if "lengths" in flat else np.empty(0, np.float32)
-    fill(*states, lengths, work.pair[1].numpy(), new, new, place, len(new), heads)
+    fill(*states, lengths, work.victims.numpy(), new, new, place, len(new), heads)
 
 
 @alone

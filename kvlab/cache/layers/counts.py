@@ -1,4 +1,4 @@
-"""Per-head counts reported to observers of level `light` after an in-place CPU decision."""
+"""Counts of valid and merged slots per head, reported to light observers after an in-place CPU decision."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ def counts_of(streams: Streams, works: Sequence[Work]) -> np.ndarray:
 
 def _of_table(work: Work) -> np.ndarray:
     """Counts (3, N * W) of one table."""
-    assert work.merged is not None
-    (position, votes), merged, module = work.counted, work.merged.numpy(), compiled()
-    if module is not None:
-        counts: np.ndarray = module.counts(position, position if votes is None else votes, votes is None, merged)
-        return counts
-    valid = position >= 0
-    most = (valid if votes is None else votes * valid).max(-1)
-    return np.stack([merged, valid.sum(-1), most]).astype(np.float32)
+    (position, votes), module = work.counted, compiled()
+    assert work.merged is not None and module is not None
+    counts: np.ndarray = module.counts(
+        position, position if votes is None else votes, votes is None, work.merged.numpy()
+    )
+    return counts

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.kernels import SWITCH, kernels_on, launching_on, warn_without
-from kvlab.cache.kernels.cpu import Decide, cpu_kernel, is_cpu_kernel, takes
-from kvlab.methods.core.in_place import NEAREST, SIMILAR
+from kvlab.cache.kernels.cpu import Decide, cpu_kernel, is_cpu_kernel
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.view import KEY_LENGTH, View, is_constant
@@ -28,9 +27,7 @@ def has_kernel_for(pipeline: Pipeline, kernel: Decide | None = None) -> bool:
     decision = pipeline.in_place
     if decision is None:
         return False
-    if kernel is not None and is_cpu_kernel(kernel):
-        return takes(kernel, decision)
-    return not decision.cpu_only
+    return is_cpu_kernel(kernel) or not decision.cpu_only
 
 
 def is_cpu_only(pipeline: Pipeline) -> bool:
@@ -46,6 +43,8 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor, kernel: Decid
     if view.most_excess != 1 or not decision.certain(view) or view.seen.moves_logits:
         return None
     slots, host = view.slots, is_cpu_kernel(kernel)
+    if host and not _fits_cpu_kernel(slots.keys):
+        return None
     # the kernel computes key lengths itself and would leave this column stale
     if KEY_LENGTH in slots.extra and not host:
         return None
@@ -60,15 +59,12 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor, kernel: Decid
         tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, evicted_votes=evicted_votes,
         lengths=slots.extra.get(KEY_LENGTH), decay=decision.decay, **own, **fields,
     )  # fmt: skip
-    if host and not _fits_cpu_kernel(work):
-        return None
     return work if _is_laid_out(work) else None
 
 
-def _fits_cpu_kernel(work: Work) -> bool:
-    """Whether CPU kernels support it: plain torch covers two kinds, compiled kernels need contiguous float32 keys."""
-    known = work.kind in (NEAREST, SIMILAR) or work.keys.dtype == torch.float32
-    return known and work.keys.is_contiguous() and type(work.keys) is Tensor
+def _fits_cpu_kernel(keys: Tensor) -> bool:
+    """Whether CPU kernels support these keys: contiguous and float32."""
+    return keys.dtype == torch.float32 and keys.is_contiguous() and type(keys) is Tensor
 
 
 def _is_laid_out(work: Work) -> bool:
@@ -84,7 +80,7 @@ def _is_laid_out(work: Work) -> bool:
 def decision_kernel(device: torch.device) -> Decide | None:
     """The kernel for `device`, or None to use the pipeline (see `kvlab.attention.kernels.one_query_kernel`).
 
-    CPUs have one too, compiled or in plain torch.
+    CPUs have one if it can be compiled.
     """
     if device.type == "cpu":
         return None if os.environ.get(SWITCH) == "off" else cpu_kernel()
@@ -122,7 +118,7 @@ def run_kernel(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
         return False
     bucket.note_decision(work)
     work.products = None
-    work.mass = work.never  # release the mass tensor; the next step brings its own
+    work.mass = work.no_mass  # release the mass tensor; the next step brings its own
     return True
 
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from kvlab.cache.table.head_index import Streams
-from kvlab.methods.core.slot_columns import key_lengths
-
-# dtypes that numpy lacks are moved as integers of the same width.
-MOVED_AS = {torch.bfloat16: torch.int16}
 
 
 class NewToken:
@@ -39,20 +34,6 @@ class NewToken:
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """CPU only: keys and values (B * H, d), positions (B,)."""
-        return _rows(self.keys), _rows(self.values), self.position.numpy()
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """CPU only: key lengths (B * H,) float32."""
-        return key_lengths(self.keys).numpy().reshape(-1)
-
-
-def as_array(tensor: Tensor) -> np.ndarray:
-    """View the memory of a contiguous tensor as an array."""
-    kind = MOVED_AS.get(tensor.dtype)
-    return (tensor if kind is None else tensor.view(kind)).numpy()
-
-
-def _rows(states: Tensor) -> np.ndarray:
-    return as_array(states.reshape(-1, states.shape[-1]))
+        """Float32 on a CPU only: keys and values (B * H, d), positions (B,)."""
+        keys, values = (states.reshape(-1, states.shape[-1]).numpy() for states in (self.keys, self.values))
+        return keys, values, self.position.numpy()

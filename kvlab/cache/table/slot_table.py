@@ -13,7 +13,7 @@ from kvlab.cache.kernels.cpu import compiled, is_recording
 from kvlab.cache.table import apply_plan
 from kvlab.cache.table.apply_plan import NEW_SLOT
 from kvlab.cache.table.compaction import pack
-from kvlab.cache.table.new_token import NewToken, as_array
+from kvlab.cache.table.new_token import NewToken
 from kvlab.common.limits import room_to_grow
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.rotary import Rotary
@@ -314,31 +314,25 @@ def _bytes(*tensors: Tensor) -> int:
 
 
 class Refill:
-    """Columns of a contiguous CPU table as numpy arrays over the same memory, (N * W * S[, d]).
+    """Columns of a contiguous float32 CPU table as numpy arrays over the same memory, (N * W * S[, d]).
 
-    Writing a few numbers through an array takes a tenth of the time a tensor takes. `state`: the method's state of a
-    new slot.
+    Writes new tokens to slots that a compiled decision has freed: through an array a few numbers take a tenth of the
+    time they take through a tensor. `state`: the method's state of a new slot.
     """
 
     def __init__(self, slots: Slots, state: Mapping[str, float]) -> None:
         own = slots.own() | {"keys": slots.keys, "values": slots.values}
         flat = {name: column.view(-1, *column.shape[3:]) for name, column in own.items()}
-        self.columns = {name: as_array(column) for name, column in flat.items()}
+        self.columns = {name: column.numpy() for name, column in flat.items()}
         start = {name: number for name, number in {**NEW_SLOT, **state}.items() if name in flat}
-        self.start = {name: as_array(flat[name].new_full((), number)) for name, number in start.items()}
+        self.start = {name: flat[name].new_full((), number).numpy() for name, number in start.items()}
         self.lengths = self.columns.get(KEY_LENGTH, np.empty(0, np.float32))
-        self.compiled = compiled() if slots.keys.dtype == torch.float32 else None
 
     def put(self, free: Tensor, token: NewToken, heads: np.ndarray) -> None:
         """Write `token` to the slots `free` (N * W,) of heads that have indices `heads` (N * W,) in the layer."""
-        own, slots, (keys, values, position) = self.columns, free.numpy(), token.arrays
+        own, slots, (keys, values, position), module = self.columns, free.numpy(), token.arrays, compiled()
+        assert module is not None
         states, apart = (own["keys"], own["values"], own["position"]), len(keys) // len(position)
-        if self.compiled is not None:
-            self.compiled.fill(*states, self.lengths, slots, keys, values, position, apart, heads)
-        else:
-            for column, numbers in zip(states, (keys, values, position.repeat(apart)), strict=True):
-                column[slots] = numbers[heads]
-            if KEY_LENGTH in own:
-                own[KEY_LENGTH][slots] = token.lengths[heads]
+        module.fill(*states, self.lengths, slots, keys, values, position, apart, heads)
         for name, number in self.start.items():
             own[name][slots] = number

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD, POOL, ABSORB = KINDS = range(7)  # what happens to the evicted slot
 LEAVE_NO_TRACE = (EVICT, POOL, ABSORB)  # kinds that do not change the kept slots
+NOT_YET = -2.0  # initial value of the moving threshold of `SIMILAR`: below every cosine
 
 
 def one_too_many(view: View) -> bool:
@@ -34,7 +35,6 @@ class InPlace:
             cannot be decided in place.
         certain: whether every head of a view has exactly one slot too many.
         decay: factor of the running sum of scores, if the scorer has one.
-        plain_torch: plain torch implements it too, without a compiler.
         cpu_only: only CPU kernels implement it.
     """
 
@@ -43,5 +43,4 @@ class InPlace:
     fields: Callable[[View], Mapping[str, Any] | None] = lambda view: {}
     certain: Callable[[View], bool] = one_too_many
     decay: float = 1.0
-    plain_torch: bool = False
     cpu_only: bool = False

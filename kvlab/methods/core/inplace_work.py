@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.slot_columns import FREE
 from kvlab.methods.core.token_draws import MIX
 
 COLUMNS = ("keys", "values", "position", "score", "votes", "log_mass", "average", "lengths")
@@ -73,16 +72,11 @@ class Work:
         return {name: column.view(-1, *column.shape[3:]) for name, column in own.items() if column is not None}
 
     @cached_property
-    def by_head(self) -> Tensor:
-        """Keys (B * H, S, d)."""
-        return self.keys.view(-1, *self.keys.shape[2:])
-
-    @cached_property
     def rows(self) -> dict[str, np.ndarray]:
         """Columns (B * H, S[, d]) and per-head values (B * H,) by name, as arrays of the same memory."""
         heads, long = self.evicted_votes.numel(), (*COLUMNS, "residual", "covers", "generation", "asked")
         parts = {name: getattr(self, name) for name in (*long, "recent", "sinks", "evicted_votes", "threshold")}
-        parts |= {"left": self.pair[1], "merged": self.joined, "guess": self.guess}
+        parts |= {"left": self.victims, "merged": self.joined, "guess": self.guess}
         # Placeholder for `products`, with no slots and the memory layout of products.
         parts["beside"] = self.mass.new_zeros(heads, 1, 2, 2)[..., 0]
         there = {name: part for name, part in parts.items() if part is not None}
@@ -117,45 +111,12 @@ class Work:
             return torch.zeros(self.evicted_votes.numel(), dtype=torch.bool)
 
     @cached_property
-    def begins(self) -> Tensor:
-        """Offset of each head's slots in flat columns, (B * H,)."""
-        batch, heads, slots = self.position.shape
-        return torch.arange(0, batch * heads * slots, slots, device=self.position.device)
-
-    @cached_property
-    def pair(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Buffers for victims and their nearest slots: together (2 * B * H,), and each (B * H,)."""
+    def victims(self) -> Tensor:
+        """Output buffer: flat index of each head's evicted slot, (B * H,)."""
         with torch.inference_mode(False):  # also written at later steps, outside inference mode
-            both = torch.empty(2 * self.evicted_votes.numel(), dtype=torch.int64, device=self.evicted_votes.device)
-            source, target = both.chunk(2)
-            return both, source, target
+            return torch.zeros(self.evicted_votes.numel(), dtype=torch.int64)
 
     @cached_property
-    def first(self) -> Tensor:
-        """`sinks` (B, H, 1) in the dtype of positions, because mixed-type comparisons take twice the time."""
-        return self.sinks.to(self.position.dtype)
-
-    @cached_property
-    def last(self) -> Tensor:
-        """Infinity (scalar): the rating of protected slots."""
-        return self.mass.new_full((), torch.inf)
-
-    @cached_property
-    def never(self) -> Tensor:
-        """Minus infinity (scalar)."""
-        return self.mass.new_full((), -torch.inf)
-
-    @cached_property
-    def nobody(self) -> Tensor:
-        """Minus infinity (B * H,)."""
-        return self.mass.new_full((self.evicted_votes.numel(),), -torch.inf)
-
-    @cached_property
-    def nowhere(self) -> Tensor:
-        """Position of evicted slots (B * H,)."""
-        return self.position.new_full((self.evicted_votes.numel(),), FREE)
-
-    @cached_property
-    def none(self) -> Tensor:
-        """Zero votes (scalar)."""
-        return torch.zeros((), dtype=None if self.votes is None else self.votes.dtype, device=self.position.device)
+    def no_mass(self) -> Tensor:
+        """Placeholder (scalar) for `mass` between steps."""
+        return self.mass.new_zeros(())

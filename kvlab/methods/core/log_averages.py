@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 NEGLIGIBLE = 1e-8  # relative to 1 in float32
+NEVER_SEEN = -1e4  # replaces log(0) so that arithmetic stays finite
 BYTE = 2**8 - 1
 
 

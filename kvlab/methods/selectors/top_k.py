@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Victims
-from kvlab.methods.core.decision_formulas import stays
 from kvlab.methods.core.view import Slots, View
 
 ROUNDING = 1e-9  # tolerance, so that integer products are not rounded up
@@ -53,7 +52,9 @@ class LowestScore:
 
     def protected(self, view: View) -> Tensor:
         recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
-        return stays(view.slots.position, view.tokens_seen, recent, None if self.sinks == 0 else sinks)
+        position = view.slots.position
+        late = position >= (view.tokens_seen[:, None] - recent)[..., None]
+        return late if self.sinks == 0 else late.logical_or_(position < sinks)
 
     def bounds_of(self, view: View, budget: Tensor) -> tuple[Tensor, Tensor]:
         """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), cached."""

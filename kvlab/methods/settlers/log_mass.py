@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.decision_formulas import NEVER_SEEN
+from kvlab.methods.core.log_averages import NEVER_SEEN
 from kvlab.methods.core.plan import Edges
 from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View

@@ -1,4 +1,4 @@
-"""Surface forms of mini's synthetic prompts, shared by its training and by kvlab/tasks.
+"""Phrasings of mini's synthetic prompts, shared by its training and by kvlab/tasks.
 
 Every form has *statements* (what to remember) and a *query*: the question, beginning with a newline and ending just
 before the answer. An answer begins with a space and is followed by TAIL, so greedy decoding may stop at the first

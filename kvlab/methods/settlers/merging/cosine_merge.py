@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
-from kvlab.methods.core.decision_formulas import NOT_YET, judge_token
-from kvlab.methods.core.in_place import SIMILAR, InPlace
+from kvlab.methods.core.in_place import NOT_YET, SIMILAR, InPlace
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
 from kvlab.methods.settlers.edges import at, nearest_pair, nearest_slot, sum_to_target, votes_without
@@ -71,7 +70,7 @@ class CosineMerge:
                 return None
             return {"threshold": view.head_state[THRESHOLD], "least": self.smoothing}
 
-        return InPlace(SIMILAR, lambda view: bounds(view, view.budget), fields, decay=decay, plain_torch=True)
+        return InPlace(SIMILAR, lambda view: bounds(view, view.budget), fields, decay=decay)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge similar victims, evict the others."""
@@ -100,7 +99,7 @@ class CosineMerge:
         """
         similarity, ends, keys = nearest_pair(view.slots, source, keep, view.never())
         old = view.head_state[THRESHOLD][..., None]
-        active, threshold, share = judge_token(similarity, old, self.smoothing)
+        active, threshold, share = _judge_token(similarity, old, self.smoothing)
         target = ends[..., 1:]
         votes = at(view.slots.votes, ends)
         edges = Edges(
@@ -154,3 +153,10 @@ def _by_position(view: View, victims: Victims) -> Victims:
     position = at(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
     order = position.argsort(dim=-1, stable=True)
     return Victims(victims.index.gather(2, order), victims.active.gather(2, order))
+
+
+def _judge_token(cosine: Tensor, old: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(merge mask, new threshold, weight) of one token per head by rule `paper`, each (B, H, 1)."""
+    threshold = torch.where(old == NOT_YET, cosine, old.lerp(cosine, smoothing))
+    share = (cosine - 1).sigmoid()  # exp(cosine) / (exp(cosine) + e)
+    return cosine >= threshold - 1e-6, threshold, share

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.methods.core.decision_formulas import NEVER_SEEN
+from kvlab.methods.core.log_averages import NEVER_SEEN
 from kvlab.methods.core.slot_columns import log_total
 from kvlab.methods.core.view import View
 from kvlab.methods.settlers.log_mass import Parts, log_sum_over_target, merged_logits

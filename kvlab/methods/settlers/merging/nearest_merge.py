@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Scorer, Selector, capabilities_of
-from kvlab.methods.core.decision_formulas import finite, merge_pair
 from kvlab.methods.core.in_place import NEAREST, InPlace
-from kvlab.methods.core.log_averages import corrected, correction, missing
+from kvlab.methods.core.log_averages import NEVER_SEEN, corrected, correction, missing
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.slot_columns import ASKED
 from kvlab.methods.core.view import HEAD_MASS, View
@@ -125,7 +124,7 @@ class NearestMerge:
                 "alpha": self.alpha,
             }
 
-        return InPlace(NEAREST, lambda view: bounds(view, view.budget), fields, plain_torch=True)
+        return InPlace(NEAREST, lambda view: bounds(view, view.budget), fields)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merge victims with a similar enough kept slot, evict the others."""
@@ -161,7 +160,7 @@ class NearestMerge:
         active = cosine >= self.threshold
         votes = at(slots.votes, ends)
         missing_mass = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has seen all
-        joined = merge_pair(at(slots.log_mass, ends), at(slots.score, ends), votes, missing_mass, self.rule == "bias")
+        joined = _merge_pair(at(slots.log_mass, ends), at(slots.score, ends), votes, missing_mass, self.rule == "bias")
         edges = Edges(
             source=source,
             target=torch.where(active, ends[..., 1:], source),
@@ -248,8 +247,8 @@ class NearestMerge:
         logits = view.seen.last_logits()[:, :, :, 0]  # (B, H, G, S)
         logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
         if self.group == "mean-exp":
-            return finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
-        return finite(logits).mean(2)
+            return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+        return _finite(logits).mean(2)
 
     @property
     def _predicts_by(self) -> str:
@@ -258,7 +257,7 @@ class NearestMerge:
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
         """Bias-corrected running average (B, H, E) of the scorer at some slots."""
         extra = view.slots.extra
-        return finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
+        return _finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
 
     def _softmax(
         self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor
@@ -338,3 +337,37 @@ def _nearest_above(keys: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
         above = rank[:, :, None, :] > rank[:, :, rows, None]
         blocks.append(similarity(keys[:, :, rows], keys, "cosine").masked_fill(~above, -torch.inf).max(-1))
     return torch.cat([block.values for block in blocks], 2), torch.cat([block.indices for block in blocks], 2)
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """Result of merging one source into its target; `share` is the source's weight in key and value."""
+
+    share: Tensor
+    votes: Tensor
+    log_mass: Tensor
+    score: Tensor
+    average: Tensor
+
+
+def _merge_pair(mass: Tensor, score: Tensor, votes: Tensor, missing_mass: Tensor, bias: bool) -> _Joined:
+    """Merge source and target, adjacent along the last axis, (B, H, 2); scores are predicted logits with log mass.
+
+    `missing_mass` (B, H, 1): what the target's average lacks for queries it has not seen; `bias`: use the rule of that
+    name, else `votes`. Results have the shape of `missing_mass`.
+    """
+    whole = _finite(score)
+    of_source, of_target = whole.chunk(2, -1)
+    share, total = (of_source - of_target).sigmoid(), torch.logaddexp(of_source, of_target)
+    together = torch.add(*votes.chunk(2, -1))
+    if bias:
+        bare_source, bare_target = (whole - mass).chunk(2, -1)
+        mean = bare_target.lerp(bare_source, share)
+        return _Joined(share, together, total - mean, total, missing_mass + mean)
+    log_mass = together.log()
+    return _Joined(share, together, log_mass, total, missing_mass + (total - log_mass))
+
+
+def _finite(logit: Tensor) -> Tensor:
+    """Replace -inf and NaN by `NEVER_SEEN`."""
+    return torch.nan_to_num(logit, nan=NEVER_SEEN, neginf=NEVER_SEEN)

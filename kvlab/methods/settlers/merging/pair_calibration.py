@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.core.contract import Capabilities, Selector
-from kvlab.methods.core.decision_formulas import NEVER_SEEN
+from kvlab.methods.core.log_averages import NEVER_SEEN
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import View
 from kvlab.methods.settlers.edges import at, nearest_slot, sum_to_target

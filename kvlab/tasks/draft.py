@@ -1,4 +1,4 @@
-"""Shared steps of tasks: fill the context with real text to the requested length, and build the sample."""
+"""Draft of a task's sample: fill its context with real text to the requested length, then build the sample."""
 
 from __future__ import annotations
 
