@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from kvlab.attention import hidden_states
 from kvlab.attention.layer_handoff import AttentionCall
 from tests.cache.layers import DIM, draw
 from tests.methods.merging import Layer
@@ -32,9 +31,9 @@ class Attention(nn.Module):
 def feed(layer: Layer, module: Attention, states: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attention output of one pass of `module` over `states` (B, q, HIDDEN)."""
     keys, values = layer.layer.update(key.clone(), value.clone())
-    hidden_states._given.set((module, states))
     with torch.no_grad():
-        return layer.layer.attend(query, keys, values, AttentionCall(DIM**-0.5, module=module))
+        call = AttentionCall(DIM**-0.5, module=module, hidden_states=states)
+        return layer.layer.attend(query, keys, values, call)
 
 
 def output_part(module: Attention, head: int, value: Tensor) -> Tensor:

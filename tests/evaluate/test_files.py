@@ -72,13 +72,13 @@ def test_drawn_answers_are_the_same_again_and_rows_of_their_own(tiny, folder, tm
 
 
 def test_the_seed_of_an_answer_is_the_same_under_every_method(tiny, folder, tmp_path, monkeypatch):
-    seeds, plain = [], generate.generate_answers
+    seeds, plain = [], generate.generate_together
 
-    def spy(loaded, prompts, cache, *rest):
-        seeds.append(rest[-1])
-        return plain(loaded, prompts, cache, *rest)
+    def spy(loaded, prompts, caches, *rest):
+        seeds.extend([rest[4]] * len(caches))
+        return plain(loaded, prompts, caches, *rest)
 
-    monkeypatch.setattr(measure, "generate_answers", spy)
+    monkeypatch.setattr(measure, "generate_together", spy)
     data = f"helm={folder}/xsum_3shot.jsonl:{SHORT}:temperature=1"
     evaluate(asked(data, max_prompt=150), tmp_path, loaded=tiny)
     assert len(seeds) == 4  # two prompts, each under full and h2o

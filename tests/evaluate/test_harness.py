@@ -94,14 +94,14 @@ def test_rows_tell_what_was_asked_and_what_was_used(finished):
 @pytest.mark.parametrize("batch_rows", [1, 3])
 def test_all_methods_see_identical_prompts(tiny, tmp_path, monkeypatch, aware, batch_rows):
     seen = {}
-    plain = measure.generate_answers
+    plain = measure.generate_together
 
-    def spy(loaded, prompts, cache, in_sight, new_tokens, *rest):
+    def spy(loaded, prompts, caches, in_sight, new_tokens, *rest):
         for prompt in prompts:
-            seen.setdefault(tuple(prompt), []).append((in_sight, cache))
-        return plain(loaded, prompts, cache, in_sight, 2, *rest)  # of what is written nothing is looked at
+            seen.setdefault(tuple(prompt), []).extend((in_sight, cache) for cache in caches)
+        return plain(loaded, prompts, caches, in_sight, 2, *rest)  # of what is written nothing is looked at
 
-    monkeypatch.setattr(measure, "generate_answers", spy)
+    monkeypatch.setattr(measure, "generate_together", spy)
     evaluate(request(tasks="needle,copy", question_aware=aware, batch_rows=batch_rows), tmp_path, loaded=tiny)
     assert len(seen) == 4
     assert all(len(uses) == 5 for uses in seen.values())

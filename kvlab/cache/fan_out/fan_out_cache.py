@@ -126,11 +126,6 @@ class FanOutCache(Cache):
             layer.batch_select_indices(torch.tensor(rows, device=layer.device))
         self._number_rows([len(rows) if one is branch else self._count(one) for one in self.branches])
 
-    def replace_other(self, index: int, layer: Any) -> None:
-        """Replace a layer that is not compressed, in this cache and in its branches."""
-        for one in (self, *(branch.cache for branch in self.branches)):
-            one.layers[index] = layer
-
     def take_over(self, rehearsed: Sequence[Branch], seconds: float) -> None:
         """Take over errors and decision times of branches that read the prompt again, in `seconds` altogether."""
         own = {id(branch.cache): branch for branch in self.branches}

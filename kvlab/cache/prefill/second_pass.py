@@ -23,7 +23,7 @@ from transformers import Cache, PreTrainedModel
 from kvlab.attention.text_config import STARTS_ANEW
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, caches_in
-from kvlab.cache.fan_out.fan_out_layer import FanOutLayer
+from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
 from kvlab.cache.layers.second_pass_queries import roll_back, save_checkpoint
 from kvlab.cache.settings import RehearsalState
@@ -77,7 +77,7 @@ def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOu
     begun = fan_out.now()
     pieces = list(_pieces(state, _context_window(model)))
     try:
-        _read_again(model, fan_out, pieces, state.mask)
+        _read_again(model, caches, fan_out if len(caches) > 1 else caches[0], pieces, state.mask)
         common = fan_out.now() - begun - sum(branch.seconds for branch in fan_out.branches)
         for branch in fan_out.branches:
             branch.run(partial(_conclude, model, branch.cache, list(pieces), state.mask), fan_out.now)
@@ -149,13 +149,16 @@ def _shared(cache: CompressedCache) -> dict[int, Any]:
     return {id(one): one for one in common}
 
 
-def _read_again(model: PreTrainedModel, cache: FanOutCache, pieces: list[Piece], before: Tensor | None) -> None:
-    """Run each piece through all layers; answers to requests are generated first and appended to `pieces`."""
-    caches = [branch.cache for branch in cache.branches]
+def _read_again(
+    model: PreTrainedModel, caches: Sequence[CompressedCache], served: Cache, pieces: list[Piece], before: Tensor | None
+) -> None:
+    """Run each piece through all layers of `caches`, which `served` serves; answers to requests are generated first and
+    appended to `pieces`.
+    """
     layers, state = [layer for one in caches for layer in one.compressed_layers()], _state(caches[0])
     studied = [len(ask) + state.plan.study for ask in state.studies]
     most = max([ids.shape[1] for ids, _ in pieces] + studied, default=0)
-    own = [None if isinstance(layer, FanOutLayer) else copy.deepcopy(layer) for layer in cache.layers]
+    own = [None if isinstance(layer, CompressedLayer) else copy.deepcopy(layer) for layer in caches[0].layers]
     checkpoints = [
         save_checkpoint(layer, _every(pieces, studied, one.settings.pipeline.references))
         for one in caches
@@ -174,17 +177,19 @@ def _read_again(model: PreTrainedModel, cache: FanOutCache, pieces: list[Piece],
     def take_back() -> None:
         for index, kept in enumerate(own):
             if kept is not None:
-                cache.replace_other(index, copy.deepcopy(kept))
+                fresh = copy.deepcopy(kept)
+                for one in (served, *caches):
+                    one.layers[index] = fresh
         for layer, checkpoint in zip(layers, checkpoints, strict=True):
             roll_back(layer, checkpoint)
 
     for ask in state.studies:
-        pieces.append(_answer(model, cache, ask, state.plan.study, before))
+        pieces.append(_answer(model, served, ask, state.plan.study, before))
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
         layer.checkpoint = checkpoint
     for ids, mask in pieces:
-        _pass(model, cache, ids, mask, before)
+        _pass(model, served, ids, mask, before)
         take_back()
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
         layer.buckets[0].table.release_space(checkpoint.position_dtype)
@@ -201,7 +206,7 @@ def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
     return [max(1, math.ceil(count / max(references, 1))) for count in total.tolist()]
 
 
-def _answer(model: PreTrainedModel, cache: FanOutCache, ask: list[int], tokens: int, before: Tensor | None) -> Piece:
+def _answer(model: PreTrainedModel, cache: Cache, ask: list[int], tokens: int, before: Tensor | None) -> Piece:
     """A request and `tokens` that the model generates after the full prompt; tokens after EOS are masked."""
     layer = caches_in(cache)[0].compressed_layers()[0]
     new = torch.tensor([ask] * layer.streams.batch, device=layer.device)
