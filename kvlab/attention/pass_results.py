@@ -39,11 +39,15 @@ class PassResults:
     def of_part(self, name: str, part: object, compute: Callable[[], Result]) -> Result:
         """A result that is the same for all caches with an equal `part` of their method; computed anew if the part
         cannot be hashed."""
-        try:
-            hash(part)
-        except TypeError:
-            return compute()
-        return self.get((name, part), compute)
+        return self.get((name, part), compute) if _hashable(part) else compute()
+
+
+def _hashable(part: object) -> bool:
+    try:
+        hash(part)
+    except TypeError:
+        return False
+    return True
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

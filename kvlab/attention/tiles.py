@@ -82,7 +82,7 @@ class Tiles:
         wide = self._wide_keys()
         for rows in self._rows(first):
             whole = self._normalizers(rows) if normalizers is None else self._beside(normalizers[..., rows])
-            whole = whole.flatten(2)[..., None]  # (B, H, G * r, 1)
+            whole = whole.flatten(2)[..., None].float()  # (B, H, G * r, 1)
             for columns in self._columns(rows, slots):
                 yield rows, columns, self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
 
@@ -153,7 +153,8 @@ class Tiles:
         """Keys (B, H, d + 1, S) float32 with a coordinate of 1; None if the product cannot subtract."""
         if self.softcap is not None or isinstance(self.key, PackedStates) or _in_own_type(self.key):
             return None
-        return torch.cat([self.key.float(), self.key.new_ones(*self.key.shape[:3], 1)], -1).transpose(-1, -2)
+        ones = self.key.new_ones(*self.key.shape[:3], 1, dtype=torch.float32)
+        return torch.cat([self.key.float(), ones], -1).transpose(-1, -2)
 
     def _rows(self, first: int) -> Iterator[slice]:
         last, step = self.query.shape[2], self._shape[0]

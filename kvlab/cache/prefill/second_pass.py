@@ -11,7 +11,7 @@ import copy
 import inspect
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -158,7 +158,7 @@ def _read_again(
     layers, state = [layer for one in caches for layer in one.compressed_layers()], _state(caches[0])
     studied = [len(ask) + state.plan.study for ask in state.studies]
     most = max([ids.shape[1] for ids, _ in pieces] + studied, default=0)
-    own = [None if isinstance(layer, CompressedLayer) else copy.deepcopy(layer) for layer in caches[0].layers]
+    others = {at: layer for at, layer in enumerate(caches[0].layers) if not isinstance(layer, CompressedLayer)}
     checkpoints = [
         save_checkpoint(layer, _every(pieces, studied, one.settings.pipeline.references))
         for one in caches
@@ -174,15 +174,18 @@ def _read_again(
                 table.share_states(first.buckets[0].table)
             pending[layer.rank] = replace(pending[layer.rank], seen=layer.seen_again(pending[layer.rank].seen))
 
+    def replace_others(change: Callable[[Any], Any]) -> None:
+        for at, layer in others.items():
+            changed = change(layer)
+            for one in (served, *caches):
+                one.layers[at] = changed
+
     def take_back() -> None:
-        for index, kept in enumerate(own):
-            if kept is not None:
-                fresh = copy.deepcopy(kept)
-                for one in (served, *caches):
-                    one.layers[index] = fresh
+        replace_others(copy.deepcopy)
         for layer, checkpoint in zip(layers, checkpoints, strict=True):
             roll_back(layer, checkpoint)
 
+    replace_others(copy.deepcopy)  # the layers themselves may serve other caches too
     for ask in state.studies:
         pieces.append(_answer(model, served, ask, state.plan.study, before))
         take_back()
@@ -194,6 +197,7 @@ def _read_again(
     for layer, checkpoint in zip(layers, checkpoints, strict=True):
         layer.buckets[0].table.release_space(checkpoint.position_dtype)
         layer.checkpoint = None
+    replace_others(lambda layer: layer)
 
 
 def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:

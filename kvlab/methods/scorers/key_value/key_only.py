@@ -56,7 +56,7 @@ class ShortKeys:
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, comparing lengths of the current slots."""
-        length = torch.linalg.vector_norm(slots.keys, dim=-1, dtype=torch.float32)
+        length = torch.linalg.vector_norm(slots.keys.float(), dim=-1)
         longest = length.masked_fill(~slots.valid, -torch.inf).amax(-1, keepdim=True)
         shortest = length.masked_fill(~slots.valid, torch.inf).amin(-1, keepdim=True)
         differ = longest - shortest > longest * ONE_LENGTH
