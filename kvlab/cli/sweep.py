@@ -72,10 +72,8 @@ def plan(
     write_plan(folder, sweep)
     for note in notes:
         typer.echo(note, err=True)
-    measured = read_status(folder).measured
-    typer.echo(
-        f"{len(sweep.shards)} shards of at most {block} prompts, {sweep.num_rows} rows; {measured} shards measured."
-    )
+    shards = f"{len(sweep.shards)} shard{'' if len(sweep.shards) == 1 else 's'} of at most {block} prompts"
+    typer.echo(f"{shards}, {sweep.num_rows} rows; {read_status(folder).measured} of the shards measured.")
     typer.echo(f"Next: kvlab sweep run {folder}")
 
 
