@@ -14,7 +14,7 @@ from kvlab.evaluate.work import Unit
 from kvlab.sweep.plan import Shard
 from kvlab.sweep.shards import Row
 
-SAVE_SECONDS = 60.0  # the most work that a lost worker loses, besides the batch in progress
+SAVE_SECONDS = 60.0  # between writes of the rows so far: a lost worker loses what came later
 
 
 class ShardRun:
