@@ -39,7 +39,7 @@ def sweep_progress(name: str) -> None:
         st.progress(now.measured / max(1, now.planned), text=plain(f"Sweep: {now.summary}"))
     else:
         st.caption(f":material/lan: {plain(f'Sweep: {now.summary}')}")
-    errors = [*(f"Given up: {reason}" for reason in now.given_up.values()), *(now.errors if now.left else [])]
+    errors = [*now.notes, *(now.errors if now.left else [])]
     if errors:
         with st.expander(f"Errors ({len(errors)})"):
             for line in errors:

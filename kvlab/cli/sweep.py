@@ -54,11 +54,13 @@ def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
 def plan(
     folder: Folder,
     eval_options: dict[str, Any],
-    block: Annotated[int, typer.Option(help="most prompts per shard; a lost worker loses one shard")] = BLOCK,
+    block: Annotated[
+        int, typer.Option(help="most prompts per shard; smaller blocks give more shards, for more workers")
+    ] = BLOCK,
 ) -> None:
     """Cut an evaluation into shards and write the plan; --model takes several models, separated by commas.
 
-    Reads tokenizers and configs, not weights.
+    A shard is a block of prompts with all methods and budgets. Reads tokenizers and configs, not weights.
     """
     from kvlab.sweep.planning import make_sweep
     from kvlab.sweep.shards import write_plan
@@ -70,10 +72,8 @@ def plan(
     write_plan(folder, sweep)
     for note in notes:
         typer.echo(note, err=True)
-    rows = sum(shard.stop - shard.start for shard in sweep.shards)
-    typer.echo(
-        f"{len(sweep.shards)} shards of at most {block} prompts, {rows} rows; {read_status(folder).measured} measured."
-    )
+    shards = f"{len(sweep.shards)} shard{'' if len(sweep.shards) == 1 else 's'} of at most {block} prompts"
+    typer.echo(f"{shards}, {sweep.num_rows} rows; {read_status(folder).measured} of the shards measured.")
     typer.echo(f"Next: kvlab sweep run {folder}")
 
 
@@ -91,7 +91,7 @@ def run(
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Start workers, report their progress and print the table. Shards that were given up are tried again.
+    """Start workers, report their progress and print the table. Shards and methods that were given up are tried again.
 
     Workers on this machine are not started if the plan does not fit its memory.
     """
@@ -127,9 +127,9 @@ def run(
         from kvlab.sweep.on_ray import run_ray
 
         run_ray(folder, workers, address, say, lease_seconds)
-    notes = list(read_status(folder).given_up.values())
+    notes = read_status(folder).notes
     for note in notes:
-        say(f"Given up: {note}")
+        say(note)
     print_summary(sweep_rows(folder), notes, folder, as_json, any(request.depths for request in requests))
 
 
@@ -154,10 +154,11 @@ def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help=
     if as_json:
         workers = [vars(worker) for worker in now.workers]
         counts = {"planned": now.planned, "there": now.measured, "left": now.left, "lost": now.lost}
-        typer.echo(json.dumps({**counts, "given_up": now.given_up, "workers": workers}, indent=2))
+        reasons = {"failed": now.failed, "given_up": now.given_up}
+        typer.echo(json.dumps({**counts, **reasons, "workers": workers}, indent=2))
         return
     typer.echo(now.summary)
-    for line in [*(f"Given up: {reason}" for reason in now.given_up.values()), *now.errors]:
+    for line in [*now.notes, *now.errors]:
         typer.echo(line)
 
 

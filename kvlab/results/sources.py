@@ -217,8 +217,16 @@ def _folders(root: Path) -> list[Path]:
 
 def _parts(folder: Path) -> pd.DataFrame:
     """All parts of an evaluation as one frame; columns missing in some parts are empty there."""
-    tables = [_table(path, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*.parquet"))]
+    tables = [table for path in sorted(folder.rglob("*.parquet")) for table in _tables(path)]
     return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
+
+
+def _tables(path: Path) -> list[pa.Table]:
+    """A file's contents; none if it is gone: a worker of a sweep removes a shard's first rows once it has all."""
+    try:
+        return [_table(path, path.stat().st_mtime_ns)]
+    except FileNotFoundError:
+        return []
 
 
 @lru_cache(maxsize=8192)

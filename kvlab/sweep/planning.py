@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 from kvlab.common.errors import UserError
@@ -13,7 +12,7 @@ from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.rows import ANY_LENGTH, row_key
 from kvlab.models.chat import chat_of
 from kvlab.models.load import load_tokenizer
-from kvlab.sweep.shards import Shard, SweepPlan
+from kvlab.sweep.plan import Shard, SweepPlan, shard_name
 
 CHARACTERS_PER_TOKEN = 4  # estimate for a user's own prompt, which is not tokenized for the plan
 
@@ -49,26 +48,26 @@ def request_shards(
     """Return the shards of one request, in the order of its prompts; planner and workers must agree on them."""
     shards = []
     settings = [settings_of(choice) for choice in request.all_choices]
+    others = request.question_aware, request.model, "", request.prefill_chunk, chat
     for start, stop in blocks([prompt.identity for prompt in prompts], block):
         part = prompts[start:stop]
-        cost, first = sum(map(_tokens, part)), part[0].identity
+        first = part[0].identity
         same_task = all(prompt.identity.task == first.task for prompt in part)
-        for index, choice in enumerate(request.all_choices):
-            settings_key = request.question_aware, request.model, "", request.prefill_chunk, chat
-            keys = [row_key(prompt.identity, choice, settings[index], *settings_key) for prompt in part]
-            shards.append(
-                Shard(
-                    name=hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32],
-                    request=number,
-                    choice=index,
-                    start=start,
-                    stop=stop,
-                    task=first.task if same_task else f"{first.task} and others",
-                    length=first.length,
-                    label=choice.label,
-                    cost=cost,
-                )
+        keys = [
+            [row_key(prompt.identity, choice, own, *others) for prompt in part]
+            for choice, own in zip(request.all_choices, settings, strict=True)
+        ]
+        shards.append(
+            Shard(
+                name=shard_name(keys),
+                request=number,
+                start=start,
+                stop=stop,
+                task=first.task if same_task else f"{first.task} and others",
+                length=first.length,
+                cost=sum(map(_tokens, part)),
             )
+        )
     return shards
 
 

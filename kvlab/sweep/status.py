@@ -18,6 +18,7 @@ from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
 from kvlab.sweep import shards
 from kvlab.sweep.leases import LEASE_SECONDS, Holder, disk_time
+from kvlab.sweep.plan import Shard
 
 WORKERS = "workers"
 DONE = "done"
@@ -74,11 +75,16 @@ def read_workers(folder: Path) -> list[WorkerStatus]:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """Numbers of planned and measured shards, why shards were given up (by name), and the workers."""
+    """Numbers of planned and measured shards, and the workers.
+
+    `failed` says which methods raised on measured shards, whose other rows are there, and `given_up` why shards are not
+    measured: sentences by shard name.
+    """
 
     planned: int
     measured: int
-    given_up: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    given_up: dict[str, tuple[str, ...]] = field(default_factory=dict)
     workers: Sequence[WorkerStatus] = ()
 
     @property
@@ -103,10 +109,18 @@ class SweepStatus:
         return list(dict.fromkeys(worker.ended for worker in self.workers if worker.ended not in normal))
 
     @property
+    def notes(self) -> list[str]:
+        """A sentence for each method that failed on shards of one task and length, and for each shard given up."""
+        failed = [f"Failed: {reason}" for reasons in self.failed.values() for reason in reasons]
+        given_up = [f"Given up: {reason}" for reasons in self.given_up.values() for reason in reasons]
+        return list(dict.fromkeys([*failed, *given_up]))
+
+    @property
     def summary(self) -> str:
         """One line, such as `12 of 40 shards, 3 workers seen, 1 lost`."""
         workers = f"{len(self.workers)} worker{'' if len(self.workers) == 1 else 's'} seen"
         line = f"{self.measured} of {self.planned} shards, {workers}, {self.lost} lost"
+        line += f", {len(self.failed)} without a method that failed" if self.failed else ""
         return f"{line}, {len(self.given_up)} given up" if self.given_up else line
 
 
@@ -118,16 +132,15 @@ def is_sweep(folder: Path) -> bool:
 def read_status(folder: Path) -> SweepStatus:
     """Current status of a folder's sweep; raises UserError if there is none or its plan cannot be read."""
     path = folder / shards.PLAN
-    names = _planned_names(folder, path.stat().st_mtime_ns if path.is_file() else 0)
-    measured = shards.measured_names(folder)
-    given_up = shards.given_up(folder, names - measured)
-    return SweepStatus(len(names), len(measured & names), given_up, read_workers(folder))
+    planned = _planned(folder, path.stat().st_mtime_ns if path.is_file() else 0)
+    found = shards.settled(folder, planned)
+    return SweepStatus(len(planned), len(found.measured), found.failed, found.given_up, read_workers(folder))
 
 
 @lru_cache(maxsize=16)
-def _planned_names(folder: Path, modified_ns: int) -> frozenset[str]:
-    """Names of all planned shards; cached, as a plan may hold thousands."""
-    return frozenset(shard.name for shard in shards.read_plan(folder).shards)
+def _planned(folder: Path, modified_ns: int) -> tuple[Shard, ...]:
+    """All planned shards; cached, as a plan may hold thousands."""
+    return shards.read_plan(folder).shards
 
 
 class Follower:

@@ -8,8 +8,9 @@ import json
 import os
 import threading
 import time
-import traceback
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
@@ -17,20 +18,20 @@ from kvlab.common.errors import UserError
 from kvlab.common.memory_errors import is_out_of_memory
 from kvlab.engine.environment import versions
 from kvlab.evaluate.harness import Evaluation, prepare_evaluation
-from kvlab.evaluate.results.store import ResultStore
-from kvlab.evaluate.work import Unit
 from kvlab.models.model_cache import held_model
 from kvlab.sweep.leases import LEASE_SECONDS, Holder, Lease, Leases
+from kvlab.sweep.plan import Shard, SweepPlan
 from kvlab.sweep.planning import request_shards
+from kvlab.sweep.shard_run import ShardRun, message_of
 from kvlab.sweep.shards import (
     CONTROL,
-    Shard,
-    SweepPlan,
+    Row,
+    earlier_rows,
     give_up,
-    given_up,
-    measured_names,
+    incomplete_rows,
     read_plan,
-    shard_path,
+    settled,
+    write_incomplete,
     write_shard,
 )
 from kvlab.sweep.status import DONE, STOPPED, Say, WorkerFile
@@ -53,7 +54,8 @@ class Worker:
         self._leases = Leases(self.folder / CONTROL / "leases", self.holder, seconds)
         self._lease: Lease | None = None
         self._loaded: tuple[int, Evaluation] | None = None  # the number of a request, on its loaded model
-        self._earlier_rows: dict[str, dict[str, object]] = {}  # of the request, left here by `kvlab eval`
+        self._earlier_rows: dict[str, Row] = {}  # of the request, left here by `kvlab eval` or an earlier plan
+        self._length = 0  # of the prompts measured last
         self._load_errors: dict[int, str] = {}  # by number of the request
         self._ended = threading.Event()
         try:
@@ -84,9 +86,8 @@ class Worker:
 
     def _left(self, loadable: bool = True) -> list[Shard]:
         """Shards neither measured nor given up, those of the loaded model first; `loadable`: skip models that fail."""
-        settled = measured_names(self.folder)
-        settled |= set(given_up(self.folder, {shard.name for shard in self.plan.shards}))
-        left = [shard for shard in self.plan.shards if shard.name not in settled]
+        done = settled(self.folder, self.plan.shards).names
+        left = [shard for shard in self.plan.shards if shard.name not in done]
         left = [shard for shard in left if not loadable or shard.request not in self._load_errors]
         loaded = self._loaded[0] if self._loaded else None
         return sorted(left, key=lambda shard: shard.request != loaded)
@@ -94,8 +95,8 @@ class Worker:
     def run(self, shard: Shard) -> bool:
         """Measure a shard or give it up; False if another worker has it or its model cannot be loaded here.
 
-        An error that concerns the shard alone is recorded next to the shards. Raises UserError if the weights differ
-        from those that the sweep began with, or if the disk is full.
+        Errors of methods are recorded next to the shards, and the rows of the other methods are kept. Raises UserError
+        if the weights differ from those that the sweep began with, or if the disk is full.
         """
         if shard.request in self._load_errors:
             return False
@@ -104,7 +105,7 @@ class Worker:
             return False
         self._lease = lease
         try:
-            if shard_path(self.folder, shard.name).is_file():
+            if settled(self.folder, [shard]).names:
                 return True
             if lease.tries > MAX_LOST:
                 reason = f"{MAX_LOST} workers were lost while they measured it (often: not enough memory)."
@@ -129,28 +130,29 @@ class Worker:
         evaluation = self._evaluation(shard.request)
         if evaluation is None:
             return False
-        began = time.monotonic()
-        try:
-            rows = self._rows(evaluation, shard)
-        except Exception as error:  # one shard's error must not end the sweep
-            if not isinstance(error, UserError):
-                traceback.print_exc()
-            return self._give_up(shard, _message(error))
-        write_shard(self.folder, shard.name, rows, self.holder.worker)
-        self.say(f"{shard.label}, {shard.task}: {len(rows)} rows in {time.monotonic() - began:.1f} s")
-        return True
+        began, backoff = time.monotonic(), evaluation.maker.backoff
+        if shard.length != self._length:
+            backoff.most, self._length = None, shard.length  # more rows of shorter prompts may fit
+        known = self._earlier_rows | incomplete_rows(self.folder, shard.name)
+        run = ShardRun(evaluation, shard, known, partial(self._save, shard, began))
+        run.measure()
+        rows = run.rows
+        if run.is_complete:
+            write_shard(self.folder, shard.name, rows, self.holder.worker)
+        elif rows:
+            write_incomplete(self.folder, shard.name, rows, self.holder.worker)
+        self.say(f"{shard.label}: {len(rows)} rows in {time.monotonic() - began:.1f} s")
+        if run.is_complete:
+            return True
+        if not rows and len(set(run.reasons.values())) == 1:  # no method's own fault
+            return self._give_up(shard, *set(run.reasons.values()))
+        return self._give_up_methods(shard, run.reasons)
 
-    def _rows(self, evaluation: Evaluation, shard: Shard) -> list[dict[str, object]]:
-        """All rows of the shard in the order of its prompts; rows that `kvlab eval` left here are reused."""
-        units = evaluation.units[shard.start : shard.stop]
-        keys = [unit.keys[shard.choice] for unit in units]
-        rows = {key: self._earlier_rows[key] for key in keys if key in self._earlier_rows}
-        missing = [
-            Unit(unit.prompt, {shard.choice: key}) for unit, key in zip(units, keys, strict=True) if key not in rows
-        ]
-        for _, _, batch in evaluation.measured(missing):
-            rows |= {str(row["key"]): row for row in batch}
-        return [rows[key] for key in keys]
+    def _save(self, shard: Shard, began: float, rows: list[Row]) -> None:
+        """Write what was measured of a shard; a full disk is reported once the shard is written."""
+        with contextlib.suppress(OSError, UserError):
+            write_incomplete(self.folder, shard.name, rows, self.holder.worker)
+            self.say(f"{shard.label}: {len(rows)} rows so far, in {time.monotonic() - began:.0f} s")
 
     def _evaluation(self, number: int) -> Evaluation | None:
         """The request on its loaded model; None if this worker cannot load it."""
@@ -163,12 +165,12 @@ class Worker:
         except Exception as error:
             if not isinstance(error, UserError) and not is_out_of_memory(error):
                 raise
-            self._load_errors[number] = f"{request.model} cannot be used here: {_message(error)}"
+            self._load_errors[number] = f"{request.model} cannot be used here: {message_of(error)}"
             self.say(self._load_errors[number])
             return None
         self._check_agreement(number, evaluation)
         keys = {key for unit in evaluation.units for key in unit.keys.values()}
-        self._earlier_rows = ResultStore(self.folder).rows_of_parts(keys)
+        self._earlier_rows = earlier_rows(self.folder, keys, self.plan)
         self._loaded = number, evaluation
         return evaluation
 
@@ -194,7 +196,13 @@ class Worker:
 
     def _give_up(self, shard: Shard, reason: str) -> bool:
         give_up(self.folder, shard, reason, self.holder.worker)
-        self.say(f"{shard.label}, {shard.task}: given up. {reason}")
+        self.say(f"{shard.label}: given up. {reason}")
+        return True
+
+    def _give_up_methods(self, shard: Shard, reasons: Mapping[str, str]) -> bool:
+        give_up(self.folder, shard, "", self.holder.worker, reasons)
+        for label, reason in reasons.items():
+            self.say(f"{label}, {shard.label}: given up. {reason}")
         return True
 
     def _beat(self, every: float) -> None:
@@ -229,10 +237,3 @@ def _pin_digest(path: Path, digest: str, worker: str) -> str:
         return str(json.loads(path.read_text(encoding="utf-8"))["digest"])
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, UserError):
-        return str(error)
-    first = (str(error).strip().splitlines() or ["no message"])[0]
-    return f"{type(error).__name__}: {first} (the worker's log has more)."

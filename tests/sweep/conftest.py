@@ -10,8 +10,9 @@ import pytest
 
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.request_parser import parse_request
+from kvlab.sweep.plan import SweepPlan
 from kvlab.sweep.planning import make_sweep
-from kvlab.sweep.shards import SweepPlan, write_plan
+from kvlab.sweep.shards import write_plan
 from tests.evaluate.test_harness import SETTINGS
 
 TIMED = ["seconds", "prompt_seconds"]
