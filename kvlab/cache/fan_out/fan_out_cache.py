@@ -18,7 +18,7 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.fan_out_layer import FanOutLayer, clock_of
-from kvlab.cache.fan_out.other_layers import join_layers, select_rows
+from kvlab.cache.fan_out.uncompressed_layers import join_layers, select_rows
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.hybrid_layer import HybridLayer
 from kvlab.cache.settings import LayerSettings
