@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
+from kvlab.attention.hidden_states import take_hidden_states
 from kvlab.attention.layer_handoff import AttentionCall, take
 from kvlab.bench.models import BenchModel
 from kvlab.cache.cache import CompressedCache
@@ -65,7 +66,7 @@ def attend_by_hand(
     scaling = getattr(module, "scaling", None) or getattr(module, "inv_norm_factor", None) or query.shape[-1] ** -0.5
     softcap = getattr(module, "attn_logit_softcapping", None)
     slopes = getattr(module, "slopes", None)  # of a model with ALiBi
-    call = AttentionCall(scaling, softcap, module=module, slopes=slopes)
+    call = AttentionCall(scaling, softcap, module=module, slopes=slopes, hidden_states=take_hidden_states(module))
     return attending.attend(query, seen_keys, seen_values, call)
 
 

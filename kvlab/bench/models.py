@@ -32,6 +32,7 @@ class BenchModel:
 
     model: PreTrainedModel
     name: str
+    tokenizer: Any = None  # None for shapes with random weights
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +109,8 @@ def open_model(
     Raises UserError for an unknown model, shape or device, and MemoryError if a shape does not fit.
     """
     if not name.startswith(SHAPE_PREFIX):
-        return BenchModel(load_model(name, device, dtype, **(hub or {})).model, name)
+        loaded = load_model(name, device, dtype, **(hub or {}))
+        return BenchModel(loaded.model, name, loaded.tokenizer)
     place = pick_device(device)
     kind = _pick_dtype(dtype, place)
     return BenchModel(random_model(find_shape(name.removeprefix(SHAPE_PREFIX), scale), place, kind, seed), name)

@@ -76,6 +76,12 @@ def _merging(budget: float) -> tuple[MethodChoice, ...]:
 # 819 slots, as 16k tokens at 5 %.
 _MERGING = {"mode": "decode", "model": SMALL, "contexts": (4096,), "batches": (8,), "choices": _merging(0.2)}
 AMORTISED = {"compress_every": 16, "steps": 16}
+_TWELVE = {
+    "choices": _at(
+        0.2, "keepkv", "streaming-llm", "h2o", "snapkv", "zsmerge", "kvmerger", "pyramid-pool", "gvote", "d2o", "kvzip",
+        "attention-matching", "exactmerge2",
+    )
+}  # fmt: skip
 # Process time is counted in ticks of about 4 ms, so rounds are long.
 _OVERHEAD = {"mode": "overhead", "choices": _at(0.2, "keepkv"), "steps": 64}
 
@@ -164,6 +170,11 @@ PRESETS = {
             {"mode": "memory", "model": SMALL, "choices": _every(0.2), "scale": 16},
             {"model": SMALL, "contexts": (1024,), "scale": 16, "repeats": 15, **_OVERHEAD},
         ),
+        device="cpu",
+    ),
+    "one-pass": Preset(
+        "What twelve methods cost next to one: a comparison and an evaluation on mini, 1,500 tokens and 32 new ones",
+        ({"mode": "together", "model": "mini", "contexts": (1500,), "new_tokens": 32, "repeats": 3, **_TWELVE},),
         device="cpu",
     ),
 }

@@ -11,7 +11,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import Seed, Text, shown
 from kvlab.requests.compare import MOST_NEW_TOKENS, MethodChoice
 
-Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile"]
+Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "together"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Fill = Literal["synthetic", "prefill"]
 MOST_SIZE = 2**24  # of a context or a batch
@@ -31,7 +31,7 @@ class BenchRequest(BaseModel):
     contexts: tuple[int, ...] = Field((4096,), min_length=1)
     batches: tuple[int, ...] = Field((1,), min_length=1)
     new_tokens: int = Field(
-        0, ge=0, le=MOST_SIZE, description="mode generate; memory: decode steps before the bytes are read"
+        0, ge=0, le=MOST_SIZE, description="modes generate, together; memory: decode steps before the bytes are read"
     )
     repeats: int = Field(5, ge=1, le=1000)
     steps: int = Field(8, ge=1, le=100_000, description="decode steps in one timed repeat")
@@ -98,8 +98,10 @@ def make_request(**fields: object) -> BenchRequest:
             raise UserError(
                 f"{name} takes whole numbers of at least 1 and at most {MOST_SIZE:,}, not {shown(wrong[0])}."
             )
-    if request.mode == "generate" and request.new_tokens < 1:
-        raise UserError("Mode generate needs --new-tokens of at least 1.")
+    if request.mode in ("generate", "together") and request.new_tokens < 1:
+        raise UserError(f"Mode {request.mode} needs --new-tokens of at least 1.")
+    if request.mode == "together" and not request.choices:
+        raise UserError("Mode together needs --methods to compare.")
     if request.placement == "auto" and request.model.startswith("shape:"):
         raise UserError("--placement auto distributes a loaded model: shapes are created on one device.")
     if request.placement == "auto" and request.capture == "on":

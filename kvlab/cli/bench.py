@@ -58,7 +58,7 @@ class MeasuredOptions:
 @grouped
 def bench(
     mode: Annotated[
-        str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress or profile")
+        str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress, profile, together")
     ] = "decode",
     methods: Own = None,
     budgets: Annotated[str | None, typer.Option(help="fractions of the prompt, or slots per KV head")] = None,
@@ -68,7 +68,7 @@ def bench(
     measured: MeasuredOptions,
     preset: Annotated[
         str | None,
-        typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, gpu-bars, cpu-bars"),
+        typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, gpu-bars, cpu-bars, one-pass"),
     ] = None,
     out: Annotated[Path, typer.Option(help="folder of result files; the atlas reads the default")] = RESULTS,
     force: Force = False,

@@ -91,7 +91,9 @@ def measure_speed(
         decoder.why_not = "capturing is disabled"
     token = torch.tensor([[first]], device=loaded.device)
     taken: list[tuple[float, bool]] = []
-    for _ in range(min(WARM_PERIODS * every + WARM_STEPS + TIMED_STEPS, most)):
+    timed_steps = max(TIMED_STEPS, every)
+    warm = WARM_PERIODS * every + WARM_STEPS if captures and not decoder.why_not else 1
+    for _ in range(min(warm + timed_steps, most)):
         before = decoder.replayed
         synchronize(loaded.device)
         begun = time.perf_counter()

@@ -13,6 +13,7 @@ from kvlab.bench import harness
 from kvlab.bench.bench import Bench
 from kvlab.bench.competitors import SlotContender
 from kvlab.bench.device_memory import Peaks, measure_peaks
+from kvlab.bench.models import open_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import SCHEMA, ResultFile, Row, read_rows
@@ -25,7 +26,7 @@ def measured(bench: Bench) -> list[Row]:
     return list(MEASURE[bench.request.mode](bench))
 
 
-@pytest.mark.parametrize("mode", MEASURE)
+@pytest.mark.parametrize("mode", [mode for mode in MEASURE if mode != "together"])
 def test_rows_are_complete(mode: str, bench) -> None:
     rows = measured(bench(mode=mode, choices=CHOICES, new_tokens=6))
     assert {"h2o", "keepkv"} <= {row.method for row in rows}
@@ -44,6 +45,23 @@ def test_rows_are_complete(mode: str, bench) -> None:
         if row.method in ("h2o", "keepkv"):
             assert (row.budget, row.budget_unit) == ((0.25, "fraction") if row.method == "h2o" else (16, "slots"))
     json.dumps([row.median for row in rows])
+
+
+def test_together_measures_whole_comparisons_and_their_ratios(tiny_model_folder: Path) -> None:
+    model = open_model(str(tiny_model_folder), device="cpu")
+    request = make_request(mode="together", choices=CHOICES, contexts=(150,), new_tokens=3, repeats=1, device="cpu")
+    rows = measured(Bench(model, request, Peaks(1e9, 1e9)))
+    seconds = {row.figure: row.median for row in rows if row.unit == "s"}
+    ratios = {row.figure: row.median for row in rows if row.unit == "ratio"}
+    assert len(seconds) == 6 and len(ratios) == 4
+    for name, ratio in ratios.items():
+        own, other = name.split(" / ")
+        assert ratio == pytest.approx(seconds[own] / seconds[other])
+
+
+def test_together_skips_a_model_without_a_tokenizer(bench) -> None:
+    (row,) = measured(bench(mode="together", choices=CHOICES, new_tokens=3))
+    assert row.status == "skipped" and "tokenizer" in row.note
 
 
 @pytest.mark.parametrize(
@@ -119,7 +137,7 @@ def test_memory_that_runs_out_is_a_row_in_every_mode(bench, monkeypatch: pytest.
 
     for module in ("competitors", "modes.compress"):
         monkeypatch.setattr(f"kvlab.bench.{module}.make_cache", no_room)
-    for mode in MEASURE:
+    for mode in (mode for mode in MEASURE if mode != "together"):
         rows = measured(bench(mode=mode, choices=CHOICES[:1], new_tokens=4))
         own = [row for row in rows if row.method == "h2o"]
         assert own, mode

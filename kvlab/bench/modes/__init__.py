@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kvlab.bench.bench import Bench
-from kvlab.bench.modes import batch, compress, decode, generate, memory, overhead, prefill, profile
+from kvlab.bench.modes import batch, compress, decode, generate, memory, overhead, prefill, profile, together
 from kvlab.bench.request import Mode
 from kvlab.bench.rows import Row
 
@@ -18,4 +18,5 @@ MEASURE: dict[Mode, Callable[[Bench], Iterator[Row]]] = {
     "overhead": overhead.measure,
     "compress": compress.measure,
     "profile": profile.measure,
+    "together": together.measure,
 }

@@ -1,0 +1,120 @@
+"""Mode `together`: what comparing and evaluating many methods costs next to one, in whole seconds of the program.
+
+A comparison and an evaluation read a prompt once for all methods. Everything a user waits for is measured, run folders
+and timed turns included, on a generated prompt of a needle task; all figures of a context are measured in turns.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from kvlab.bench.bench import Bench
+from kvlab.bench.clock import Spread, seconds_of, spread
+from kvlab.bench.rows import Row
+from kvlab.cache import make_cache
+from kvlab.engine.compare import compare
+from kvlab.evaluate.generate import generate_together
+from kvlab.methods import make_method
+from kvlab.models.load import LoadedModel
+from kvlab.requests.compare import FULL, CompareRequest, MethodChoice, RecordLevel
+from kvlab.tasks.registry import get_task
+
+EVALUATED = (0.05, 0.1, 0.2, 0.4)  # budgets of the evaluation
+GENERATE, PAIR, ALL, RECORDED = "generate", "compare one method", "compare all", "compare all, level full"
+ONE_ANSWER, ANSWERS = "evaluate the full cache", "evaluate all methods and budgets"
+# Figures and those they are divided by.
+RATIOS = ((ALL, PAIR), (ALL, GENERATE), (RECORDED, ALL), (ANSWERS, ONE_ANSWER))
+
+
+def measure(bench: Bench) -> Iterator[Row]:
+    """Seconds of each kind of work, then the ratios; models without a tokenizer are skipped with a note."""
+    for context in bench.request.contexts:
+        if bench.model.tokenizer is None:
+            why = "a comparison needs a tokenizer, which shapes with random weights do not have"
+            yield replace(_row(bench, context, "compare", "s"), status="skipped", note=why)
+            continue
+        yield from _at_context(bench, bench.request.shortened(context))
+
+
+def _at_context(bench: Bench, context: int) -> Iterator[Row]:
+    loaded = LoadedModel(bench.model.model, bench.model.tokenizer, bench.model.name)
+    prompt = _prompt(loaded, context)
+    works = _works(bench, loaded, prompt)
+    for work in works.values():
+        work()  # first calls compile and fill caches
+    samples: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(bench.request.repeats):
+        for name, work in works.items():
+            samples[name].append(seconds_of(work, loaded.device))
+    for name, seconds in samples.items():
+        yield _filled(_row(bench, context, name, "s"), spread(seconds))
+    for name, other in RATIOS:
+        ratios = [own / beside for own, beside in zip(samples[name], samples[other], strict=True)]
+        yield _filled(_row(bench, context, f"{name} / {other}", "ratio"), spread(ratios))
+
+
+def _works(bench: Bench, loaded: LoadedModel, prompt: str) -> dict[str, Callable[[], object]]:
+    choices, new = bench.request.choices_run(), max(bench.request.shortened(bench.request.new_tokens), 1)
+    compared = partial(_compare, loaded, prompt, new, bench.request.compress_every)
+    ids = loaded.encode(prompt)
+    evaluated = [choice.model_copy(update={"budget": budget}) for choice in choices for budget in EVALUATED]
+    return {
+        GENERATE: lambda: _generate(bench, ids, new),
+        PAIR: lambda: compared(choices[:1], "light"),
+        ALL: lambda: compared(choices, "light"),
+        RECORDED: lambda: compared(choices, "full"),
+        ONE_ANSWER: lambda: _answer(loaded, ids, new, [FULL]),
+        ANSWERS: lambda: _answer(loaded, ids, new, evaluated),
+    }
+
+
+def _prompt(loaded: LoadedModel, tokens: int) -> str:
+    sample = get_task("needle").generate(loaded.tokenizer, tokens, 0, 0)
+    return sample.context + sample.question
+
+
+def _compare(
+    loaded: LoadedModel, prompt: str, new: int, every: int, choices: Sequence[MethodChoice], level: RecordLevel
+) -> None:
+    request = CompareRequest(
+        prompt=prompt, model=loaded.name, choices=tuple(choices), max_new_tokens=new, level=level,
+        compress_every=every, chat="no",
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        compare(request, Path(folder), loaded=loaded)
+
+
+def _answer(loaded: LoadedModel, ids: torch.Tensor, new: int, choices: Sequence[MethodChoice]) -> None:
+    caches = [
+        make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget) for choice in choices
+    ]
+    for outcome in generate_together(loaded, ids.tolist(), caches, ids.shape[1], new, None):
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+@torch.inference_mode()
+def _generate(bench: Bench, ids: torch.Tensor, new: int) -> None:
+    """Plain transformers: its own cache and attention function."""
+    model, options = bench.model.model, {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False}
+    with bench.model.attention("sdpa"):
+        model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **options)  # type: ignore[operator]
+
+
+def _row(bench: Bench, context: int, figure: str, unit: str) -> Row:
+    request = bench.request
+    return Row(
+        mode=request.mode, figure=figure, model=bench.model.name, method=f"{len(request.choices)} methods", batch=1,
+        context=context, unit=unit, asked_context=context, new_tokens=request.shortened(request.new_tokens),
+        asked_new_tokens=request.new_tokens,
+    )  # fmt: skip
+
+
+def _filled(row: Row, found: Spread) -> Row:
+    return replace(row, median=found.median, iqr=found.iqr, repeats=found.repeats)
