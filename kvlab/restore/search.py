@@ -40,9 +40,9 @@ def rescue(
 ) -> Path:
     """Search what restores the answer of a recorded run, save it next to the runs, and return the file.
 
-    The prompt is read once; each rerun repeats the decision and generates its text. Results are saved after each
-    search, so a stop (`cancelled`) keeps them. Raises UserError if the run is right, if the full cache is wrong too, or
-    if the run cannot be repeated here.
+    The prompt is read once; each rerun repeats the decision and generates its text, several at a time. Results are
+    saved after each search, so a stop (`cancelled`) keeps them. Raises UserError if the run is right, if the full cache
+    is wrong too, or if the run cannot be repeated here.
     """
     root = Path(root)
     run = open_run(root / request.run_id)
@@ -95,14 +95,16 @@ class _Reruns:
         if self.progress is not None:
             self.progress(Progress(stage=stage, done=self.done, total=self.most))
 
-    def run(self, search: str, write: Callable[[], bool]) -> bool:
+    def run(self, search: str, count: int, write: Callable[[], list[bool]]) -> list[bool]:
+        """Write `count` texts together; returns which are right."""
         seconds = self.seconds / max(self.done, 1) * (self.most - self.done)
         left = f", at most {format_duration(seconds, rough=True)} left" if self.done else ""
-        self.report(f"{search}: rerun {self.done + 1} of at most {self.most}{left}")
+        which = f"rerun {self.done + 1}" if count == 1 else f"reruns {self.done + 1} to {self.done + count}"
+        self.report(f"{search}: {which} of at most {self.most}{left}")
         begun = time.perf_counter()
-        is_right = write()
-        self.done, self.seconds = self.done + 1, self.seconds + time.perf_counter() - begun
-        return is_right
+        are_right = write()
+        self.done, self.seconds = self.done + count, self.seconds + time.perf_counter() - begun
+        return are_right
 
 
 @dataclass
@@ -147,7 +149,8 @@ class _Search:
     ) -> SearchResult:
         """Find and save the smallest part of `items` that restores the answer, in a share of the remaining reruns."""
         before, prompt = self.reruns.done, self.prompt
-        part = smallest(items, lambda some: self._restores(name, returned(some)), self._most(share), name in UNLIKELY)
+        test = lambda parts: self._restore(name, [returned(some) for some in parts])  # noqa: E731
+        part = smallest(items, test, self._most(share), name in UNLIKELY)
         back = returned(part.items)
         decoded = decode_forced(prompt, back, self.evidence.reference, self.evidence.rows, self.evidence.answer_rows)
         found = SearchResult(
@@ -168,12 +171,15 @@ class _Search:
     def _most(self, share: float) -> int:
         return max(round(share * (self.reruns.most - self.reruns.done)), 1)
 
-    def _restores(self, name: str, returned: Restore) -> bool:
-        def write() -> bool:
-            ids = self.prompt.write(returned, self.evidence.wanted.ended(self.prompt.decode))
-            return self.evidence.wanted.is_there(ids, self.prompt.texts(ids))
+    def _restore(self, name: str, returned: Sequence[Restore]) -> list[bool]:
+        """Whether the answer is right with each of `returned` restored."""
 
-        return self.reruns.run(name, write)
+        def write() -> list[bool]:
+            wanted, ended = self.evidence.wanted, self.evidence.wanted.ended(self.prompt.decode)
+            texts = self.prompt.write_together(returned, ended)
+            return [wanted.is_there(ids, self.prompt.texts(ids)) for ids in texts]
+
+        return self.reruns.run(name, len(returned), write)
 
     def save(self, ending: str) -> Path:
         """Save all results so far."""

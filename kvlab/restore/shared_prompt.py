@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
 from kvlab.cache.prefill.shared_prefix import Prefix, defer_decision
 from kvlab.cache.settings import Observer
-from kvlab.engine.forward import decode_one, end_ids, greedy, prefill
+from kvlab.engine.forward import decode_one, end_ids, prefill
 from kvlab.engine.prompt import Continuation, continuation, encode_prompt
 from kvlab.engine.token_choice import Choose, chooser
 from kvlab.methods import make_method
@@ -58,13 +60,32 @@ class Prompt:
 
     def write(self, returned: Restore | None, ended: Callable[[list[int]], bool]) -> list[int]:
         """Token ids of the greedy continuation, until `ended` returns true."""
-        ids: list[int] = []
-        own = greedy(self.loaded, self.cache(returned), self.first, self.most, lambda: None, self.choosing())
-        for token, _ in own:
-            ids.append(token)
-            if ended(ids):
+        return self.write_together([returned], ended)[0]
+
+    @torch.inference_mode()
+    def write_together(self, returned: Sequence[Restore | None], ended: Callable[[list[int]], bool]) -> list[list[int]]:
+        """Token ids of each greedy continuation, until `ended` returns true; all are rows of one batch."""
+        caches = [self.cache(one) for one in returned]
+        if len(caches) > 1 and not shares_passes(caches[0]):
+            return [self.write(one, ended) for one in returned]
+        writing = FanOutCache.of_filled(caches, self.loaded.device)
+        texts: dict[Branch, list[int]] = {branch: [] for branch in writing.branches}
+        choose = {branch: self.choosing() for branch in writing.branches}
+        ends, rows = end_ids(self.loaded), self.first.expand(len(caches), -1)
+        for index in range(self.most):
+            for branch, row in zip(writing.branches, rows, strict=True):
+                texts[branch].append(int(choose[branch](row)))
+            last = index == self.most - 1
+            over = [one for one in writing.branches if last or texts[one][-1] in ends or ended(texts[one])]
+            writing.drop(over)
+            if not writing.branches:
                 break
-        return ids
+            tokens = torch.tensor([[texts[branch][-1]] for branch in writing.branches], device=self.loaded.device)
+            rows = self.loaded.model(tokens, past_key_values=writing, use_cache=True).logits[:, -1].float()
+            for branch in writing.branches:
+                if branch.error is not None:
+                    raise branch.error
+        return list(texts.values())
 
     def along(self, cache: CompressedCache, ids: list[int], step: Callable[[], None] = lambda: None) -> list[Tensor]:
         """Log-probabilities (V,) that predict each of `ids` when `cache` decodes them (forced)."""
