@@ -10,10 +10,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
+from app.base import lazy_views
 from app.base.lazy_views import WAITING
 from kvlab.catalogue import methods, tasks
 from tests.synthetic.runs import write_synthetic_run
@@ -22,9 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # as app/main.py does, for pages that are run alone
 PATIENCE_SECONDS = 30
 
-# Every AppTest reads the metadata of all installed packages and compiles the scripts: once is enough for all of them.
+# Every AppTest reads the metadata of all installed packages and every run compiles the scripts: once is enough for all.
 manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.scan_component_manifests)
-app_test.ScriptCache = functools.cache(ScriptCache)
+app_test.ScriptCache = local_script_runner.ScriptCache = functools.cache(ScriptCache)
+# As in app/.streamlit/config.toml: Streamlit would look at each command's arguments to report their types.
+config.set_option("browser.gatherUsageStats", False)
+lazy_views.HEAD_START_SECONDS = 0  # no browser waits for what was drawn so far
 
 # It looks every millisecond whether a script has ended, which took a tenth of the time of two files of these tests.
 _ended_in_time = local_script_runner.require_widgets_deltas
