@@ -60,7 +60,7 @@ CELLS = [
     for dtype in (torch.float32, torch.bfloat16)
     if dtype == torch.float32 or case[0] == "torch" or shape == "grouped queries"
 ]
-PROMPT, STEPS = 40, 10
+PROMPT, STEPS = 40, 8
 
 
 @cache
