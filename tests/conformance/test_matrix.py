@@ -18,7 +18,7 @@ from kvlab.models.load import prepare
 from tests.families import EVERY, FAMILIES, cache_for, tiny_model
 
 PROMPT, PADS = 24, 7
-STEPS = 4  # passes of a decode, the prompt's among them; two more than the interval where decisions wait for others
+STEPS = 3  # passes of a decode, the prompt's among them; two more than the interval where decisions wait for others
 # The families that test_families.py has a smaller matrix for join in `make conformance`.
 FULL = os.environ.get("KVLAB_CONFORMANCE") == "full"
 CHOSEN = EVERY if FULL else FAMILIES
@@ -62,10 +62,10 @@ def near(ours: torch.Tensor, expected: torch.Tensor, most: float = 1e-4) -> bool
 @pytest.mark.parametrize("family", CHOSEN)
 def test_full_budget_is_plain_transformers(family: str) -> None:
     ids, mask = batch()
-    plain = decode(tiny_model(family), _plain_cache(family), ids, mask, steps=3)
+    plain = decode(tiny_model(family), _plain_cache(family), ids, mask)
     for method in _methods_for(family):
         cache = cache_for(lab_model(family, torch.float32), method, 1.0)
-        ours = decode(lab_model(family, torch.float32), cache, ids, mask, steps=3)
+        ours = decode(lab_model(family, torch.float32), cache, ids, mask)
         assert near(ours, plain), method
 
 
@@ -85,12 +85,12 @@ def _plain_cache(family: str):
 @pytest.mark.parametrize("family", CHOSEN)
 def test_full_budget_in_bfloat16_stays_close_to_plain(family: str) -> None:
     ids, mask = batch()
-    exact = decode(tiny_model(family), _plain_cache(family), ids, mask, steps=3)
-    rounded = decode(tiny_model(family, torch.bfloat16), _plain_cache(family), ids, mask, steps=3)
+    exact = decode(tiny_model(family), _plain_cache(family), ids, mask)
+    rounded = decode(tiny_model(family, torch.bfloat16), _plain_cache(family), ids, mask)
     plain_error = (rounded - exact).abs().mean()
     for method in _methods_for(family):
         cache = cache_for(lab_model(family, torch.bfloat16), method, 1.0)
-        ours = decode(lab_model(family, torch.bfloat16), cache, ids, mask, steps=3)
+        ours = decode(lab_model(family, torch.bfloat16), cache, ids, mask)
         # Rounding order differs, so the yardstick is the error bfloat16 itself makes.
         assert (ours - exact).abs().mean() < 2 * plain_error + 1e-3, method
 

@@ -8,15 +8,16 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
+import streamlit as st
 from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
 from app.base import lazy_views
-from app.base.lazy_views import WAITING
 from kvlab.catalogue import methods, tasks
 from tests.synthetic.runs import write_synthetic_run
 
@@ -150,6 +151,20 @@ def started_workers(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return asked
 
 
+@st.fragment
+def _drawn_at_once(identity: str, draw: Callable[..., None], *arguments: Any) -> None:
+    draw(*arguments)
+
+
+@pytest.fixture(autouse=True)
+def first_chart_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page draws all at once, as where the browser has painted its first chart; or it would be drawn twice.
+
+    That it waits for that is asked in tests/pages/test_lazy_views.py.
+    """
+    monkeypatch.setattr(lazy_views, "after_first_chart", _drawn_at_once)
+
+
 @pytest.fixture
 def open_page() -> Callable[..., AppTest]:
     """Opens `pages/<name>.py` inside the app, as an address with these query parameters does, and waits for its end."""
@@ -159,14 +174,6 @@ def open_page() -> Callable[..., AppTest]:
         for key, value in query.items():
             page.query_params[key] = value
         page.switch_page(f"../pages/{name}.py")
-        return draw_the_rest(page.run())
+        return page.run()
 
     return opened
-
-
-def draw_the_rest(page: AppTest) -> AppTest:
-    """Says what a browser says once the page's first picture is there, where the page waits for that."""
-    waiting = [key for key in page.session_state if key.startswith(WAITING)]
-    for key in waiting:
-        page.session_state[key] = False
-    return page.run() if waiting else page
