@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import sqlite3
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from subprocess import CompletedProcess
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -29,9 +31,20 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists()
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
-    """Files are still replaced in one step; that they outlive a loss of power, which fsync waits for, no test asks."""
+    """Files are still replaced in one step; that they outlive a loss of power, which fsync waits for, no test asks.
+
+    Nor does SQLite wait, which would with each new index of runs and with the end of each connection.
+    """
+
+    class Unsynced(sqlite3.Connection):
+        def execute(self, sql: str, *given: Any) -> sqlite3.Cursor:
+            if sql == "PRAGMA journal_mode = WAL":
+                super().execute("PRAGMA synchronous = OFF")
+            return super().execute(sql.replace("synchronous = NORMAL", "synchronous = OFF"), *given)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Unsynced))
         yield
 
 
@@ -43,6 +56,37 @@ def one_measurement_of_this_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seconds, "_host_speed", cache(seconds._host_speed))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tree_of_commands() -> Iterator[None]:
+    """Typer makes all fifty commands anew for each one that a test runs, which takes most of its time."""
+    from typer import testing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", cache(testing._get_command))
+        yield
+
+
+@pytest.fixture
+def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of a second process, lists and checks of tasks, is answered by this one, which has imported all.
+
+    That a second process answers is asked in tests/forms/test_compare_form.py.
+    """
+    from typer.testing import CliRunner
+
+    from kvlab.catalogue import methods
+    from kvlab.cli import commands
+    from kvlab.common.errors import UserError
+
+    def run_command(*words: str, given: str | None = None) -> CompletedProcess[str]:
+        done = CliRunner().invoke(commands, list(words), input=given)
+        if isinstance(done.exception, UserError):
+            return CompletedProcess(words, 2, done.stdout, f"kvlab: {done.exception}\n")
+        return CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+    monkeypatch.setattr(methods, "run_command", run_command)
 
 
 @pytest.fixture(scope="session")
@@ -99,3 +143,4 @@ def pytest_collection_finish() -> None:
     """What was imported stays: collections, one after each run of a page, need not look at it again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # little that tests make is in cycles: a twentieth less processor time

@@ -58,6 +58,11 @@ def broken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return Sources(root, runs[2], runs)
 
 
+def layers_of(exhibit: Exhibit) -> tuple[int, ...]:
+    """Both of a run's layers, or one if the exhibit shows all at once."""
+    return (0, 1) if "layer" in exhibit.controls else (0,)
+
+
 @pytest.fixture(scope="module")
 def nothing(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return Sources(tmp_path_factory.mktemp("empty"))
@@ -101,8 +106,10 @@ def test_without_a_run_an_exhibit_says_what_it_needs(exhibit: Exhibit, nothing: 
     assert drawn.sentence.endswith(".")
 
 
-@pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.key)
+@pytest.mark.parametrize(
+    ("exhibit", "layer"),
+    [pytest.param(one, layer, id=f"{one.key}-{layer}") for one in EXHIBITS for layer in layers_of(one)],
+)
 def test_what_is_lost_or_not_there_yet_is_told_in_a_sentence(exhibit: Exhibit, broken: Sources, layer: int):
     told = ""
     try:

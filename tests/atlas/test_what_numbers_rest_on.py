@@ -88,6 +88,14 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return evaluated(tmp_path_factory.mktemp("single"), 1)
 
 
+@pytest.fixture(scope="module")
+def one_task(single: Sources) -> Sources:
+    """The needle alone of these."""
+    sources = Sources(single.root)
+    sources.__dict__["evaluations"] = single.evaluations[single.evaluations["task"] == "needle"]
+    return sources
+
+
 def of_source(*sources: str) -> list[str]:
     return [exhibit.key for exhibit in EXHIBITS if exhibit.source in sources]
 
@@ -122,11 +130,9 @@ def assert_every_interval_is_one(text: str) -> None:
 
 
 @pytest.mark.parametrize("key", of_source("eval"))
-def test_a_mean_of_one_prompt_a_task_has_no_interval_where_there_is_one_task(single: Sources, key: str):
+def test_a_mean_of_one_prompt_a_task_has_no_interval_where_there_is_one_task(one_task: Sources, key: str):
     """Of two tasks with a prompt each n is 2; of one task it is one prompt, which says so and judges nothing."""
-    sources = Sources(single.root)
-    sources.__dict__["evaluations"] = single.evaluations[single.evaluations["task"] == "needle"]
-    found = find(*key.split("/")).draw(sources, Choice(), "light")
+    found = find(*key.split("/")).draw(one_task, Choice(), "light")
     if isinstance(found, Needs) or key in COUNTS_ONLY:
         return
     for one in found:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
+from kvlab.models.load import prepare
 from kvlab.requests.budget import Budget, Sizes
 from kvlab.requests.compare import MethodChoice
 from kvlab.stores import STORES
-from tests.conformance.test_matrix import lab_model
+from tests.families import tiny_model
 
-PROMPT, STEPS, PADS = 200, 45, 40
-ENOUGH = 14  # steps where nothing waits to be packed; more than any method's buffer here
+LAYERS, PROMPT, STEPS, PADS = 2, 200, 45, 40
+ENOUGH = 10  # steps where nothing waits to be packed; more than any method's buffer here
 NO_PROFILE = "duoattention"  # tiny models have none
 BUDGETED = [
     name
@@ -68,6 +72,11 @@ def test_slots_within_bytes_by_counting() -> None:
             assert sizes.slots_within(size) == max(count, 1)
 
 
+@cache
+def lab_model(dtype: torch.dtype) -> PreTrainedModel:
+    return prepare(tiny_model("llama", dtype, num_hidden_layers=LAYERS))
+
+
 def live_bytes(
     method: str, budget: str, dtype: torch.dtype, store: str = "native", **settings: object
 ) -> tuple[list[int], int]:
@@ -75,7 +84,7 @@ def live_bytes(
     ids = torch.randint(3, 97, (2, PROMPT), generator=torch.Generator().manual_seed(5))
     mask = torch.ones_like(ids)
     mask[1, :PADS] = 0
-    model, told = lab_model("llama", dtype), []
+    model, told = lab_model(dtype), []
     cache = make_cache(model, make_method(method, store=store, **OWN.get(method, {}), **settings), budget)
     with torch.inference_mode():
         steps = STEPS if store != "native" else ENOUGH
@@ -86,7 +95,9 @@ def live_bytes(
             model(new, attention_mask=grown, position_ids=position, past_key_values=cache)
             told.append(cache.memory().live_bytes)
     layer = cache.compressed_layers()[0]
-    full = 3 * layer.streams.heads * int(mask.sum()) * 2 * 16 * dtype.itemsize  # layers, heads, tokens, keys and values
+    full = (
+        LAYERS * layer.streams.heads * int(mask.sum()) * 2 * 16 * dtype.itemsize
+    )  # layers, heads, tokens, keys and values
     return told[cache.settings.pipeline.deferred :], full
 
 
@@ -114,9 +125,9 @@ def test_live_bytes_never_exceed_a_size(method: str, store: str) -> None:
 
 def test_packed_slots_are_more_for_the_same_bytes() -> None:
     def slots(store: str) -> float:
-        cache = make_cache(lab_model("llama", torch.bfloat16), make_method("snapkv", store=store), "40%B")
+        cache = make_cache(lab_model(torch.bfloat16), make_method("snapkv", store=store), "40%B")
         with torch.inference_mode():
-            lab_model("llama", torch.bfloat16)(torch.full((1, 400), 5), past_key_values=cache)
+            lab_model(torch.bfloat16)(torch.full((1, 400), 5), past_key_values=cache)
         return cache.memory().live_slots
 
     assert slots("kivi4") > 1.3 * slots("native")

@@ -200,10 +200,9 @@ def test_ctrl_c_leaves_a_run_marked_cancelled(tiny_model_folder: Path, tmp_path:
     assert process.returncode == 130, said.decode()
     assert b"marked cancelled" in said
     statuses = [open_run(path.parent).record.status for path in tmp_path.glob("*/run.json")]
-    # The signal may fall between two runs; it must never leave one that claims to be running.
-    assert set(statuses) <= {"complete", "cancelled"}
-    assert statuses.count("cancelled") <= 1
-    assert len(statuses) < 41
+    # Runs of a shared pass stop together; none may claim to be running.
+    assert set(statuses) <= {"complete", "cancelled"} and "cancelled" in statuses
+    assert len(statuses) <= 41
 
 
 def test_doctor_finds_no_fault_or_names_it() -> None:

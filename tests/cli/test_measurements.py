@@ -16,7 +16,8 @@ from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob
 from kvlab.cli import commands
 from kvlab.cli.options import compare_request
-from kvlab.evaluate.request import EvalJob
+from kvlab.evaluate import data_check
+from kvlab.evaluate.request import EvalJob, EvalRequest
 from kvlab.forms.measurement_job import job_of
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import (
@@ -41,10 +42,21 @@ MEASUREMENTS = (
 )
 
 
+pytestmark = pytest.mark.usefixtures("commands_here")
+
+
 @pytest.fixture
 def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Measurement], Any]:
     """The request, or requests, that the real command makes of a measurement's command line."""
     made: list[Any] = []
+    check_tasks, checked = data_check.check_tasks, set[str]()
+
+    def once(request: EvalRequest) -> None:
+        """Whether its tasks can be made is the same whatever methods read them, and takes most of the time."""
+        asked = request.model_copy(update={"choices": ()}).model_dump_json()
+        if asked not in checked:
+            checked.add(asked)
+            check_tasks(request)
 
     def compare(methods: str, budgets: str, title: str, *_: object, **fields: Any) -> None:
         made.append(compare_request.make_request(methods, budgets, title=title, **fields))
@@ -52,6 +64,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Measurement], Any]:
     # `kvlab.cli` exports the commands under their modules' names.
     of_compare, of_eval, of_bench = (sys.modules[f"kvlab.cli.{name}"] for name in ("compare", "eval", "bench"))
     monkeypatch.setattr(of_compare, "execute", compare)
+    monkeypatch.setattr(data_check, "check_tasks", once)
     monkeypatch.setattr(of_eval, "check_fits", lambda job, _: made.append(job.request))
     monkeypatch.setattr("kvlab.evaluate.harness.evaluate", lambda *_, **__: 1 / 0)  # nothing is measured
     monkeypatch.setattr(of_bench, "check_fits", lambda *_: None)

@@ -25,7 +25,7 @@ from tests.conformance.variants import Variant, every_variant
 from tests.families import EVERY, FAMILIES, padded_rows, tiny_model
 
 PROMPT, PADS, BUDGET = 24, 7, 0.3
-TURNS = (PROMPT, 3, 1, 1, 5, 1)  # tokens of each pass: prompt, append, decode, second turn, decode
+TURNS = (PROMPT, 3, 1, 5, 1)  # tokens of each pass: prompt, append, decode, second turn, decode
 ALIBI = ("falcon-alibi", "falcon-alibi-grouped", "bloom", "mpt")
 SUPPORTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma")
 DTYPES = (torch.float32, torch.bfloat16)
@@ -94,6 +94,7 @@ def talk(variant: Variant, family: str, dtype: torch.dtype, rows: slice, skip: i
     ids, mask = (part[rows, skip:] for part in text())
     model, found, end = lab_model(family, dtype), [], 0
     compressed = make_cache(model, variant.method, BUDGET, **variant.settings)
+    check = Invariants(variant, compressed)
     compressed.expect(TURNS[0] - skip)  # several tokens follow at once, which are no part of the prompt
     with torch.inference_mode():
         for place, count in enumerate((TURNS[0] - skip, *TURNS[1:])):
@@ -101,34 +102,40 @@ def talk(variant: Variant, family: str, dtype: torch.dtype, rows: slice, skip: i
             position = (mask[:, :end].cumsum(-1) - 1)[:, begun:].clamp_min(0)
             given = {"attention_mask": mask[:, :end], "position_ids": position, "past_key_values": compressed}
             found.append(model(ids[:, begun:end], **given).logits[:, -1].float())
-            check(variant, compressed, mask[:, :end], place)
+            check(mask[:, :end], place)
     logits = torch.stack(found, 1)
     assert torch.isfinite(logits).all()
     return logits
 
 
-def check(variant: Variant, compressed: CompressedCache, mask: Tensor, place: int) -> None:
-    """What must hold after any pass of any method."""
-    method, settings = make_method(variant.method, **variant.settings), resolved(variant)
-    pipeline, tokens = method.pipeline(), mask.sum(-1)
-    prompt = mask[:, : mask.shape[1] - sum(TURNS[1 : place + 1])].sum(-1)
-    generated = int((tokens - prompt)[0])
-    layers = compressed.compressed_layers()
-    for layer in layers:
-        slots = layer.slots
-        assert slots is not None and layer.budget is not None
-        assert (layer.tokens_seen == tokens).all()
-        # More tokens follow the prompt than `buffer`, so keeping within it takes decisions.
-        on_top = pipeline.buffer if pipeline.decode and settings.get("decode") != "lots" else generated
-        assert (slots.live() <= layer.budget + on_top).all(), "over budget"
-        newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
-        assert (newest == tokens[:, None] - 1).all(), "the newest token must stay"
-        votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1) + layer.evicted_votes
-        torch.testing.assert_close(votes, tokens[:, None].expand_as(votes).float(), msg="tokens without a slot")
-        kept = slots.map(lambda tensor, valid=slots.valid: tensor[valid])
-        assert all(torch.isfinite(t).all() for t in (kept.keys, kept.values, kept.log_mass)), "not finite"
-    if method.needs_budget and not settings.get("spare_layers"):
-        given = torch.stack([layer.budget.float().mean(-1) for layer in layers if layer.budget is not None]).mean(0)
-        assert (given <= (prompt * BUDGET).round().clamp_min(1) + 1e-3).all(), (
-            "layers and heads may differ, not their mean"
-        )
+class Invariants:
+    """What must hold after any pass of any method, to be called with the mask and the place of the pass."""
+
+    def __init__(self, variant: Variant, compressed: CompressedCache) -> None:
+        self.method, self.settings = make_method(variant.method, **variant.settings), resolved(variant)
+        self.pipeline, self.compressed = self.method.pipeline(), compressed
+
+    def __call__(self, mask: Tensor, place: int) -> None:
+        tokens = mask.sum(-1)
+        prompt = mask[:, : mask.shape[1] - sum(TURNS[1 : place + 1])].sum(-1)
+        generated = int((tokens - prompt)[0])
+        layers = self.compressed.compressed_layers()
+        for layer in layers:
+            slots = layer.slots
+            assert slots is not None and layer.budget is not None
+            assert (layer.tokens_seen == tokens).all()
+            # More tokens follow the prompt than `buffer`, so keeping within it takes decisions.
+            decides = self.pipeline.decode and self.settings.get("decode") != "lots"
+            on_top = self.pipeline.buffer if decides else generated
+            assert (slots.live() <= layer.budget + on_top).all(), "over budget"
+            newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
+            assert (newest == tokens[:, None] - 1).all(), "the newest token must stay"
+            votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1) + layer.evicted_votes
+            torch.testing.assert_close(votes, tokens[:, None].expand_as(votes).float(), msg="tokens without a slot")
+            for column in (slots.keys, slots.values, slots.log_mass):
+                assert torch.isfinite(column[slots.valid]).all(), "not finite"
+        if self.method.needs_budget and not self.settings.get("spare_layers"):
+            given = torch.stack([layer.budget.float().mean(-1) for layer in layers if layer.budget is not None]).mean(0)
+            assert (given <= (prompt * BUDGET).round().clamp_min(1) + 1e-3).all(), (
+                "layers and heads may differ, not their mean"
+            )

@@ -6,7 +6,7 @@ What admits a family to `kvlab.models.families.SUPPORTED`. Methods are many and 
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ NO_ROTATION = (
 COMPRESSED = [family for family in EVERY if family != "mistral-sliding"]
 
 
-@lru_cache(maxsize=1)
+@cache
 def models(family: str) -> tuple[PreTrainedModel, PreTrainedModel]:
     """(plain transformers, the same weights on kvlab's attention)."""
     return tiny_model(family), prepare(tiny_model(family))

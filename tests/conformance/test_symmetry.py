@@ -23,7 +23,7 @@ HEADS, GROUP, DIM = 2, 2, 16
 OTHER_HEADS = [1, 0]
 OTHER_QUERIES = [3, 2, 1, 0]  # KV heads swapped, and the query heads of each
 OTHER_ROWS = [2, 0, 1]
-TURNS = (24, 1, 1, 3, 1)
+TURNS = (24, 1, 3, 1)
 PADS = 7
 
 

@@ -16,6 +16,7 @@ from kvlab.analysis.comparison.verdict import answer_tokens, judge
 from kvlab.engine.prompt import continuation
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.trace import open_run
+from kvlab.trace.schema import RunRecord
 from kvlab.trace.token_text import align, restore_texts, split_text
 from tests.synthetic.runs import write_synthetic_run
 
@@ -101,16 +102,21 @@ def broken_pieces(own: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
     return pieces
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    folder = tmp_path_factory.mktemp("runs")
+    return open_run(write_synthetic_run(folder, prompt_tokens=12, steps=4, method="h2o", budget=0.5)).record
+
+
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("word", WORDS)
-def test_a_run_recorded_before_is_shown_with_all_its_characters(tmp_path: Path, word: str, known: bool):
+def test_a_run_recorded_before_is_shown_with_all_its_characters(recorded: RunRecord, word: str, known: bool):
     """From its ids where the tokenizer is there, else from the recorded text."""
     own = tokenizer("mini")
     ids = [*own(f" It is {word}.", add_special_tokens=False)["input_ids"], own.eos_token_id]
     text = own.decode(ids, skip_special_tokens=True)
-    run = open_run(write_synthetic_run(tmp_path, prompt_tokens=12, steps=4, method="h2o", budget=0.5))
-    model = run.record.model.model_copy(update={"name": "mini" if known else "/not/here"})
-    record = run.record.model_copy(update={"free_text": text, "model": model})
+    model = recorded.model.model_copy(update={"name": "mini" if known else "/not/here"})
+    record = recorded.model_copy(update={"free_text": text, "model": model})
     pieces = broken_pieces(own, ids)
     columns = {"phase": "free", "position": range(len(ids)), "id": ids, "text": pieces, "special": None}
     restored = restore_texts(pd.DataFrame(columns), record)

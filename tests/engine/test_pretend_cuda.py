@@ -38,7 +38,7 @@ CHOICES = [
 ]
 # Learned sinks, a float32 bias a query head, capped logits, sliding layers: each has a way of its own.
 FAMILIES = ("gpt-oss", "falcon-alibi-grouped", "gemma2", "phi3-longrope")
-PROMPT, WARM, STEADY = 40, 8, 4
+PROMPT, WARM, STEADY = 40, 4, 2
 EVERY = 2
 
 

@@ -125,7 +125,7 @@ def test_a_full_recording_adds_at_most_one_layer_to_the_device(method: str, monk
     for name in ("kvlab.engine.recording.shadow.TOKENS_AT_ONCE", "kvlab.engine.recording.step_errors.VALUE_BLOCK"):
         monkeypatch.setattr(name, BLOCK)
     monkeypatch.setattr("kvlab.attention.pass_view.KEY_BLOCK", BLOCK)
-    for layers in (3, 6):
+    for layers in (2, 4):
         bare, full = (most_bytes(layers, method, recorded, monkeypatch) for recorded in (False, True))
         added = [there - without for there, without in zip(full, bare, strict=True)]
         assert max(added) <= ONE_LAYER, f"{layers} layers: {[round(a / ONE_LAYER, 2) for a in added]} layers"

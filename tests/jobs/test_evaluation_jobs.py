@@ -63,8 +63,8 @@ def test_an_evaluation_is_cancelled_goes_on_and_ends_as_if_never_stopped(
     work_off(tmp_path)
     ended = jobs.status(tmp_path, first)
     assert (ended.state, ended.message) == ("cancelled", "Cancelled; what was saved is kept.")
-    assert len(read_results(tmp_path / "eval" / "mine")) == 3
-    assert heard[-1].stage.startswith("1 of 3 prompts · about ")
+    assert len(read_results(tmp_path / "eval" / "mine")) == 4, "all rows of the second prompt were measured together"
+    assert heard[-1].stage.startswith("2 of 3 prompts · about ")
     again = jobs.submit(tmp_path, job)
     work_off(tmp_path)
     assert jobs.status(tmp_path, again).state == "complete"

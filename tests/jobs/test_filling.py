@@ -17,6 +17,7 @@ from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark
 from kvlab.tasks.shipped_samples import CHARACTERS, excerpts
 
+pytestmark = pytest.mark.usefixtures("commands_here")
 SMALL = FillSize(prompts=3, samples=2, lengths=(320,))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.layers import decisions
@@ -30,7 +33,12 @@ VARIANTS: list[tuple[str, dict]] = [
     ("cam", {"variant": "simulation"}),
     ("compose", {"score": "snapkv", "settle": "keepkv", "settle_threshold": -1.0}),
 ]
-PROMPT, STEPS = 40, 5
+PROMPT, STEPS = 40, 4
+
+
+@cache
+def lab_model() -> PreTrainedModel:
+    return prepare(tiny_model("llama", num_hidden_layers=2))
 
 
 def _watched(plans: list[tuple[View, Plan]], certain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,36 +59,36 @@ def _watched(plans: list[tuple[View, Plan]], certain: bool, monkeypatch: pytest.
         monkeypatch.setattr(Pipeline, "fills_budget", False)
 
 
-def _decoded(cache: CompressedCache) -> Tensor:
+def _decoded(compressed: CompressedCache) -> Tensor:
     """Logits of a padded batch: a prompt, decode steps, a second turn, decode steps."""
-    model = prepare(tiny_model("llama"))
+    model = lab_model()
     mask, seen = torch.ones(2, PROMPT, dtype=torch.int64), []
     mask[1, :7] = 0
     ids = torch.arange(2 * PROMPT).view(2, -1) % 90 + 3
     with torch.inference_mode():
-        model(ids, attention_mask=mask, past_key_values=cache)
+        model(ids, attention_mask=mask, past_key_values=compressed)
         for step in range(2 * STEPS):
             width = 5 if step == STEPS else 1
             token = (torch.arange(2 * width).view(2, -1) * 7 + 3 * step) % 90 + 3
             mask = torch.cat([mask, torch.ones(2, width, dtype=torch.int64)], 1)
-            seen.append(model(token, attention_mask=mask, past_key_values=cache).logits[:, -1])
+            seen.append(model(token, attention_mask=mask, past_key_values=compressed).logits[:, -1])
     return torch.stack(seen)
 
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize(("method", "options"), VARIANTS)
 def test_the_table_is_the_same(method: str, options: dict, every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, plans, tables = prepare(tiny_model("llama")), [], []
+    plans, tables = [], []
     for certain in (True, False):
         with monkeypatch.context() as patch:
             made: list[tuple[View, Plan]] = []
             _watched(made, certain, patch)
-            cache = make_cache(model, method, 0.4, compress_every=every, **options)
-            tables.append((_decoded(cache), cache))
+            compressed = make_cache(lab_model(), method, 0.4, compress_every=every, **options)
+            tables.append((_decoded(compressed), compressed))
             plans.append(made)
     assert not any(view.certain for view, _ in plans[1])
     torch.testing.assert_close(tables[0][0], tables[1][0], rtol=1e-4, atol=3e-5)
-    for ours, theirs in zip(*(cache.compressed_layers() for _, cache in tables), strict=True):
+    for ours, theirs in zip(*(compressed.compressed_layers() for _, compressed in tables), strict=True):
         assert ours.slots is not None and theirs.slots is not None
         there = ours.slots.valid
         assert (there == theirs.slots.valid).all()
@@ -96,7 +104,7 @@ def test_it_comes_to_pass(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plans: list[tuple[View, Plan]] = []
     _watched(plans, True, monkeypatch)
     options = {"merge": 4} if method == "cam" else {}  # the window holds that many at so small a budget
-    _decoded(make_cache(prepare(tiny_model("llama")), method, 0.4, **options))
+    _decoded(make_cache(lab_model(), method, 0.4, **options))
     short = [plan for view, plan in plans if view.certain and view.most_excess == 1]
     assert len(short) > 2 * STEPS
     assert all(plan.lost is not None for plan in short)

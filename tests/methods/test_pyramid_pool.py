@@ -137,7 +137,7 @@ def test_equals_pooling_slot_by_slot(
     pooling: str, variant: str, repool: str, budget: int, window: int, tokens: int
 ) -> None:
     """At the prompt and at every decode step: keys, values, tokens, positions and generations."""
-    sinks, steps, share = 2, 22, 0.25
+    sinks, steps, share = 2, 12, 0.25
     options = {"pooling": pooling, "variant": variant, "window": window, "sinks": sinks, "repool": repool}
     layer = Layer(make_method("pyramid-pool", recent=share, **options), budget)
     query, key, value = prompt(5, tokens, heads=1)

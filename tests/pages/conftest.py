@@ -8,13 +8,16 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
+import streamlit as st
+from streamlit import config
 from streamlit.components.v2 import manifest_scanner
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
-from app.base.lazy_views import WAITING
+from app.base import lazy_views
 from kvlab.catalogue import methods, tasks
 from tests.synthetic.runs import write_synthetic_run
 
@@ -22,9 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # as app/main.py does, for pages that are run alone
 PATIENCE_SECONDS = 30
 
-# Every AppTest reads the metadata of all installed packages and compiles the scripts: once is enough for all of them.
+# Every AppTest reads the metadata of all installed packages and every run compiles the scripts: once is enough for all.
 manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.scan_component_manifests)
-app_test.ScriptCache = functools.cache(ScriptCache)
+app_test.ScriptCache = local_script_runner.ScriptCache = functools.cache(ScriptCache)
+# As in app/.streamlit/config.toml: Streamlit would look at each command's arguments to report their types.
+config.set_option("browser.gatherUsageStats", False)
+lazy_views.HEAD_START_SECONDS = 0  # no browser waits for what was drawn so far
 
 # It looks every millisecond whether a script has ended, which took a tenth of the time of two files of these tests.
 _ended_in_time = local_script_runner.require_widgets_deltas
@@ -145,6 +151,20 @@ def started_workers(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return asked
 
 
+@st.fragment
+def _drawn_at_once(identity: str, draw: Callable[..., None], *arguments: Any) -> None:
+    draw(*arguments)
+
+
+@pytest.fixture(autouse=True)
+def first_chart_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page draws all at once, as where the browser has painted its first chart; or it would be drawn twice.
+
+    That it waits for that is asked in tests/pages/test_lazy_views.py.
+    """
+    monkeypatch.setattr(lazy_views, "after_first_chart", _drawn_at_once)
+
+
 @pytest.fixture
 def open_page() -> Callable[..., AppTest]:
     """Opens `pages/<name>.py` inside the app, as an address with these query parameters does, and waits for its end."""
@@ -154,14 +174,6 @@ def open_page() -> Callable[..., AppTest]:
         for key, value in query.items():
             page.query_params[key] = value
         page.switch_page(f"../pages/{name}.py")
-        return draw_the_rest(page.run())
+        return page.run()
 
     return opened
-
-
-def draw_the_rest(page: AppTest) -> AppTest:
-    """Says what a browser says once the page's first picture is there, where the page waits for that."""
-    waiting = [key for key in page.session_state if key.startswith(WAITING)]
-    for key in waiting:
-        page.session_state[key] = False
-    return page.run() if waiting else page

@@ -9,7 +9,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab.trace import open_run
-from tests.pages.conftest import PATIENCE_SECONDS, ROOT, draw_the_rest
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -27,19 +26,6 @@ def test_a_merging_run_shows_merges_votes_and_sag(runs_root: Path, open_page: Op
     assert page.metric[0].value == f"{merged:,.0f}"
     for title in ("Votes of merged slots", "Attention sag", "Similarity of merged keys", "Guard activations"):
         assert title in texts(page)
-
-
-def test_the_rest_waits_for_the_first_picture(runs_root: Path):
-    path = write_synthetic_run(runs_root, method="keepkv")
-    page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=PATIENCE_SECONDS)
-    page.query_params["run"] = path.name
-    page.switch_page("../pages/merges.py").run()
-    assert "Departures per step" in texts(page)
-    assert "Attention sag" not in texts(page)
-    assert "Drawing the rest" in texts(page)
-    draw_the_rest(page)
-    assert "Attention sag" in texts(page)
-    assert "Drawing the rest" not in texts(page)
 
 
 def test_one_head_is_shown_by_itself(runs_root: Path, open_page: Open):

@@ -323,7 +323,7 @@ def test_a_damaged_memory_of_the_last_form_is_no_memory(runs_root: Path, open_pa
     assert page.selectbox(key="device").value == "auto" and page.text_input(key="model").value == "mini"
 
 
-def test_a_chat_model_is_counted_and_shown_in_its_template(form: AppTest, tmp_path: Path):
+def test_a_chat_model_is_counted_and_shown_in_its_template(form: AppTest, commands_here: None, tmp_path: Path):
     """System prompt and roles too; a system prompt that no template would read is said where it is typed."""
     chatty = tiny_folder(tmp_path / "chatty", chat_template=CHAT_TEMPLATE)
     page = paste(form, "Where?").text_input(key="model").input(str(chatty)).run()

@@ -127,6 +127,7 @@ def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
     runs_root: Path,
     open_page: Open,
     registered_methods: list[methods.MethodEntry],
+    commands_here: None,
     monkeypatch: pytest.MonkeyPatch,
 ):
     """As is a window that takes up a method's whole budget, once for all lengths where it does."""

@@ -9,6 +9,7 @@ from functools import lru_cache
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.table.packed_table import PackedTable
@@ -16,16 +17,22 @@ from kvlab.cache.table.slot_table import SlotTable
 from kvlab.common.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.core.slot_columns import FREE, Columns
+from kvlab.models.load import prepare
 from kvlab.requests.compare import MethodChoice
 from kvlab.stores import STORES, Store, quantized_states, store_of
 from kvlab.stores.kivi import PerToken
 from kvlab.stores.store import as_held
-from tests.conformance.test_matrix import lab_model
 from tests.conformance.variants import SHORT
+from tests.families import tiny_model
 
 PACKING = [name for name, store in STORES.items() if store.packs and not name.startswith("short-")]
 PROMPT, SECOND, STEPS, PADS = 150, 40, 50, 30
 A_LOT = 12  # steps enough, with the second turn, for lots of 16 and 32 to be packed after the prompt
+
+
+@lru_cache(maxsize=1)
+def lab_model() -> PreTrainedModel:
+    return prepare(tiny_model("llama", num_hidden_layers=2))
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -66,7 +73,7 @@ def conversation(
     ids = torch.randint(3, 97, (2, PROMPT + SECOND + steps), generator=torch.Generator().manual_seed(5))
     mask = torch.ones_like(ids)
     mask[1, :PADS] = 0
-    model, end, found = lab_model("llama", torch.float32), 0, []
+    model, end, found = lab_model(), 0, []
     own = {name: value for name, value in SHORT.get(method, {}).items() if name in ("weights", "heads")}
     cache = make_cache(model, make_method(method, store=store, **own, **settings), budget)
     with torch.inference_mode():
@@ -148,7 +155,7 @@ def test_a_decode_step_never_decodes_more_than_a_block(method: str, monkeypatch:
     start = len(most)
     with torch.inference_mode():
         ids, mask = torch.full((2, 1), 9), torch.ones(2, PROMPT + SECOND + STEPS + 1, dtype=torch.int64)
-        lab_model("llama", torch.float32)(ids, attention_mask=mask, past_key_values=cache)
+        lab_model()(ids, attention_mask=mask, past_key_values=cache)
     held_slots = max(table.used for layer in cache.compressed_layers() for table in layer.tables)
     seen = most[start:]
     assert seen and held_slots > 64
@@ -194,7 +201,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
 
 
 def test_generate_and_beams_run_on_packed_slots() -> None:
-    model = lab_model("llama", torch.float32)
+    model = lab_model()
     ids = torch.randint(3, 97, (2, 90), generator=torch.Generator().manual_seed(8))
     for beams in (1, 3):
         made = [

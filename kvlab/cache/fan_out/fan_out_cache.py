@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.cache.fan_out.branch import Branch
-from kvlab.cache.fan_out.fan_out_layer import FanOutLayer, clock_of
+from kvlab.cache.fan_out.fan_out_layer import FanOutHybridLayer, FanOutLayer, clock_of
 from kvlab.cache.fan_out.uncompressed_layers import join_layers, select_rows
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.hybrid_layer import HybridLayer
@@ -52,12 +52,7 @@ class FanOutCache(Cache):
             if not isinstance(layer, CompressedLayer):
                 for cache in caches[1:]:
                     cache.layers[index] = layer
-        super().__init__(
-            layers=[
-                FanOutLayer(self, index) if isinstance(layer, CompressedLayer) else layer
-                for index, layer in enumerate(first.layers)
-            ]
-        )
+        super().__init__(layers=[self._serve(index, layer) for index, layer in enumerate(first.layers)])
 
     @classmethod
     def of_filled(cls, caches: Sequence[CompressedCache], device: torch.device, timed: bool = False) -> FanOutCache:
@@ -66,7 +61,10 @@ class FanOutCache(Cache):
         joined = cls(caches, device, timed)
         joined.is_split = True
         for index, layers in enumerate(others):
-            if not isinstance(layers[0], CompressedLayer):
+            own = joined.layers[index]
+            if isinstance(own, FanOutHybridLayer):
+                own.take_states(join_layers(layers))
+            elif not isinstance(own, FanOutLayer):
                 joined.layers[index] = join_layers(layers)
         joined._number_rows([_rows(cache) for cache in caches])
         return joined
@@ -88,7 +86,11 @@ class FanOutCache(Cache):
 
     def split(self) -> None:
         """Give every branch rows of its own, in order; the prompt's rows are repeated for each."""
-        rows = _rows(self.branches[0].cache)
+        first = self.branches[0].cache
+        rows = _rows(first)
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer, FanOutHybridLayer):  # a second pass may have replaced the state
+                layer.take_states(first.layers[index])
         self._select_others(list(range(rows)) * len(self.branches))
         self.is_split, self.now = True, time.perf_counter
         self._number_rows([rows] * len(self.branches))
@@ -159,8 +161,14 @@ class FanOutCache(Cache):
     def _select_others(self, rows: list[int]) -> None:
         """Select or repeat rows of the layers that are not compressed."""
         for index, layer in enumerate(self.layers):
-            if not isinstance(layer, FanOutLayer):
+            if isinstance(layer, FanOutHybridLayer) or not isinstance(layer, FanOutLayer):
                 self.layers[index] = select_rows(layer, rows)
+
+    def _serve(self, index: int, layer: Any) -> Any:
+        """The layer of this cache that serves `layer` of the first branch and its likes."""
+        if isinstance(layer, HybridLayer):
+            return FanOutHybridLayer(self, index, layer)
+        return FanOutLayer(self, index) if isinstance(layer, CompressedLayer) else layer
 
 
 def caches_in(given: Any) -> list[CompressedCache]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 
 from kvlab.attention.layer_handoff import AttendingLayer, AttentionCall, offer, take
 from kvlab.attention.pass_results import PassResults
@@ -130,6 +130,31 @@ class FanOutLayer(CacheLayerMixin):
         """Raise NotImplementedError: evicted or merged slots cannot be restored."""
         if tokens_to_remove != 0:
             raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")
+
+
+class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
+    """Compressed slots next to a recurrent state. The state is the only branch's until `split`, then that of all rows."""
+
+    is_croppable = False  # type: ignore[assignment]
+
+    def __init__(self, serving: Serving, layer_idx: int, layer: LinearAttentionLayer) -> None:
+        LinearAttentionLayer.__init__(self, layer.number_of_states)
+        FanOutLayer.__init__(self, serving, layer_idx)
+        self.take_states(layer)
+
+    def take_states(self, layer: LinearAttentionLayer) -> None:
+        """Use the recurrent state of another layer."""
+        for name in vars(LinearAttentionLayer(1)):
+            setattr(self, name, getattr(layer, name))
+
+    def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]
+        """Initialize the recurrent state (keyword states); branches initialize their own slots."""
+        if named:
+            LinearAttentionLayer.lazy_initialization(self, **named)
+
+    def reset(self) -> None:
+        LinearAttentionLayer.reset(self)
+        FanOutLayer.reset(self)
 
 
 def _rows_of(call: AttentionCall, branch: Branch) -> AttentionCall:
