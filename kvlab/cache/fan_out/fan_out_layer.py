@@ -133,7 +133,7 @@ class FanOutLayer(CacheLayerMixin):
 
 
 class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
-    """Compressed slots next to a recurrent state. The state is the only branch's until `split`, then that of all rows."""
+    """Compressed slots beside a recurrent state, which is the only branch's until `split`, then that of all rows."""
 
     is_croppable = False  # type: ignore[assignment]
 

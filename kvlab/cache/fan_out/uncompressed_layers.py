@@ -15,7 +15,7 @@ RECURRENT = ("conv_states", "recurrent_states")  # dictionaries of states by num
 
 def select_rows(layer: Any, rows: Sequence[int]) -> Any:
     """A copy of the layer with batch rows `rows`; rows may repeat."""
-    return _changed([layer], lambda parts: parts[0][torch.tensor(rows, device=parts[0].device)])
+    return _changed([layer], lambda parts: parts[0][torch.tensor(rows, dtype=torch.int64, device=parts[0].device)])
 
 
 def join_layers(layers: Sequence[Any]) -> Any:
