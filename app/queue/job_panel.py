@@ -216,10 +216,13 @@ def _progress(status: JobStatus) -> None:
 
 
 def run_count(status: JobStatus) -> list[str]:
-    """`3 of 13`: the current run, once one has started."""
+    """`3 of 13 runs` or `13 runs`: those that have started, once one has."""
     request = jobs.request_of(runs_root(), status.job_id)
     started = len(list_runs(runs_root(), comparison_id=status.job_id))
-    return [f"{started} of {len(request.runs)}"] if started and isinstance(request, CompareRequest) else []
+    if not started or not isinstance(request, CompareRequest):
+        return []
+    total = len(request.runs)
+    return [f"{total} runs" if started == total else f"{started} of {total} runs"]
 
 
 def _runs(status: JobStatus) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.limits import TURNS_SHARE
 from kvlab.common.memory_errors import is_out_of_memory
 from kvlab.common.validation import in_one_sentence, path_of, shown
-from kvlab.engine.comparison_passes import ComparisonPasses, groups_of, num_steps
+from kvlab.engine.comparison_passes import ComparisonPasses, Group, groups_of, most_together, num_steps
 from kvlab.engine.interleaved_timing import time_interleaved
 from kvlab.engine.out_of_memory import drop_frames, memory_guard, release_memory
 from kvlab.engine.prepare import Prepared, prepare
@@ -64,11 +64,13 @@ def compare(
         pending_requests.remove_request(root, comparison_id)
         return list(complete.values())
     prepared = prepare(request, root, loaded, download_reporter(progress, cancelled))
-    paths: dict[int, Path] = {}
+    groups = groups_of(prepared, complete, most_together(prepared, root))
+    watch = Watch(num_steps(prepared, len(groups)), progress, cancelled)
+    paths: dict[int, Path] = dict(complete)
     if request.repeat is None:  # a batch resumes by itself
         pending_requests.save_request(root, comparison_id, request)
     try:
-        _run_all(prepared, root, comparison_id, complete, paths, Watch(num_steps(prepared), progress, cancelled))
+        _run_all(prepared, groups, ComparisonPasses(prepared, root, comparison_id, paths, watch))
         pending_requests.remove_request(root, comparison_id)
     except Cancelled:
         pass
@@ -112,23 +114,14 @@ def run(
     return open_run(compare(request, root, loaded=loaded)[0])
 
 
-def _run_all(
-    prepared: Prepared,
-    root: Path,
-    comparison_id: str,
-    complete: Mapping[int, Path],
-    paths: dict[int, Path],
-    watch: Watch,
-) -> None:
-    """Run what is not `complete` in as few passes as possible, then time all runs; note the `paths` as runs start.
+def _run_all(prepared: Prepared, groups: list[Group], passes: ComparisonPasses) -> None:
+    """Run all groups, then time their runs.
 
     A pass that does not fit in memory is repeated in halves. Raises the first error of a run after all others ended.
     """
     request, loaded = prepared.request, prepared.loaded
     torch.manual_seed(request.seed)
-    begun, groups = time.perf_counter(), groups_of(prepared, complete)
-    passes = ComparisonPasses(prepared, root, comparison_id, paths, watch)
-    paths |= complete
+    begun = time.perf_counter()
     while groups:
         group = groups.pop(0)
         try:
@@ -142,8 +135,8 @@ def _run_all(
         gc.collect()
         release_memory(loaded.device)
         groups = [*group.halves(), *groups]
-    with memory_guard(request, loaded.device, prepared.ids.shape[1], root, "timing in turns"):
-        time_interleaved(passes.timed, loaded, TURNS_SHARE * (time.perf_counter() - begun), watch)
-    watch.reach(watch.total, "done")
+    with memory_guard(request, loaded.device, prepared.ids.shape[1], passes.root, "timing in turns"):
+        time_interleaved(passes.timed, loaded, TURNS_SHARE * (time.perf_counter() - begun), passes.watch)
+    passes.watch.reach(passes.watch.total, "done")
     if passes.errors:
         raise passes.errors[0]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.active_run import ActiveRun, OwnText
 from kvlab.engine.interleaved_timing import TimedRun
-from kvlab.engine.out_of_memory import memory_guard
-from kvlab.engine.prepare import Prepared
+from kvlab.engine.out_of_memory import machine_of, memory_guard
+from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.probing.probe import Probe, make_probe
 from kvlab.engine.progress import Cancelled, Watch
 from kvlab.engine.prompt import Reference
@@ -21,6 +21,7 @@ from kvlab.engine.recording.observer_group import ObserverGroup
 from kvlab.engine.recording.recorder import Recorder
 from kvlab.engine.shared_pass import SharedPass, chooser_of
 from kvlab.methods.eviction.gvote import GVote
+from kvlab.requests.budget import Budget
 from kvlab.requests.compare import FULL
 from kvlab.trace import RunWriter
 
@@ -38,21 +39,49 @@ class Group:
         return [Group(self.indexes[:middle], self.leads), Group(self.indexes[middle:], False)]
 
 
-def groups_of(prepared: Prepared, complete: Mapping[int, Path]) -> list[Group]:
-    """Groups of the runs that are not `complete`; those that cannot share a pass run alone, after the reference."""
+def groups_of(prepared: Prepared, complete: Mapping[int, Path], most: int) -> list[Group]:
+    """Groups of up to `most` runs that are not `complete`, the reference's first.
+
+    Those that cannot share a pass run alone, after it.
+    """
     missing = [index for index in range(len(prepared.runs)) if index not in complete]
     full = [index for index in missing if prepared.runs[index].choice.method == FULL.method][:1]
-    together = [index for index in missing if prepared.runs[index].shares_passes]
-    first = together or full
-    alone = [Group((index,), False) for index in missing if index not in first]
-    return [Group(tuple(first), True), *alone] if missing else []
+    together = [index for index in missing if prepared.runs[index].shares_passes] or full
+    shared = [Group(tuple(together[first : first + most]), False) for first in range(0, len(together), most)]
+    first = replace(shared.pop(0), leads=True) if shared else Group((), True)
+    alone = [Group((index,), False) for index in missing if index not in together]
+    return [first, *shared, *alone] if missing else []
 
 
-def num_steps(prepared: Prepared) -> int:
-    """Steps of progress: layers of the prompt's passes, and decode steps."""
+def most_together(prepared: Prepared, root: Path) -> int:
+    """Runs whose caches and recordings fit in half of the free memory together, at least one.
+
+    Each holds its cache three times (recorded, with its own text, and as settled after the prompt, to be timed), and at
+    level `full` every key and value and the attention rows on the host.
+    """
+    request, shape = prepared.request, prepared.shape
+    steps, tokens = request.max_new_tokens, prepared.ids.shape[1] + request.max_new_tokens
+    head_tokens = shape.num_hidden_layers * shape.num_key_value_heads * tokens
+    whole = 2 * head_tokens * shape.head_dim * prepared.loaded.model.dtype.itemsize
+    kept = [1.0 if isinstance(run.choice.budget, str) else _share(run, tokens) for run in prepared.runs]
+    caches = 3 * whole * sum(kept) / len(kept)
+    recorded = whole + 4 * head_tokens * steps if request.level == "full" else 0
+    machine = machine_of(prepared.loaded.device, root)
+    on_device = machine.device_bytes / 2 / max(caches, 1)
+    on_host = machine.host_bytes / 2 / max(recorded + (0 if machine.device == "cuda" else caches), 1)
+    return max(int(min(on_device, on_host)), 1)
+
+
+def _share(run: PreparedRun, tokens: int) -> float:
+    """Share of the prompt's slots that a run keeps, at most 1."""
+    return min(Budget(run.choice.budget).slots(tokens) / tokens, 1.0)
+
+
+def num_steps(prepared: Prepared, groups: int) -> int:
+    """Steps of progress: layers of the prompt's passes, and decode steps, of so many groups."""
     chunk, tokens = prepared.request.prefill_chunk, prepared.ids.shape[1]
     prompt = prepared.shape.num_hidden_layers * -(-tokens // (chunk or tokens))
-    return len(groups_of(prepared, {})) * (prompt + prepared.request.max_new_tokens)
+    return groups * (prompt + prepared.request.max_new_tokens)
 
 
 class ComparisonPasses:

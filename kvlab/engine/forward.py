@@ -36,11 +36,6 @@ class Prefilled:
     next_logits: Tensor
     prompt_logprobs: Tensor | None
 
-    @property
-    def next_logprobs(self) -> Tensor:
-        """Log-probabilities (V,) of the next token."""
-        return torch.log_softmax(self.next_logits, -1)
-
 
 @torch.inference_mode()
 def prefill(
@@ -98,36 +93,8 @@ def _prompt_pass(loaded: LoadedModel, cache: Cache, ids: Tensor, begun: int, end
 @torch.inference_mode()
 def decode_one(loaded: LoadedModel, cache: Cache, token: Tensor) -> Tensor:
     """Log-probabilities (V,) after one more token (scalar tensor)."""
-    return torch.log_softmax(decode_logits(loaded, cache, token), -1)
-
-
-@torch.inference_mode()
-def decode_logits(loaded: LoadedModel, cache: Cache, token: Tensor) -> Tensor:
-    """Logits (V,) after one more token (scalar tensor)."""
-    return loaded.model(token.view(1, 1), past_key_values=cache, use_cache=True).logits[0, -1].float()
-
-
-def greedy(
-    loaded: LoadedModel,
-    cache: Cache,
-    first: Tensor,
-    max_new_tokens: int,
-    step: Callable[[], None],
-    choose: Callable[[Tensor], Tensor] = torch.argmax,
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield (token id, the model's log-probabilities (V,) at its step) until an end token or `max_new_tokens`.
-
-    `first` are the logits after the prompt; `step` is called before each decode step; `choose` picks a token from the
-    logits (`kvlab.engine.token_choice`).
-    """
-    ends, logits = end_ids(loaded), first
-    for index in range(max_new_tokens):
-        token = choose(logits)
-        yield int(token), torch.log_softmax(logits, -1)
-        if int(token) in ends or index == max_new_tokens - 1:
-            return
-        step()
-        logits = decode_logits(loaded, cache, token)
+    logits = loaded.model(token.view(1, 1), past_key_values=cache, use_cache=True).logits[0, -1].float()
+    return torch.log_softmax(logits, -1)
 
 
 def end_ids(loaded: ModelWithTokenizer) -> set[int]:

@@ -89,8 +89,9 @@ class FanOutCache(Cache):
         first = self.branches[0].cache
         rows = _rows(first)
         for index, layer in enumerate(self.layers):
-            if isinstance(layer, FanOutHybridLayer):  # a second pass may have replaced the state
-                layer.take_states(first.layers[index])
+            own = first.layers[index]
+            if isinstance(layer, FanOutHybridLayer) and isinstance(own, HybridLayer):
+                layer.take_states(own)  # a second pass may have replaced the state
         self._select_others(list(range(rows)) * len(self.branches))
         self.is_split, self.now = True, time.perf_counter
         self._number_rows([rows] * len(self.branches))
