@@ -50,7 +50,7 @@ class Outcome:
     prediction: str
     memory: Memory
     seconds: float
-    prompt_seconds: float | None = None  # of these, for reading, rehearsing and compressing the prompt
+    prompt_seconds: float | None = None  # of these, to read, rehearse and compress the prompt alone
     bits_per_byte: float | None = None
     kl: float | None = None
     top1_agreement: float | None = None

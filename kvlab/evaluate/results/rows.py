@@ -41,9 +41,9 @@ ROWS = pa.schema(
         ("logical_tokens", pa.int32()),  # tokens seen at the end
         ("live_bytes", pa.int64()),  # at the end, per sample
         ("allocated_bytes", pa.int64()),
-        ("seconds", pa.float64()),  # prefill and answer, per sample
-        ("prompt_seconds", pa.float64()),  # of these, until compressed, including a rehearsal; null in older rows
-        ("batch_rows", pa.int32()),  # batch size; bytes and seconds are per sample
+        ("seconds", pa.float64()),  # prompt_seconds and its share of the decode steps, per sample
+        ("prompt_seconds", pa.float64()),  # until compressed, as if alone, a rehearsal included; null in older rows
+        ("batch_rows", pa.int32()),  # prompts x choices that ran together; bytes and seconds are per sample
         ("bits_per_byte", pa.float64()),  # text tasks only, null elsewhere
         ("kl", pa.float64()),  # nats per token, full cache against this one
         ("top1_agreement", pa.float64()),
