@@ -234,9 +234,12 @@ class Pass:
     def _working(self, at: str) -> Part:
         work = self.work
         if at == FEED_FORWARD:
-            return Part("prefill's feed-forward", "device", work.feed_forward_bytes(), "gate, up and product of a layer")
-        rows = "each prompt token" if work.logits_bytes() > 2 * work.model.vocabulary * FLOAT else "the last token"
-        return Part(LOGITS_PART, "device", work.logits_bytes(), f"float32, twice, of {rows} over the vocabulary")
+            return Part(
+                "prefill's feed-forward", "device", work.feed_forward_bytes(), "gate, up and product of a layer"
+            )
+        size = work.logits_bytes()
+        rows = "each prompt token" if size > 2 * work.model.vocabulary * FLOAT else "the last token"
+        return Part(LOGITS_PART, "device", size, f"float32, twice, of {rows} over the vocabulary")
 
     def _again(self, common: tuple[Part, ...]) -> list[Phase]:
         """Methods read the prompt, still whole in every layer, a second time, those with one plan together."""
