@@ -79,14 +79,14 @@ class Workload:
         if kept >= self.tokens:
             return self.tokens
         room = room_to_grow(kept)
-        return min(kept, self.tokens) + (min(self._period(holds), room) if holds.decode else room)
+        return min(kept, self.tokens) + (min(self.period(holds), room) if holds.decode else room)
 
     def last_slots(self, holds: Footprint, budget: Amount) -> int:
         """The same after the last decode step, with the free slots of a growing table."""
         kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
         held = min(kept, self.tokens) + self.new_tokens - 1
         if holds.decode and holds.compresses and not holds.grows:
-            held = min(held, kept + self._period(holds))
+            held = min(held, kept + self.period(holds))
         while room < held:
             room += 1 + room_to_grow(room)
         return room
@@ -102,7 +102,7 @@ class Workload:
         of_width = holds.head_value_bytes + holds.head_keys * self.number
         return model.full_layers * (queries + model.key_value_heads * (holds.head_bytes + model.head_dim * of_width))
 
-    def _period(self, holds: Footprint) -> int:
+    def period(self, holds: Footprint) -> int:
         """Decode steps between decisions (`kvlab.cache.settings.LayerSettings.period`)."""
         return self.compress_every - 1 + max(holds.buffer, 1)
 
