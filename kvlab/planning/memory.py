@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from kvlab.planning import recorded
+from kvlab.planning import recording_bytes
 from kvlab.planning.cache_bytes import PlannedCache, full_cache, states_bytes
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.parts import Part, Phase, Place
-from kvlab.planning.recorded import SHADOW
+from kvlab.planning.recording_bytes import SHADOW
 from kvlab.planning.workload import FLOAT, Workload
 from kvlab.requests.budget import Amount
 
@@ -50,7 +50,7 @@ def phases(work: Workload, choices: Choices, device: str, most: int | None = Non
     found, copies = [Phase(LOADING, (*common, *_loading(work, device)))], 0
     common = (*common, _reference_rows(work))
     for one in passes:
-        found += one.phases((*common, *_copies(copies)))
+        found += one.phases(common, copies)
         copies += one.copies
     return _finished([*found, _timing(work, caches, (*common, *_copies(copies)))], device)
 
@@ -169,25 +169,32 @@ class Pass:
         """Whether everything is recorded."""
         return self.work.level == "full"
 
-    def phases(self, common: tuple[Part, ...]) -> list[Phase]:
-        """The phases of the pass, in order; `common` are the parts that are there before it."""
-        return [*(self._moment(common, at) for at in MOMENTS), *self._again(common), self._decoding(common)]
+    def phases(self, common: tuple[Part, ...], copies: int = 0) -> list[Phase]:
+        """The phases of the pass, in order; before it there are the parts `common` and `copies` bytes to time."""
+        before, after = (*common, *_copies(copies)), (*common, *_copies(copies + self.copies))
+        return [*(self._moment(before, at) for at in MOMENTS), *self._again(before), self._decoding(after)]
 
     def _moment(self, common: tuple[Part, ...], at: str) -> Phase:
         tables, working = self._attending() if at == ATTENTION else (self._after_prompt(), self._working(at))
-        model = self.work.model
-        why = f"{model.full_layers} layers x {model.key_value_heads} KV heads; keys and values of a layer exist once"
-        parts = [Part(self._name, "device", tables + self.work.sliding_bytes(), f"{why} until a method drops some")]
+        parts = self._tables(tables + self.work.sliding_bytes(), self._leading(self.work.tokens))
         if self.watched:
             parts += [*self._recorded(), self._compared()]
         return Phase(f"{self.label}{at}", (*common, *parts, working))
 
-    @property
-    def _name(self) -> str:
-        """What the tables are called."""
-        if all(cache.is_full for cache in self.caches):
-            return "full cache"
-        return "compressed cache" if len(self.caches) == 1 else "caches"
+    def _leading(self, tokens: int) -> int:
+        """Keys, values and metadata of the full caches, in tensors that waiting methods share."""
+        full = [cache for cache in self.caches if cache.is_full]
+        columns = sum(cache.columns(tokens) for cache in full)
+        return self.work.model.full_layers * (states_bytes(self.work, tokens) + columns) if full else 0
+
+    def _tables(self, total: int, full: int, why: str = "") -> list[Part]:
+        """The caches as parts: of `total` bytes, `full` are the full cache's."""
+        model = self.work.model
+        layers = f"{model.full_layers} layers x {model.key_value_heads} KV heads"
+        shared = f"{layers}; methods that wait share its keys and values"
+        parts = [Part("full cache", "device", full, shared)] if full else []
+        rest = [Part("compressed caches", "device", total - full, why or layers)] if total > full else []
+        return [*parts, *rest]
 
     def _earlier(self, tokens: int) -> int:
         """Tables of a layer that has read the prompt, while others still read."""
@@ -210,7 +217,7 @@ class Pass:
             there += [one.columns(work.tokens) for one in self.caches[index:]]
             scoring = work.scoring_bytes(cache.holds, cache.budget)
             if self.watched and self.leads and cache.is_full:
-                scoring = max(scoring, recorded.gathering_bytes(work))
+                scoring = max(scoring, recording_bytes.gathering_bytes(work))
             needed = results + work.states_bytes() + scoring
             needed = max(needed, work.attention_bytes()) if index == 0 else needed
             worst = max(worst, (earlier + states + sum(there), needed), key=sum)
@@ -278,9 +285,9 @@ class Pass:
         for at, load, name, size, why in moments:
             own = states_bytes(load, load.tokens) + sum(cache.columns(load.tokens) for cache in alike)
             tables = copies * (load.model.full_layers * own + load.sliding_bytes()) + held + references
-            cache = Part(self._name, "device", tables, "the whole prompt, and the queries that are kept")
+            caches = self._tables(tables, self._leading(work.tokens), "the whole prompt, and the queries that are kept")
             logits = Part(LOGITS_PART, "device", work.prompt_logits_bytes(), "of the prompt, which the model returns")
-            parts = (*common, *recording, cache, logits, Part(name, "device", size, why))
+            parts = (*common, *recording, *caches, logits, Part(name, "device", size, why))
             found.append(Phase(f"{self.label}{at}{named}", parts))
         return found
 
@@ -290,35 +297,36 @@ class Pass:
         forks = [cache for cache in self.runs if self.compares and not (self.leads and cache.is_full)]
         tables = sum(cache.ended for cache in [*caches, *forks])
         rows, model = len(caches) + len(forks), work.model
-        tables += self.copies + (rows + (rows > 1)) * work.sliding_bytes()
-        text = ", a copy of it after the prompt to time decoding, and one for its own text" if self.compares else ""
-        parts = [Part(self._name, "device", tables, f"every run's cache{text}")]
+        tables += (rows + (rows > 1)) * work.sliding_bytes()
+        full = sum(cache.ended for cache in caches if cache.is_full)
+        text = " and a copy of it for its own text" if self.compares else ""
+        parts = self._tables(tables, full, f"every run's cache{text}")
         if self.watched:
-            parts += [*self._recorded(), recorded.attention_rows(work, len(self.runs))]
+            parts += [*self._recorded(), recording_bytes.attention_rows(work, len(self.runs))]
         parts.append(self._changing())
         step = STEP_COPIES * rows * model.vocabulary * FLOAT
         parts.append(Part("logits of a step", "device", step, f"of {rows} rows, and their log-probabilities"))
         return Phase(f"{self.label}{DECODING}", (*common, *parts))
 
     def _compared(self) -> Part:
-        return recorded.compared_attention(self.work, len(self.runs))
+        return recording_bytes.compared_attention(self.work, len(self.runs))
 
     def _changing(self) -> Part:
         """A table that is copied into a longer one, or for its recording; or the probe's results when the text ends."""
         moved = max((cache.grows + self.watched) * cache.last for cache in self.caches)
-        probing = recorded.probing_bytes(self.work) if self.watched and self.leads else 0
+        probing = recording_bytes.probing_bytes(self.work) if self.watched and self.leads else 0
         if probing > moved:
             return Part("the probe", "device", probing, "its results for one layer when the text has ended")
         return Part("a table that changes", "device", moved, "of one layer, while its slots are copied")
 
     def _recorded(self) -> list[Part]:
         work, count = self.work, len(self.runs)
-        size = sum(recorded.waiting_bytes(work, cache.holds, cache.budget) for cache in self.runs)
-        parts = [recorded.shadow(work, count)]
+        size = sum(recording_bytes.waiting_bytes(work, cache.holds, cache.budget) for cache in self.runs)
+        parts = [recording_bytes.shadow(work, count)]
         parts.append(Part("rows that wait to be written", "host", size, "of the tables events and steps"))
         if self.device == "cuda":
-            parts.append(recorded.blocks(work, count))
-        return [*parts, *(recorded.probe_states(work) if self.leads else [])]
+            parts.append(recording_bytes.blocks(work, count))
+        return [*parts, *(recording_bytes.probe_states(work) if self.leads else [])]
 
 
 def on(phase: Phase, device: str) -> dict[Place, int]:

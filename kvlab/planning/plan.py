@@ -23,7 +23,7 @@ from kvlab.requests.compare import CompareRequest, MethodChoice
 CHUNKS = (4096, 1024, 256)
 MOST_WAYS = 3
 PASSING = "weights on their way"
-BY_LAYER = ("weights", "full cache", "compressed cache", "caches", "caches to time", "cache that is timed")
+BY_LAYER = ("weights", "full cache", "compressed caches", "caches to time", "cache that is timed")
 FootprintOf = Callable[[MethodChoice], Footprint]
 Change = tuple[str, dict[str, Any]]
 # How methods run: as a comparison, in shared passes without what only a comparison needs, or one after another.

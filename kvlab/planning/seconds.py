@@ -25,7 +25,7 @@ from kvlab.planning import disk
 from kvlab.planning.footprint import FULL, Footprint, SecondPass
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import shares
-from kvlab.planning.recorded import attention_row_bytes
+from kvlab.planning.recording_bytes import attention_row_bytes
 from kvlab.planning.workload import Workload
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.record import read_record

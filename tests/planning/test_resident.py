@@ -53,5 +53,5 @@ def test_what_was_freed_stays_with_the_process(name: str) -> None:
     freed = [next(part.bytes for part in phase.parts if part.name == "freed blocks") for phase in made]
     assert freed == sorted(freed)
     for phase, kept in zip(made, freed, strict=True):
-        alive = [part.bytes for part in phase.parts if part.name in ("caches", "shadow", "the probe")]
+        alive = [part.bytes for part in phase.parts if part.name in ("full cache", "shadow", "the probe")]
         assert kept >= sum(alive) // 2
