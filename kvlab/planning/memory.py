@@ -22,7 +22,7 @@ COMPILER_BYTES = 140_000_000  # added by numba if CPU decisions are compiled
 CONTEXT_BYTES = 600_000_000  # CUDA and its libraries, before the first tensor
 STANDING = ("weights", "the process", "weights on their way")
 LOGITS_PART = "logits"
-STEP_COPIES = 3  # of a step's logits in float32 and what is computed from them
+LOGITS_COPIES = 2  # made of a step's logits: their log-probabilities, and what these are compared in
 LOADING, DECODING, TIMING = "loading the weights", "decoding", "timing"
 ATTENTION, FEED_FORWARD, LOGITS = "prompt: attention", "prompt: feed-forward", "prompt: logits"
 READ_AGAIN, REFERRED = "reading the prompt again", "deciding by its queries"
@@ -303,21 +303,23 @@ class Pass:
         parts = self._tables(tables, full, f"every run's cache{text}")
         if self.watched:
             parts += [*self._recorded(), recording_bytes.attention_rows(work, len(self.runs))]
-        parts.append(self._changing())
-        step = STEP_COPIES * rows * model.vocabulary * FLOAT
-        parts.append(Part("logits of a step", "device", step, f"of {rows} rows, and their log-probabilities"))
+        step = rows * model.vocabulary * FLOAT
+        parts += [Part("logits of a step", "device", step, f"of {rows} rows over the vocabulary"), self._changing(step)]
         return Phase(f"{self.label}{DECODING}", (*common, *parts))
 
     def _compared(self) -> Part:
         return recording_bytes.compared_attention(self.work, len(self.runs))
 
-    def _changing(self) -> Part:
-        """A table that is copied into a longer one, or for its recording; or the probe's results when the text ends."""
+    def _changing(self, logits: int) -> Part:
+        """The largest of what is not there at once: a table that is copied, what is made of a step's `logits`, and the
+        probe's results when the text ends."""
         moved = max((cache.grows + self.watched) * cache.last for cache in self.caches)
         probing = recording_bytes.probing_bytes(self.work) if self.watched and self.leads else 0
-        if probing > moved:
+        if probing > max(moved, LOGITS_COPIES * logits):
             return Part("the probe", "device", probing, "its results for one layer when the text has ended")
-        return Part("a table that changes", "device", moved, "of one layer, while its slots are copied")
+        if moved > LOGITS_COPIES * logits:
+            return Part("a table that changes", "device", moved, "of one layer, while its slots are copied")
+        return Part("log-probabilities of a step", "device", LOGITS_COPIES * logits, "of every row over the vocabulary")
 
     def _recorded(self) -> list[Part]:
         work, count = self.work, len(self.runs)

@@ -262,7 +262,8 @@ def _without_some(
     mildest = [kind[0] for kind in kinds]
     for count in range(len(mildest) + 1):
         for tried in combinations(mildest, count):
-            changes, kept = _joined(tried), ()
+            changes = _joined(tried)
+            kept: tuple[MethodChoice, ...] = ()
             for choice in request.choices:
                 kept = (*kept, choice) if fits(changes | {"choices": (*kept, choice)}) else kept
             if kept:

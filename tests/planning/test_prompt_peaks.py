@@ -40,8 +40,6 @@ def share(model: Any, method: str, tokens: int, **options: Any) -> float:
     held = Footprint.model_validate(make_method(method, **options).footprint(BUDGET))
     phases = memory.apart(work_for(loaded, tokens), [(method, held, BUDGET)], "cpu")
     planned = (sum(part.bytes for part in phase.parts if part.name not in NOT_TENSORS) for phase in phases[:-1])
-    planned = list(planned)
-    print("SHARE", method, tokens, round(max(planned) / took, 3), phases[planned.index(max(planned))].name, took)
     return max(planned) / took
 
 
