@@ -43,8 +43,8 @@ READ_SHARE = 0.6  # of a copy's speed at which a decode step reads weights: .54 
 LAYER_SECONDS = 8e-4  # a layer's operations take to be started, in a decode step
 RECORDING = {"off": 1.0, "light": 1.1, "full": 2.4}  # a recorded decode step over a plain one
 # Of mini with 1, 4 and 12 methods on 560 and 1,410 tokens, on a CPU. As shares of a pass over the prompt: a method's
-# own work on it (.19 to .24), its recording at level full (.14 to .23), and the probe's results (1.5 to 4); the latter
-# two are smaller of larger models. A further row of a decode step, as a share of `LAYER_SECONDS`: .55.
+# own work on it (.19 to .24), its recording at level full (.14 to .23), and the probe's results (1.5 to 4); both
+# seemed smaller with one wider model. A further row of a decode step, as a share of `LAYER_SECONDS`: .55.
 OWN_SHARE, RECORDED_SHARE, PROBE_PASSES, ROW_SHARE = 0.2, 0.15, 1.5, 0.55
 ONCE = {"on_policy": False}  # a second pass that others share
 WARM_STEPS = 4  # periods of decisions before those that are timed: 3, and 2 steps
