@@ -97,9 +97,9 @@ def health_over_steps(runs: Sequence[Run]) -> pd.DataFrame:
 def recording_cost(runs: Sequence[Run]) -> None:
     st.subheader("What recording costs")
     st.markdown(
-        "Every run is decoded twice: once recorded, over the full cache's text, and once unrecorded, generating its "
-        "own. The difference of their rates is the cost of recording. Throughput in kvlab is always the unrecorded "
-        "rate; `kvlab bench overhead` measures one step alternately at every level."
+        "Every run decodes the full cache's text, recorded, and its own, unrecorded. The recorded rate is that of a "
+        "decode step that also takes what recording took. Throughput in kvlab is always the unrecorded rate; `kvlab "
+        "bench overhead` measures one step alternately at every level."
     )
     table = cost.instrument_cost(runs)
     if not table["off"].notna().any():

@@ -16,15 +16,15 @@ from kvlab.fitting.request import FitJob
 from kvlab.model_info.names import context_length
 from kvlab.model_info.size import find_model
 from kvlab.planning.machine import Machine
-from kvlab.planning.memory import STANDING
+from kvlab.planning.memory import DECODING, LOADING, STANDING
 from kvlab.planning.parts import Phase
-from kvlab.planning.plan import FootprintOf, Plan, can_plan, make_plan
-from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, LOADING, CompareRequest, MethodChoice, RecordLevel
+from kvlab.planning.plan import FootprintOf, Manner, Plan, can_plan, make_plan
+from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, RecordLevel
+from kvlab.requests.compare import LOADING as LOADING_FIELDS
 
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
 READER = MethodChoice(method="kvzip", budget=0.5)  # the method that fits read a window of text with
 ONCE = (*STANDING, "CUDA itself")  # parts that do not grow with the batch
-LOADS, DECODES = "loading the weights", "decoding"
 SEEKS_THE_LIMIT = "batch"  # a benchmark mode that is not judged
 WITHOUT_PROMPT = ("decode", "compress", "memory")  # modes that fill caches with synthetic states by default
 BulkJob = EvalJob | SampleJob | BenchJob | FitJob
@@ -32,15 +32,17 @@ BulkJob = EvalJob | SampleJob | BenchJob | FitJob
 
 @dataclass(frozen=True)
 class WorstCase:
-    """A comparison that takes as much memory as `rows` prompts of `tokens` tokens together.
+    """Methods that take as much memory as `rows` prompts of `tokens` tokens together.
 
-    `filled` caches have read no prompt. If `others_go_on`, a method that runs out of memory does not end the job.
+    `manner`: whether the methods share passes. `filled` caches have read no prompt. If `others_go_on`, a method that
+    runs out of memory does not end the job.
     """
 
     request: CompareRequest
     tokens: int
     rows: int = 1
     scale: int = 1
+    manner: Manner = "apart"
     filled: bool = False
     others_go_on: bool = False
 
@@ -52,7 +54,7 @@ def too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine, r
     """
     for case in worst_cases(work, longest, machine.device):
         model = find_model(case.request.model, case.scale)
-        plan = make_plan(case.request, case.tokens, model, holds, machine, root, timed=False)
+        plan = make_plan(case.request, case.tokens, model, holds, machine, root, timed=False, manner=case.manner)
         if not can_plan(case.request, machine):
             continue
         parts = _of_rows(plan, case)
@@ -70,12 +72,14 @@ def too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine, r
 def worst_cases(work: BulkJob, longest: int, device: str) -> Iterator[WorstCase]:
     """Comparisons that stand for the job's largest memory use on a device of this kind."""
     if isinstance(work, EvalJob | SampleJob):
-        # On a GPU a batch that does not fit is halved until one prompt is left.
-        rows = work.request.batch_rows or 1 if device == "cpu" and isinstance(work, EvalJob) else 1
-        level: RecordLevel = "full" if isinstance(work, SampleJob) else "off"
+        # On a GPU a batch that does not fit is halved until one method's cache of one prompt is left.
+        on_host, recorded = device == "cpu", isinstance(work, SampleJob)
+        rows = work.request.batch_rows or 1 if on_host and not recorded else 1
+        level: RecordLevel = "full" if recorded else "off"
         chosen = work.request.all_choices
         comparison = _comparison(work.request, chosen, ANSWER_TOKENS, level, prefill_chunk=work.request.prefill_chunk)
-        yield WorstCase(comparison, max(longest, 1), rows)
+        manner: Manner = "comparison" if recorded else "together" if on_host else "apart"
+        yield WorstCase(comparison, max(longest, 1), rows, manner=manner)
     elif isinstance(work, FitJob):
         chosen = (FULL,) if work.request.method == "less" else (READER,)
         yield WorstCase(_comparison(work.request, chosen), work.request.length)
@@ -107,21 +111,22 @@ def _measured(part: BenchRequest, device: str) -> WorstCase:
 def _comparison(
     request: object, chosen: tuple[MethodChoice, ...], new_tokens: int = 1, level: RecordLevel = "off", **more: object
 ) -> CompareRequest:
-    placed = {name: getattr(request, name) for name in ("model", *LOADING)}
+    placed = {name: getattr(request, name) for name in ("model", *LOADING_FIELDS)}
     return CompareRequest(prompt="-", choices=chosen, max_new_tokens=new_tokens, level=level, **placed, **more)
 
 
 def _of_rows(plan: Plan, case: WorstCase) -> list[Plan]:
-    """A plan for each method with the parts all share, for a batch of prompts."""
+    """The plan for a batch of prompts; one for each method if they run one after another."""
     phases = [_times(phase, case.rows) for phase in plan.phases]
     if case.filled:
-        phases = [phase for phase in phases if phase.name == LOADS or phase.name.endswith(DECODES)]
-    loads = [phase for phase in phases if phase.name == LOADS]
-    stages = dict.fromkeys(phase.name.rpartition(":")[0] for phase in phases if phase.name != LOADS)
-    return [
-        replace(plan, phases=(*loads, *(phase for phase in phases if phase.name.rpartition(":")[0] == stage)))
-        for stage in stages
-    ]
+        phases = [phase for phase in phases if phase.name == LOADING or phase.name.endswith(DECODING)]
+    if case.manner != "apart":
+        return [replace(plan, phases=tuple(phases))]
+    loads = [phase for phase in phases if phase.name == LOADING]
+    methods: dict[str, list[Phase]] = {}
+    for phase in phases[len(loads) :]:
+        methods.setdefault(phase.name.rpartition(", ")[0], []).append(phase)
+    return [replace(plan, phases=(*loads, *own)) for own in methods.values()]
 
 
 def _times(phase: Phase, rows: int) -> Phase:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kvlab.common.limits import MOST_FUTURE
 from kvlab.planning.footprint import Footprint
-from kvlab.planning.memory import attention_row_bytes, event_rows, history_rows, step_rows
 from kvlab.planning.parts import Part
+from kvlab.planning.recording_bytes import attention_row_bytes, event_rows, history_rows, step_rows
 from kvlab.planning.workload import Workload
 from kvlab.requests.budget import Amount
 from kvlab.requests.recording import DECISION_BYTES_A_TOKEN, HALF, decision_that_fits, state_bytes, states_that_fit

@@ -42,6 +42,10 @@ class SecondPass(BaseModel):
     written: int  # tokens that the model generates for it
     references: int  # queries kept per query head for the decision
 
+    def reads_as(self, other: SecondPass) -> bool:
+        """Whether both read the same pieces, so that one pass serves both."""
+        return (self.piece, self.written) == (other.piece, other.written)
+
 
 class Footprint(BaseModel):
     """A method's settings as far as memory and time depend on them; the defaults are those of plain eviction."""

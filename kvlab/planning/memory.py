@@ -5,64 +5,104 @@ Validated against torch's own allocator on CPU (`tests/planning/test_measured.py
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 
-from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
-from kvlab.planning.footprint import FULL, Footprint
+from kvlab.planning import recording_bytes
+from kvlab.planning.cache_bytes import PlannedCache, full_cache, states_bytes
+from kvlab.planning.footprint import Footprint
 from kvlab.planning.parts import Part, Phase, Place
+from kvlab.planning.recording_bytes import SHADOW
 from kvlab.planning.workload import FLOAT, Workload
 from kvlab.requests.budget import Amount
-from kvlab.requests.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
 
-WHOLE = 1.0
-PROCESS_BYTES = 540_000_000  # Python with torch and transformers: 450 MB on Linux after the import, more after running
+PROCESS_BYTES = 520_000_000  # Python with torch and transformers: 450 MB on Linux after the import, more after running
 COMPILER_BYTES = 140_000_000  # added by numba if CPU decisions are compiled
 CONTEXT_BYTES = 600_000_000  # CUDA and its libraries, before the first tensor
-SHADOW = "shadow"
-TOKENS_AT_ONCE, ROOM = 4096, 2  # of the shadow: length of its blocks, and how many are on the device at once
 STANDING = ("weights", "the process", "weights on their way")
 LOGITS_PART = "logits"
-EVENT_BYTES, STEP_BYTES = 110, 160  # per row that waits to be written
-MOST_WAITING = 1_000_000  # rows of a table before they are written
-INDEX = 8  # bytes of an int64
-SORTED_ROWS, SAMPLES = 4096, 8  # of the probe: hidden states that are sorted, and queries that GVote draws
+LOGITS_COPIES = 2  # made of a step's logits: their log-probabilities, and what these are compared in
+LOADING, DECODING, TIMING = "loading the weights", "decoding", "timing"
+ATTENTION, FEED_FORWARD, LOGITS = "prompt: attention", "prompt: feed-forward", "prompt: logits"
+READ_AGAIN, REFERRED = "reading the prompt again", "deciding by its queries"
+MOMENTS = (ATTENTION, FEED_FORWARD, LOGITS)
+CROSSING = "falcon_h1"  # a family whose layers hold slots and a recurrent state together
+Choices = Sequence[tuple[str, Footprint, Amount]]  # label, the method's footprint, budget
 
 
-def phases(work: Workload, choices: list[tuple[str, Footprint, Amount]], device: str) -> list[Phase]:
-    """Every phase, in order; each of `choices` is a label, the method's footprint and its budget."""
-    deciding = any(holds.compresses and holds.decode for _, holds, _ in choices)
-    common = standing(work, device, compiles=deciding and find_spec("numba") is not None)
-    all_phases = [Phase("loading the weights", (*common, *_loading(work, device))), *_reference(work, common)]
+def phases(work: Workload, choices: Choices, device: str, most: int | None = None) -> list[Phase]:
+    """Every phase of a comparison, in order; at most `most` of its runs share a pass."""
+    common = _common(work, choices, device)
+    caches = [PlannedCache(work, *choice) for choice in choices]
+    together = [cache for cache in caches if shares(work, cache.holds)]
+    size = max(1, most or len(together))
+    groups = [together[first : first + size] for first in range(0, len(together), size)] or [[]]
+    passes = [
+        Pass(work, tuple(group), device, label=_part_of(index, len(groups)), compares=True, leads=index == 0)
+        for index, group in enumerate(groups)
+    ]
+    passes += [
+        Pass(work, (cache,), device, label=f"{cache.label}, ", compares=True)
+        for cache in caches
+        if cache not in together
+    ]
+    found, copies = [Phase(LOADING, (*common, *_loading(work, device)))], 0
     common = (*common, _reference_rows(work))
-    if work.level == "full":
-        all_phases.append(Phase("probing the full cache", (*common, *_probe(work))))
-    for label, holds, budget in choices:
-        all_phases += _of_method(work, label, holds, budget, common)
-    return [_with_blocks(work, phase) for phase in all_phases] if device == "cuda" else _with_slack(all_phases)
+    for one in passes:
+        found += one.phases(common, copies)
+        copies += one.copies
+    return _finished([*found, _timing(work, caches, (*common, *_copies(copies)))], device)
 
 
-def _with_blocks(work: Workload, phase: Phase) -> Phase:
-    """Add the blocks of the shadow, which is on the host, that are on the device at once."""
-    if all(part.name != SHADOW for part in phase.parts):
-        return phase
-    model = work.model
-    block = model.key_value_heads * min(TOKENS_AT_ONCE, work.seen) * model.head_dim * work.number
-    part = Part("blocks of the shadow", "device", ROOM * block, f"{ROOM} blocks of {TOKENS_AT_ONCE:,} tokens")
-    return Phase(phase.name, (*phase.parts, part))
+def together(work: Workload, choices: Choices, device: str) -> list[Phase]:
+    """Every phase of an evaluation's batch: methods share passes, without a full cache that leads or copies to time."""
+    common = _common(work, choices, device)
+    caches = [PlannedCache(work, *choice) for choice in choices]
+    shared = tuple(cache for cache in caches if shares(work, cache.holds))
+    alone = [Pass(work, (cache,), device, label=f"{cache.label}, ") for cache in caches if cache not in shared]
+    passes = [*([Pass(work, shared, device)] if shared else []), *alone]
+    found = [phase for one in passes for phase in one.phases(common)]
+    return _finished([Phase(LOADING, (*common, *_loading(work, device))), *found], device)
+
+
+def apart(work: Workload, choices: Choices, device: str) -> list[Phase]:
+    """Every phase of methods that run one after another, each by itself."""
+    common = _common(work, choices, device)
+    passes = [Pass(work, (PlannedCache(work, *choice),), device, label=f"{choice[0]}, ") for choice in choices]
+    found = [phase for one in passes for phase in one.phases(common)]
+    return _finished([Phase(LOADING, (*common, *_loading(work, device))), *found], device)
+
+
+def shares(work: Workload, holds: Footprint) -> bool:
+    """Whether a run can share passes with others (`kvlab.cache.fan_out.fan_out_cache.shares_passes`)."""
+    return not (holds.block or holds.saves_prefill or work.model.family == CROSSING)
+
+
+def _part_of(index: int, parts: int) -> str:
+    return "" if parts == 1 else f"part {index + 1} of {parts}, "
+
+
+def _finished(in_order: list[Phase], device: str) -> list[Phase]:
+    return in_order if device == "cuda" else _with_slack(in_order)
 
 
 def _with_slack(in_order: list[Phase]) -> list[Phase]:
-    """Add freed blocks that the host's allocator keeps: the most, without the largest parts, that was alive so far.
+    """Add freed blocks that the host's allocator keeps: half of the most, without the largest parts, alive so far.
 
-    Peak RSS of separate processes grew by twice what was alive (`tests/planning/test_resident.py`).
+    Peak RSS of separate processes grew by up to 1.5 times what was alive (`tests/planning/test_resident.py`).
     """
-    why, most, with_slack = "what the host's allocator does not return, about as much as was alive", 0, []
+    why, most, with_slack = "what the host's allocator does not return, about half of what was alive", 0, []
     for phase in in_order:
         tensors = (part for part in phase.parts if part.place == "device" or part.name == SHADOW)
         most = max(most, sum(part.bytes for part in tensors if part.name not in (*STANDING, LOGITS_PART)))
-        with_slack.append(Phase(phase.name, (*phase.parts, Part("freed blocks", "host", most, why))))
+        with_slack.append(Phase(phase.name, (*phase.parts, Part("freed blocks", "host", most // 2, why))))
     return with_slack
+
+
+def _common(work: Workload, choices: Choices, device: str) -> tuple[Part, ...]:
+    deciding = any(holds.compresses and holds.decode for _, holds, _ in choices)
+    return standing(work, device, compiles=deciding and find_spec("numba") is not None)
 
 
 def standing(work: Workload, device: str, compiles: bool = False) -> tuple[Part, ...]:
@@ -80,183 +120,215 @@ def _loading(work: Workload, device: str) -> tuple[Part, ...]:
     return () if device == "cpu" else (Part("weights on their way", "host", work.weight_bytes, why),)
 
 
-def _reference(work: Workload, common: tuple[Part, ...]) -> list[Phase]:
-    name = "full cache"
-    moments = [_moment(work, common, f"{name}: {at}", FULL, WHOLE, at, watched=False) for at in MOMENTS]
-    return [*moments, _decoding(work, common, name, FULL, WHOLE, watched=False)]
-
-
-def _of_method(work: Workload, label: str, holds: Footprint, budget: Amount, common: tuple[Part, ...]) -> list[Phase]:
-    watched = work.level == "full"
-    moments = [_moment(work, common, f"{label}: {at}", holds, budget, at, watched) for at in MOMENTS]
-    again = _again(work, common, label, holds, watched)
-    return [*moments, *again, _decoding(work, common, label, holds, budget, watched)]
-
-
-ATTENTION, FEED_FORWARD, LOGITS = "attention of the prompt", "feed-forward of the prompt", "logits of the prompt"
-READ_AGAIN, REFERRED = "reading the prompt again", "the decision by its queries"
-MOMENTS = (ATTENTION, FEED_FORWARD, LOGITS)
-
-
-def _moment(
-    work: Workload, common: tuple[Part, ...], name: str, holds: Footprint, budget: Amount, at: str, watched: bool
-) -> Phase:
-    """One moment of the prefill in the last layer, when the method has compressed all earlier ones."""
-    layers, whole = work.model.full_layers, work.slot_bytes(holds) * work.tokens
-    room = work.kept_bytes(holds, work.first_slots(holds, budget))
-    drops = holds.packed is not None or work.drops(holds, budget)
-    waits = holds.deferred or not holds.compresses or not drops
-    settled = whole if waits else room
-    # During attention the last layer still holds everything; with a chunked prompt every layer does.
-    open_layers = min(layers, 1 if not work.chunked else layers) if at == ATTENTION else 0
-    tables = (layers - open_layers) * settled + open_layers * whole + work.recalled_bytes(holds)
-    why = f"{layers} layers x {work.model.key_value_heads} KV heads; a slot of a layer takes {work.slot_bytes(holds):,}"
-    parts = [Part(_cache_name(holds), "device", tables + work.sliding_bytes(), why)]
-    if watched:
-        parts += _shadow(work)
-        parts += _waiting(work, holds, budget)
-    parts.append(_working(work, holds, budget, at, open_layers * (whole - settled)))
-    return Phase(name, (*common, *parts))
-
-
-def _again(work: Workload, common: tuple[Part, ...], label: str, holds: Footprint, watched: bool) -> list[Phase]:
-    """Read the prompt, still whole in every layer, a second time; then decide with queries of that pass."""
-    if holds.again is None:
-        return []
-    longer, references = work.read_again(holds.again), work.reference_bytes(holds.again)
-    copies = 2 if holds.again.on_policy else 1  # layers that decide in turn are read in a copy
-    working = max(longer.reading_bytes(holds), longer.feed_forward_bytes())
-    moments = [(READ_AGAIN, longer, "reading again", working, "attention and scores of a piece over all of the prompt")]
-    if holds.again.references:
-        why = f"attention of {holds.again.references} queries of each query head, and what is fitted to it"
-        moments.append((REFERRED, work, "deciding", work.referred_bytes(holds.again), why))
-    added, shared = [], (*common, *(_shadow(work) if watched else ()))
-    for at, load, name, size, why in moments:
-        tables = copies * (load.model.full_layers * load.slot_bytes(holds) * load.tokens + load.sliding_bytes())
-        cache = Part(
-            _cache_name(holds), "device", tables + references, "the whole prompt, and the queries that are kept"
-        )
-        added.append(Phase(f"{label}: {at}", (*shared, cache, Part(name, "device", size, why))))
-    return added
-
-
-def _working(work: Workload, holds: Footprint, budget: Amount, at: str, open_table: int) -> Part:
-    """Working memory of a layer; `open_table` are bytes counted elsewhere that a sliding layer does not need."""
-    if at == LOGITS:
-        rows = "each prompt token" if work.logits_bytes() > 2 * work.model.vocabulary * FLOAT else "the last token"
-        return Part(LOGITS_PART, "device", work.logits_bytes(), f"float32, twice, of {rows} over the vocabulary")
-    if at == FEED_FORWARD:
-        return Part("prefill's feed-forward", "device", work.feed_forward_bytes(), "gate, up and product of one layer")
-    why = f"queries, repeated keys and values, and scores of {min(holds.scored_rows, work.queries)} queries at a time"
-    largest = max(work.attention_bytes(holds, budget), work.sliding_attention_bytes() - open_table)
-    return Part("prefill's attention", "device", largest, why)
-
-
-def _decoding(
-    work: Workload, common: tuple[Part, ...], label: str, holds: Footprint, budget: Amount, watched: bool
-) -> Phase:
-    slot, layers = work.slot_bytes(holds), work.model.full_layers
-    first, last = work.first_slots(holds, budget), work.last_slots(holds, budget)
-    copies = (last > first) + watched
-    tables = (layers + copies) * work.kept_bytes(holds, last) + work.sliding_bytes()
-    if holds.deferred and work.drops(holds, budget):
-        tables = max(tables, layers * slot * work.tokens)
-    tables += work.recalled_bytes(holds)
-    why = f"{last:,} slots a head in the end, and {'a copy' if copies else 'no copy'} of one layer while it changes"
-    parts = [Part(_cache_name(holds), "device", tables, why)]
-    if watched:
-        parts += [*_shadow(work), *_attention_rows(work), *_waiting(work, holds, budget)]
-    parts.append(Part("log-probabilities", "device", work.kept_rows_bytes(), "of every new token over the vocabulary"))
-    return Phase(f"{label}: decoding", (*common, *parts))
-
-
 def _reference_rows(work: Workload) -> Part:
     why = "the full cache's, of every new token over the vocabulary"
     return Part("log-probabilities to compare with", "host", work.kept_rows_bytes(), why)
 
 
-def _shadow(work: Workload) -> list[Part]:
-    model, heads = work.model, work.model.key_value_heads
-    states = 2 * heads * work.seen * model.head_dim * work.number
-    owners = heads * work.seen * INDEX
-    why = "every key and value, uncompressed, and which slot each token lives in"
-    return [Part(SHADOW, "host", model.full_layers * (states + owners), why)]
+def _copies(size: int) -> tuple[Part, ...]:
+    why = "of every finished run's cache after the prompt, with which its decode steps are timed"
+    return (Part("caches to time", "device", size, why),) if size else ()
 
 
-def attention_row_bytes(work: Workload) -> int:
-    """Recorded attention of all layers, in memory and on disk, as far as the run's limit allows."""
-    layers, heads = range(work.model.full_layers), work.model.key_value_heads
-    kept, _ = attention_that_fits(work.record, layers, heads, work.seen, work.new_tokens)
-    rows = -(-work.new_tokens // kept.every)
-    return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * len(kept.of_heads(heads)) * work.seen
+def _timing(work: Workload, caches: Sequence[PlannedCache], common: tuple[Part, ...]) -> Phase:
+    """Decode steps of one run at a time, on a copy of its cache after the prompt."""
+    largest = max(cache.ended + (cache.last if cache.grows else 0) for cache in caches) + work.sliding_bytes()
+    return Phase(TIMING, (*common, Part("cache that is timed", "device", largest, "a copy of one run's cache")))
 
 
-def _attention_rows(work: Workload) -> list[Part]:
-    why = "true and given mass of every step, in half precision"
-    return [Part("attention rows", "host", attention_row_bytes(work), why)]
+@dataclass(frozen=True)
+class Pass:
+    """Runs whose caches read the prompt in one pass and then decode in one loop.
 
+    `compares`: as in a comparison, with recordings, copies to time, and a copy of a run's cache for its own text.
+    `leads`: a full cache writes the reference, one of the runs or one beside them.
+    """
 
-def event_rows(work: Workload, holds: Footprint, budget: Amount) -> int:
-    """Slots evicted or merged in the whole run."""
-    if not work.drops(holds, budget):
-        return 0
-    decided = work.seen if holds.decode else work.tokens
-    kept = min(work.last_slots(holds, budget), decided)
-    return work.model.full_layers * work.model.key_value_heads * (decided - kept)
+    work: Workload
+    runs: tuple[PlannedCache, ...]
+    device: str
+    label: str = ""
+    compares: bool = False
+    leads: bool = False
 
+    @property
+    def caches(self) -> list[PlannedCache]:
+        """The runs' caches, after the one that leads."""
+        beside = self.leads and all(not cache.is_full for cache in self.runs)
+        return [*([full_cache(self.work)] if beside else []), *self.runs]
 
-def step_rows(work: Workload) -> int:
-    """Rows of `steps`: one per head, layer and step."""
-    return work.model.full_layers * work.model.key_value_heads * work.new_tokens
+    @property
+    def copies(self) -> int:
+        """Bytes of the caches after the prompt that are kept to time decoding."""
+        if not self.compares:
+            return 0
+        return sum(cache.settled + self.work.sliding_bytes() for cache in self.runs)
 
+    @property
+    def watched(self) -> bool:
+        """Whether everything is recorded."""
+        return self.work.level == "full"
 
-def _waiting(work: Workload, holds: Footprint, budget: Amount) -> list[Part]:
-    events = min(event_rows(work, holds, budget), MOST_WAITING) * EVENT_BYTES
-    steps = min(step_rows(work), MOST_WAITING) * STEP_BYTES
-    return [Part("rows that wait to be written", "host", events + steps, "of the tables events and steps")]
+    def phases(self, common: tuple[Part, ...], copies: int = 0) -> list[Phase]:
+        """The phases of the pass, in order; before it there are the parts `common` and `copies` bytes to time."""
+        before, after = (*common, *_copies(copies)), (*common, *_copies(copies + self.copies))
+        return [*(self._moment(before, at) for at in MOMENTS), *self._again(before), self._decoding(after)]
 
+    def _moment(self, common: tuple[Part, ...], at: str) -> Phase:
+        tables, working = self._attending() if at == ATTENTION else (self._after_prompt(), self._working(at))
+        parts = self._tables(tables + self.work.sliding_bytes(), self._leading(self.work.tokens))
+        if self.watched:
+            parts += [*self._recorded(), self._compared()]
+        return Phase(f"{self.label}{at}", (*common, *parts, working))
 
-def _probe(work: Workload) -> list[Part]:
-    """The probe's passes over prompt and continuation, chunked if the prompt is."""
-    future = min(MOST_FUTURE, work.new_tokens)
-    long = replace(work, tokens=work.tokens + future)
-    model = work.model
-    tables = model.full_layers * long.slot_bytes(FULL) * long.tokens + work.sliding_bytes()
-    shown = long.states_bytes() + max(_history(long, future), _hidden(work), _sampled(work, future))
-    layer = max(shown, long.attention_bytes(), long.feed_forward_bytes(), long.sliding_attention_bytes())
-    return [
-        Part("full cache", "device", tables, "nothing is dropped"),
-        Part("the probe", "device", layer, "prompt and continuation once more"),
-    ]
+    def _leading(self, tokens: int) -> int:
+        """Keys, values and metadata of the full caches, in tensors that waiting methods share."""
+        full = [cache for cache in self.caches if cache.is_full]
+        columns = sum(cache.columns(tokens) for cache in full)
+        return self.work.model.full_layers * (states_bytes(self.work, tokens) + columns) if full else 0
 
+    def _tables(self, total: int, full: int, why: str = "") -> list[Part]:
+        """The caches as parts: of `total` bytes, `full` are the full cache's."""
+        model = self.work.model
+        layers = f"{model.full_layers} layers x {model.key_value_heads} KV heads"
+        shared = f"{layers}; methods that wait share its keys and values"
+        parts = [Part("full cache", "device", full, shared)] if full else []
+        rest = [Part("compressed caches", "device", total - full, why or layers)] if total > full else []
+        return [*parts, *rest]
 
-def history_rows(work: Workload) -> tuple[int, int]:
-    """(layers, queries) whose attention the probe keeps."""
-    future, model = min(MOST_FUTURE, work.new_tokens), work.model
-    rows_wanted = min(PROMPT_ROWS, work.tokens), future
-    wanted, heads = work.record.of_layers(range(model.full_layers)), len(work.record.of_heads(model.key_value_heads))
-    layers, rows, _ = history_that_fits(wanted, heads, work.tokens + future, *rows_wanted)
-    return len(layers), rows + future if layers else 0
+    def _earlier(self, tokens: int) -> int:
+        """Tables of a layer that has read the prompt, while others still read."""
+        whole = [cache for cache in self.caches if not cache.settles]
+        shared = states_bytes(self.work, tokens) if whole else 0
+        return shared + sum(cache.columns(tokens) if not cache.settles else cache.first for cache in self.caches)
 
+    def _beside(self) -> int:
+        return sum(cache.beside for cache in self.caches)
 
-def _history(long: Workload, future: int) -> int:
-    """Masses and scores of the kept queries by KV head: in blocks, joined, and in half precision."""
-    _, rows = history_rows(replace(long, tokens=long.tokens - future))
-    return int(2.5 * 2 * rows * long.model.key_value_heads * long.tokens * FLOAT)
+    def _attending(self) -> tuple[int, Part]:
+        """(tables, working memory) while the last layer reads the prompt: the worst moment of its caches in turn."""
+        work, layers = self.work, self.work.model.full_layers
+        states, worst = states_bytes(work, work.tokens), (0, 0)
+        earlier = (layers - 1) * self._earlier(work.tokens) + self._beside()
+        every = sum(cache.columns(work.tokens) for cache in self.caches) + states
+        results = 0
+        for index, cache in enumerate(self.caches):
+            there = [one.first if one.settles else one.columns(work.tokens) for one in self.caches[:index]]
+            there += [one.columns(work.tokens) for one in self.caches[index:]]
+            scoring = work.scoring_bytes(cache.holds, cache.budget)
+            if self.watched and self.leads and cache.is_full:
+                scoring = max(scoring, recording_bytes.gathering_bytes(work))
+            needed = results + work.states_bytes() + scoring
+            needed = max(needed, work.attention_bytes()) if index == 0 else needed
+            worst = max(worst, (earlier + states + sum(there), needed), key=sum)
+            if work.chunked and index == 0:  # the first layer of the last chunk: nothing is compressed yet
+                worst = max(worst, (layers * every + self._beside(), needed), key=sum)
+            results += cache.results
+        open_table = every - self._earlier(work.tokens) if len(self.caches) == 1 else 0
+        tables, needed = worst
+        sliding = work.sliding_attention_bytes() - max(open_table, 0)
+        why = "queries, repeated keys and values, and a method's scores of a layer"
+        return tables, Part("prefill's attention", "device", max(needed, sliding), why)
 
+    def _after_prompt(self) -> int:
+        """Tables after the last layer has read the prompt; those that read it again still hold all of it."""
+        work = self.work
+        whole = [cache for cache in self.caches if not cache.drops or cache.holds.again is not None]
+        shared = states_bytes(work, work.tokens) if whole else 0
+        tables = sum(cache.columns(work.tokens) if cache in whole else cache.first for cache in self.caches)
+        return work.model.full_layers * (shared + tables) + self._beside()
 
-def _hidden(work: Workload) -> int:
-    """Float32 copies of the hidden states, including a sorted part with its order."""
-    return work.model.hidden * FLOAT * (4 * work.tokens + 4 * min(work.tokens, SORTED_ROWS))
+    def _working(self, at: str) -> Part:
+        work = self.work
+        if at == FEED_FORWARD:
+            return Part(
+                "prefill's feed-forward", "device", work.feed_forward_bytes(), "gate, up and product of a layer"
+            )
+        size = work.logits_bytes()
+        rows = "each prompt token" if size > 2 * work.model.vocabulary * FLOAT else "the last token"
+        return Part(LOGITS_PART, "device", size, f"float32, twice, of {rows} over the vocabulary")
 
+    def _again(self, common: tuple[Part, ...]) -> list[Phase]:
+        """Methods read the prompt, still whole in every layer, a second time, those with one plan together."""
+        found, work = [], self.work
+        waiting = [cache for cache in self.caches if cache.holds.again is not None and cache.drops]
+        while waiting:
+            again = waiting[0].holds.again
+            assert again is not None
+            alike = [one for one in waiting if one.holds.again is not None and one.holds.again.reads_as(again)]
+            waiting = [one for one in waiting if one not in alike]
+            others = [one for one in self.caches if one not in alike]
+            whole = [one for one in others if not one.drops or one in waiting]
+            tables = states_bytes(work, work.tokens) if whole else 0
+            tables += sum(one.columns(work.tokens) if one in whole else one.first for one in others)
+            held = work.model.full_layers * tables + self._beside()
+            found += self._reading(common, alike, held)
+        return found
 
-def _sampled(work: Workload, future: int) -> int:
-    """Attention of the later queries and of GVote's samples, the latter sorted with their order."""
-    return work.model.heads * work.tokens * (3 * future * FLOAT + SAMPLES * 2 * (2 * FLOAT + INDEX))
+    def _reading(self, common: tuple[Part, ...], alike: list[PlannedCache], held: int) -> list[Phase]:
+        """The second pass of the caches `alike`, while others hold `held` bytes."""
+        work, names = self.work, ", ".join(cache.label for cache in alike)
+        named = "" if len(self.caches) == 1 else f" for {names}"
+        recording = [*self._recorded(), self._compared()] if self.watched else []
+        again = next(cache.holds.again for cache in alike if cache.holds.again is not None)
+        longer = work.read_again(again)
+        copies = 2 if any(cache.holds.again and cache.holds.again.on_policy for cache in alike) else 1
+        reading = max(*(longer.reading_bytes(cache.holds) for cache in alike), longer.feed_forward_bytes())
+        plans = [cache.holds.again for cache in alike if cache.holds.again is not None]
+        references = sum(work.reference_bytes(plan) for plan in plans)
+        moments = [(READ_AGAIN, longer, "reading again", reading, "attention and scores of a piece over the prompt")]
+        if references:
+            most = max(plan.references for plan in plans)
+            why = f"attention of {most} queries of each query head, and what is fitted to it"
+            moments.append((REFERRED, work, "deciding", max(work.referred_bytes(plan) for plan in plans), why))
+        found = []
+        for at, load, name, size, why in moments:
+            own = states_bytes(load, load.tokens) + sum(cache.columns(load.tokens) for cache in alike)
+            tables = copies * (load.model.full_layers * own + load.sliding_bytes()) + held + references
+            caches = self._tables(tables, self._leading(work.tokens), "the whole prompt, and the queries that are kept")
+            logits = Part(LOGITS_PART, "device", work.prompt_logits_bytes(), "of the prompt, which the model returns")
+            parts = (*common, *recording, *caches, logits, Part(name, "device", size, why))
+            found.append(Phase(f"{self.label}{at}{named}", parts))
+        return found
 
+    def _decoding(self, common: tuple[Part, ...]) -> Phase:
+        """The last step: every run's cache, and in a comparison a copy for its own text and one after the prompt."""
+        work, caches = self.work, self.caches
+        forks = [cache for cache in self.runs if self.compares and not (self.leads and cache.is_full)]
+        tables = sum(cache.ended for cache in [*caches, *forks])
+        rows, model = len(caches) + len(forks), work.model
+        tables += (rows + (rows > 1)) * work.sliding_bytes()
+        full = sum(cache.ended for cache in caches if cache.is_full)
+        text = " and a copy of it for its own text" if self.compares else ""
+        parts = self._tables(tables, full, f"every run's cache{text}")
+        if self.watched:
+            parts += [*self._recorded(), recording_bytes.attention_rows(work, len(self.runs))]
+        step = rows * model.vocabulary * FLOAT
+        parts += [Part("logits of a step", "device", step, f"of {rows} rows over the vocabulary"), self._changing(step)]
+        return Phase(f"{self.label}{DECODING}", (*common, *parts))
 
-def _cache_name(holds: Footprint) -> str:
-    return "compressed cache" if holds.compresses else "full cache"
+    def _compared(self) -> Part:
+        return recording_bytes.compared_attention(self.work, len(self.runs))
+
+    def _changing(self, logits: int) -> Part:
+        """The largest of what is not there at once: a table that is copied, what is made of a step's `logits`, and the
+        probe's results when the text ends."""
+        moved = max((cache.grows + self.watched) * cache.last for cache in self.caches)
+        probing = recording_bytes.probing_bytes(self.work) if self.watched and self.leads else 0
+        if probing > max(moved, LOGITS_COPIES * logits):
+            return Part("the probe", "device", probing, "its results for one layer when the text has ended")
+        if moved > LOGITS_COPIES * logits:
+            return Part("a table that changes", "device", moved, "of one layer, while its slots are copied")
+        return Part("log-probabilities of a step", "device", LOGITS_COPIES * logits, "of every row over the vocabulary")
+
+    def _recorded(self) -> list[Part]:
+        work, count = self.work, len(self.runs)
+        size = sum(recording_bytes.waiting_bytes(work, cache.holds, cache.budget) for cache in self.runs)
+        parts = [recording_bytes.shadow(work, count)]
+        parts.append(Part("rows that wait to be written", "host", size, "of the tables events and steps"))
+        if self.device == "cuda":
+            parts.append(recording_bytes.blocks(work, count))
+        return [*parts, *(recording_bytes.probe_states(work) if self.leads else [])]
 
 
 def on(phase: Phase, device: str) -> dict[Place, int]:

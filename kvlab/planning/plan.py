@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.model_info.size import Model
-from kvlab.planning import disk
+from kvlab.planning import disk, memory
 from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.machine import Machine
-from kvlab.planning.memory import on, phases
+from kvlab.planning.memory import on, phases, shares
 from kvlab.planning.parts import Part, Phase, largest_of_each
 from kvlab.planning.seconds import Duration, duration
 from kvlab.planning.workload import Workload
@@ -23,9 +23,11 @@ from kvlab.requests.compare import CompareRequest, MethodChoice
 CHUNKS = (4096, 1024, 256)
 MOST_WAYS = 3
 PASSING = "weights on their way"
-BY_LAYER = ("weights", "full cache", "compressed cache", "tables held to be shown")
+BY_LAYER = ("weights", "full cache", "compressed caches", "caches to time", "cache that is timed")
 FootprintOf = Callable[[MethodChoice], Footprint]
 Change = tuple[str, dict[str, Any]]
+# How methods run: as a comparison, in shared passes without what only a comparison needs, or one after another.
+Manner = Literal["comparison", "together", "apart"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Plan:
 
     @property
     def stages(self) -> dict[str, Phase]:
-        """The most demanding phase of each run, and of what comes before the runs."""
+        """The most demanding phase of each stage, which is named before the colon."""
         worst: dict[str, Phase] = {}
         for phase in self.phases:
             stage = phase.name.partition(":")[0]
@@ -147,19 +149,21 @@ def make_plan(
     root: Path = Path("runs"),
     *,
     timed: bool = True,
+    manner: Manner = "comparison",
 ) -> Plan:
     """The plan of a request whose prompt has `tokens` tokens; `holds` returns the footprint of a choice's method.
 
     Several comparisons run one after another with such a prompt each: disk and time are for all of them. Nothing is
-    loaded. Without `timed` no duration is estimated. Raises UserError for a model without layers.
+    loaded. Without `timed` no duration is estimated; it is that of a comparison, while memory follows `manner`. Raises
+    UserError for a model without layers.
     """
     if model.layers < 1:
         raise UserError(f"The configuration of {model.name!r} names no layers.")
-    plan = _planned(request, tokens, model, holds, machine)
+    plan = _planned(request, tokens, model, holds, machine, manner)
     work = _work(request, tokens, model, machine)
     runs = [FULL if choice.method == "full" else holds(choice) for choice in with_reference(request)]
     seconds = duration(work, runs, machine, root, request.comparisons) if timed else None
-    ways = () if plan.fits else tuple(_ways(request, tokens, model, holds, machine))
+    ways = () if plan.fits else tuple(_ways(request, tokens, model, holds, machine, manner))
     return Plan(model, machine, tokens, plan.phases, plan.trace, seconds, ways)
 
 
@@ -179,16 +183,29 @@ def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) 
     return Workload(model, tokens, request.max_new_tokens, number, weights, *settings, packs=packs)
 
 
-def _planned(request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine) -> Plan:
+def _planned(
+    request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine, manner: Manner
+) -> Plan:
+    """The plan without time. Runs that a GPU cannot hold together are planned in halves, as the engine repeats them."""
     work = _work(request, tokens, model, machine)
     choices = [
-        ("full cache, recorded", FULL, 1.0) if choice.method == "full" else (choice.label, holds(choice), choice.budget)
-        for choice in with_reference(request)
+        ("full cache", FULL, 1.0) if choice.method == "full" else (choice.label, holds(choice), choice.budget)
+        for choice in (with_reference(request) if manner == "comparison" else request.choices)
     ]
     kind = "cpu" if machine.shared else machine.device
     devices = machine.devices if request.placement == "auto" and not machine.shared else 1
-    split_phases = spread_over(phases(work, choices, kind), devices, model.layers)
-    return Plan(model, machine, tokens, tuple(split_phases), disk.trace(work, choices, request.comparisons), None)
+    written = disk.trace(work, choices, request.comparisons)
+
+    def plan(needed: list[Phase]) -> Plan:
+        return Plan(model, machine, tokens, tuple(spread_over(needed, devices, model.layers)), written, None)
+
+    if manner != "comparison":
+        return plan((memory.together if manner == "together" else memory.apart)(work, choices, kind))
+    made, most = plan(phases(work, choices, kind)), sum(shares(work, holds) for _, holds, _ in choices)
+    while not made.fits and not machine.shared and most > 1:
+        most = -(-most // 2)
+        made = plan(phases(work, choices, kind, most))
+    return made
 
 
 def spread_over(phases: Sequence[Phase], devices: int, layers: int) -> list[Phase]:
@@ -212,11 +229,13 @@ def can_plan(request: CompareRequest, machine: Machine) -> bool:
     return request.placement == "single" or machine.devices > 1
 
 
-def _ways(request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine) -> list[str]:
+def _ways(
+    request: CompareRequest, tokens: int, model: Model, holds: FootprintOf, machine: Machine, manner: Manner
+) -> list[str]:
     """Changes that make the request fit, found by trying: few settings, fewer methods, a shorter prompt."""
 
     def fits(changes: dict[str, Any], length: int = tokens) -> bool:
-        return _planned(request.model_copy(update=changes), length, model, holds, machine).fits
+        return _planned(request.model_copy(update=changes), length, model, holds, machine, manner).fits
 
     kinds = _changes(request, model, machine, [holds(choice) for choice in request.choices if choice.method != "full"])
     found = []
@@ -239,13 +258,15 @@ def _joined(tried: Sequence[Change]) -> dict[str, Any]:
 def _without_some(
     request: CompareRequest, kinds: Sequence[list[Change]], fits: Callable[[dict[str, Any]], bool]
 ) -> list[str]:
-    """Leave out methods: they run one after another, so a single one may be what does not fit."""
+    """Leave out methods: as few as possible of those that come last."""
     mildest = [kind[0] for kind in kinds]
     for count in range(len(mildest) + 1):
         for tried in combinations(mildest, count):
             changes = _joined(tried)
-            kept = [choice for choice in request.choices if fits(changes | {"choices": (choice,)})]
-            if kept and fits(changes | {"choices": tuple(kept)}):
+            kept: tuple[MethodChoice, ...] = ()
+            for choice in request.choices:
+                kept = (*kept, choice) if fits(changes | {"choices": (*kept, choice)}) else kept
+            if kept:
                 left_out = ", ".join(choice.label for choice in request.choices if choice not in kept)
                 return [" and ".join([*(words for words, _ in tried), f"no {left_out}"])]
     return []

@@ -21,8 +21,11 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
-from kvlab.planning.footprint import Footprint, SecondPass
+from kvlab.planning import disk
+from kvlab.planning.footprint import FULL, Footprint, SecondPass
 from kvlab.planning.machine import Machine
+from kvlab.planning.memory import shares
+from kvlab.planning.recording_bytes import attention_row_bytes
 from kvlab.planning.workload import Workload
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.record import read_record
@@ -30,15 +33,22 @@ from kvlab.trace.schema import RunRecord
 
 FILE = ".speed.json"  # next to the runs: measured speed of each device
 MOST_RUNS = 8
-# The range given is the estimate divided by the first and multiplied by the second. From a probe of a CPU, by the clock
-# of a quiet machine: eight comparisons that the shares below were chosen on took .83 to 1.43 times the estimate, six of
-# four other shapes that it was then tried on .60 to 1.23; no GPU has been compared.
+# The range given is the estimate divided by the first and multiplied by the second. On a CPU that others used too, 12
+# comparisons of mini that the shares below were chosen on took 1.0 to 1.2 times what their own speeds say, and 1.3 to
+# 1.7 times what a probe of the device says; nine others, of mini and two random models, .7 to 1.1 and .6 to 1.0 times,
+# with the two shares of level full lowered after a first try of these nine. No GPU has been compared.
 FROM_RUNS, FROM_PROBE, UNTRIED = (1.6, 1.6), (1.8, 1.8), (3.0, 3.0)
 PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches: .50 to .71 for six shapes on a CPU
 READ_SHARE = 0.6  # of a copy's speed at which a decode step reads weights: .54 to .62 for 0.5B in float32 on a CPU
 LAYER_SECONDS = 8e-4  # a layer's operations take to be started, in a decode step
-RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
-PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probing.probe`): .9 to 1.6 for five shapes, 2.3 on mini
+RECORDING = {"off": 1.0, "light": 1.1, "full": 2.4}  # a recorded decode step over a plain one
+# Of mini with 1, 4 and 12 methods on 560 and 1,410 tokens, on a CPU. As shares of a pass over the prompt: a method's
+# own work on it (.19 to .24), its recording at level full (.14 to .23), and the probe's results (1.5 to 4); both
+# seemed smaller with one wider model. A further row of a decode step, as a share of `LAYER_SECONDS`: .55.
+OWN_SHARE, RECORDED_SHARE, PROBE_PASSES, ROW_SHARE = 0.2, 0.15, 1.5, 0.55
+ONCE = {"on_policy": False}  # a second pass that others share
+WARM_STEPS = 4  # periods of decisions before those that are timed: 3, and 2 steps
+WRITING, WRITTEN_BYTES = {"off": 0.05, "light": 0.1, "full": 0.2}, 2e8  # seconds for a run, and arrays a second
 MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
 LASTS = timedelta(days=7)  # measuring takes a second or two, and a machine's load, clock and cooling change
 TRIES, TRIED_SECONDS = 16, 1.0  # the best counts, as a busy machine is fast now and then
@@ -208,13 +218,43 @@ def _read_once(record: RunRecord) -> float:
 
 
 def _total(work: Workload, runs: Sequence[Footprint], prefill: float, step: float, recorded: float) -> float:
-    """The reference, then every run twice: recorded, and with its own text; then timed turns."""
-    reference = prefill + work.new_tokens * step
-    prompts = sum(prefill + _again(work, holds.again, prefill, step) for holds in runs)
-    each = 2 * prompts + len(runs) * work.new_tokens * (step + recorded)
-    total = reference + each + (PROBE_PASSES * prefill if work.level == "full" else 0.0)
-    turn = prompts + len(runs) * TIMED_STEPS * step
-    return total + turn * turns_within(TURNS_SHARE * total, turn)
+    """One pass for all runs that share it and one for each other run; then what is written, and timed turns."""
+    together, others = (
+        [holds for holds in runs if shares(work, holds)],
+        [holds for holds in runs if not shares(work, holds)],
+    )
+    beside = [] if any(not holds.compresses for holds in together) else [FULL]
+    extra = recorded - step
+    total = _pass(work, together, beside, prefill, step, extra)
+    total += sum(_pass(work, [holds], [], prefill, step, extra) for holds in others)
+    total += len(runs) * _writing(work, len(runs)) + (PROBE_PASSES * prefill if work.level == "full" else 0.0)
+    turn = step * sum(min(TIMED_STEPS + WARM_STEPS * work.period(holds), work.new_tokens - 1) for holds in runs)
+    return total + turn * (1 + turns_within(TURNS_SHARE * total - turn, turn))
+
+
+def _pass(
+    work: Workload, runs: Sequence[Footprint], beside: Sequence[Footprint], prefill: float, step: float, extra: float
+) -> float:
+    """Seconds of a pass over the prompt and its decode loop; `extra` is what recording adds to a run's step.
+
+    Rows of the loop: each run's cache, the full cache `beside` them, and a copy of a compressed one for its own text.
+    """
+    own = sum(holds.compresses for holds in runs)
+    prompt = prefill * (1 + OWN_SHARE * own + (RECORDED_SHARE * len(runs) if work.level == "full" else 0.0))
+    plans = [holds.again for holds in runs if holds.again is not None]
+    for index, again in enumerate(plans):
+        alone, once = (_again(work, plan, prefill, step) for plan in (again, again.model_copy(update=ONCE)))
+        first = all(not again.reads_as(other) for other in plans[:index])
+        prompt += alone if first else alone - once
+    row = ROW_SHARE * min(step, LAYER_SECONDS * work.model.layers)
+    rows = len(runs) + len(beside) + own
+    return prompt + work.new_tokens * (step + (rows - 1) * row + len(runs) * extra)
+
+
+def _writing(work: Workload, runs: int) -> float:
+    """Seconds to write one run's folder."""
+    arrays = disk.states_written(work, runs) + attention_row_bytes(work) if work.level == "full" else 0
+    return WRITING[work.level] + arrays / WRITTEN_BYTES
 
 
 def _again(work: Workload, again: SecondPass | None, prefill: float, step: float) -> float:

@@ -79,14 +79,14 @@ class Workload:
         if kept >= self.tokens:
             return self.tokens
         room = room_to_grow(kept)
-        return min(kept, self.tokens) + (min(self._period(holds), room) if holds.decode else room)
+        return min(kept, self.tokens) + (min(self.period(holds), room) if holds.decode else room)
 
     def last_slots(self, holds: Footprint, budget: Amount) -> int:
         """The same after the last decode step, with the free slots of a growing table."""
         kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
         held = min(kept, self.tokens) + self.new_tokens - 1
         if holds.decode and holds.compresses and not holds.grows:
-            held = min(held, kept + self._period(holds))
+            held = min(held, kept + self.period(holds))
         while room < held:
             room += 1 + room_to_grow(room)
         return room
@@ -102,7 +102,7 @@ class Workload:
         of_width = holds.head_value_bytes + holds.head_keys * self.number
         return model.full_layers * (queries + model.key_value_heads * (holds.head_bytes + model.head_dim * of_width))
 
-    def _period(self, holds: Footprint) -> int:
+    def period(self, holds: Footprint) -> int:
         """Decode steps between decisions (`kvlab.cache.settings.LayerSettings.period`)."""
         return self.compress_every - 1 + max(holds.buffer, 1)
 
@@ -138,9 +138,11 @@ class Workload:
             block = min(ROW_BLOCK, rows)
             written = WRITTEN_COPIES * model.heads * block * self.tokens * FLOAT
             plain = max(plain, self.states_bytes() + written)
-        if holds is None:
-            return plain
-        return max(plain, self.states_bytes() + self._decided(holds, budget)._scoring(holds))
+        return plain if holds is None else max(plain, self.states_bytes() + self.scoring_bytes(holds, budget))
+
+    def scoring_bytes(self, holds: Footprint, budget: Amount) -> int:
+        """Working memory of a method's scoring of one layer's prompt, and of what is made of it."""
+        return self._decided(holds, budget)._scoring(holds)
 
     def _decided(self, holds: Footprint, budget: Amount) -> Workload:
         """The prompt as one decision sees it: all, or what is kept plus a block."""
@@ -165,8 +167,9 @@ class Workload:
     def reading_bytes(self, holds: Footprint) -> int:
         """Working memory of one layer that reads a piece over existing slots: in row blocks, masked, then joined."""
         output = self.queries * self.model.heads * self.model.head_dim * self.number
-        scored = self.attention_bytes(holds.model_copy(update={"all_rows": True}))
-        return scored + output + min(ROW_BLOCK, self.queries) * self.tokens * self.number
+        attended = self.attention_bytes() + output + min(ROW_BLOCK, self.queries) * self.tokens * self.number
+        scored = self.scoring_bytes(holds.model_copy(update={"all_rows": True}), 1.0)
+        return max(attended, self.states_bytes() + scored)
 
     def states_bytes(self) -> int:
         """A layer's states around its attention: residual, normed states, queries and output."""
@@ -216,8 +219,14 @@ class Workload:
 
     def logits_bytes(self) -> int:
         """The prompt's logits in float32 and their log-softmax; only the last token's if all would be too many."""
-        rows = self.queries if self.tokens * self.model.vocabulary <= MOST_PROMPT_LOGITS else 1
-        return 2 * rows * self.model.vocabulary * FLOAT
+        return 2 * self._logits_rows() * self.model.vocabulary * FLOAT
+
+    def prompt_logits_bytes(self) -> int:
+        """The same as the model returns them."""
+        return self._logits_rows() * self.model.vocabulary * self.number
+
+    def _logits_rows(self) -> int:
+        return self.queries if self.tokens * self.model.vocabulary <= MOST_PROMPT_LOGITS else 1
 
     def kept_rows_bytes(self) -> int:
         """Log-probabilities of every new token, of one pass."""

@@ -248,7 +248,7 @@ def test_the_plan_is_shown_before_the_start(form: AppTest):
     page = paste(form, "some text " * 40)
     assert any("It fits: at most" in caption.value.replace("\\", "") for caption in page.caption)
     parts = next(table.value for table in page.dataframe if "at most" in table.value)
-    assert {"weights", "full cache", "compressed cache", "shadow", "trace"} <= set(parts["part"])
+    assert {"weights", "full cache", "compressed caches", "shadow", "trace"} <= set(parts["part"])
 
 
 def test_what_is_too_big_is_said_before_the_start_and_refused(

