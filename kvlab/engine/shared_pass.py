@@ -104,7 +104,7 @@ class SharedPass:
         last, pick = index == self.most - 1, partial(_pick, rows, likeliest)
         if self.leader is not None and not self.forced_ended:
             self.reference.ids.append(pick(self.leader, self.choose))
-            self.reference.logprobs.append(logprobs[self.leader.rows.start].cpu())
+            self.reference.logprobs.append(logprobs[self.leader.rows.start].clone().cpu())
         tokens: dict[Branch, int] = {}
         forced = None if self.forced_ended else self.reference.ids[index]
         if forced is not None:
@@ -123,7 +123,7 @@ class SharedPass:
             branch = own.branch or self._branch(run)
             token = pick(branch, own.choose)
             own.ids.append(token)
-            own.logprobs.append(logprobs[branch.rows.start, token])
+            own.logprobs.append(logprobs[branch.rows.start, token].clone())  # a view would keep all rows
             own.ended = token in self.ends or last
             if not own.ended and own.branch is None and token != forced:
                 own.branch = self.fan_out.fork(branch)
