@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from kvlab.methods.selectors.top_k import LowestScore
 
 from kvlab.engine.compare import compare
 from kvlab.engine.comparison_passes import Group, groups_of, most_together
 from kvlab.engine.prepare import prepare
 from kvlab.methods.scorers.attention.window import WindowAttention
+from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
