@@ -90,8 +90,8 @@ def run_lm_eval(
         finally:
             for journal in journals:
                 journal.close()
-        for error in shared.errors.values():
-            raise error
+        for failure in shared.errors.values():
+            raise failure
         frame = store.frame().set_index("key", drop=False)
         rows_in_order = frame.loc[[key for choice_keys in keys for key in choice_keys]].reset_index(drop=True)
         damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]

@@ -31,29 +31,10 @@ from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, score_of, select_metric
 from kvlab.lmeval.run import check_kinds
 from kvlab.requests.compare import MethodChoice
-from tests.evaluate.lmeval_alone import scores_of, tokens
+from tests.evaluate.lmeval_alone import scores_of, slowly, tokens
 from tests.evaluate.one_cache import generate_answers
 
 H2O = MethodChoice(method="h2o", budget=0.2)
-
-
-def fed(lab, cache, text, begun):
-    """Log-probabilities after each token from `begun` on, fed one by one; what stands before goes in at once."""
-    found = []
-    with torch.inference_mode():
-        if begun:
-            lab.model(torch.tensor([text[:begun]]), past_key_values=cache)
-        for place in range(begun, len(text)):
-            logits = lab.model(torch.tensor([[text[place]]]), past_key_values=cache).logits[0, -1]
-            found.append(torch.log_softmax(logits.double(), -1))
-    return found
-
-
-def slowly(lab, cache, context, continuation, begun):
-    """One choice by the definition of the protocol: nothing shared, nothing in batches."""
-    found = fed(lab, cache, [*context, *continuation[:-1]], begun)[-len(continuation) :]
-    total = sum(float(row[token]) for row, token in zip(found, continuation, strict=True))
-    return total, all(int(row.argmax()) == token for row, token in zip(found, continuation, strict=True))
 
 
 def equal(found, expected):

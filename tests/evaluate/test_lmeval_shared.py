@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -12,8 +14,10 @@ from kvlab.lmeval.generation import GenerationRequest, generate_greedily, genera
 from kvlab.lmeval.journal import Journal, request_key
 from kvlab.lmeval.likelihood import ContextGroup, score_decoded
 from kvlab.lmeval.request import LmEvalRequest
+from kvlab.models.load import prepare
 from kvlab.requests.compare import MethodChoice
-from tests.evaluate.lmeval_alone import scores_of, tokens
+from tests.evaluate.lmeval_alone import scores_of, slowly, tokens
+from tests.families import cache_for, tiny_model
 
 METHODS = ("full", "h2o", "keepkv", "snapkv", "adakv", "d2o", "kvzip", "keydiff")
 CHOICES = [MethodChoice(method=name, budget=0.3) for name in ("h2o", "keepkv", "snapkv")]
@@ -52,6 +56,32 @@ def test_scores_of_caches_that_read_together_are_those_of_each_alone(tiny, reads
             assert [x for x, _ in one.answers] == pytest.approx([x for x, _ in alone.answers], abs=2e-4)
             assert one.memory == alone.memory and one.in_sight == alone.in_sight == 40 - hold_back
             assert one.seconds > one.prompt_seconds > 0
+
+
+@pytest.mark.parametrize("family", ["gemma2", "qwen3-next", "lfm2", "falcon-h1"])
+def test_layers_that_are_not_compressed_are_copied_for_each_continuation(family) -> None:
+    """Windows, recurrent states beside attention, and both in one layer, against each continuation alone."""
+    model = prepare(tiny_model(family))
+    lab = SimpleNamespace(model=model, tokenizer=None, name=family)
+    groups = [
+        ContextGroup(few_tokens(24, seed), (few_tokens(3, 5 + seed), (5,), few_tokens(2, 7 + seed)), (0, 1, 2))
+        for seed in range(2)
+    ]
+    methods = ("full", "h2o", "tova")
+
+    def make(method):
+        return cache_for(model, method, 1.0 if method == "full" else 0.4)
+
+    together = score_decoded(lab, groups, [make(method) for method in methods], 2)
+    for method, found in zip(methods, together, strict=True):
+        for group, scored in zip(groups, found, strict=True):
+            expected = [slowly(lab, make(method), group.context, one, 22) for one in group.continuations]
+            assert near(list(scored.answers), expected)
+
+
+def few_tokens(count: int, seed: int) -> tuple[int, ...]:
+    """Of the small vocabulary that these models have."""
+    return tuple(token % 90 + 2 for token in tokens(count, seed))
 
 
 def requests(*contexts, until=("e", "", "q z"), options=(), most=12):
