@@ -17,10 +17,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from kvlab.cache import CompressedCache
+from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.replay.steps import supports_token_by_token, token_by_token
 from kvlab.common.errors import UserError
-from kvlab.evaluate.passes import pass_ends
 from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
+from kvlab.evaluate.shared_prompt import SharedPrompt
+from kvlab.lmeval.shared_passes import failures_in_branches, in_groups, results
 from kvlab.methods import make_method
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import FULL, MethodChoice
@@ -96,56 +98,77 @@ class Scored:
 def score_decoded(
     loaded: Loaded,
     groups: Sequence[ContextGroup],
-    cache: CompressedCache,
+    caches: Sequence[CompressedCache],
     hold_back: int,
     prefill_chunk: int | None = None,
-) -> list[Scored]:
-    """Score contexts of equal length; all continuations start from one prefilled cache.
+) -> list[list[Scored] | Exception]:
+    """For each cache its scores of contexts of equal length, or the error that ended it.
 
-    Raises UserError if `prefill_chunk` would change the method's result.
+    Caches that can share passes read the contexts once. All continuations start from one prefilled cache. Raises
+    UserError if `prefill_chunk` would change a method's result.
     """
-    device, count = input_device(loaded.model), len(groups)
-    ids = torch.tensor([group.context for group in groups], device=device)
-    length = ids.shape[1]
+    return in_groups(caches, lambda group: _score_together(loaded, groups, group, hold_back, prefill_chunk))
+
+
+@torch.inference_mode()
+def _score_together(
+    loaded: Loaded,
+    groups: Sequence[ContextGroup],
+    caches: Sequence[CompressedCache],
+    hold_back: int,
+    prefill_chunk: int | None,
+) -> list[list[Scored] | Exception]:
+    length, count = len(groups[0].context), len(groups)
     prefill = max(1, length - hold_back)
-    ends = pass_ends(cache, prefill, prefill_chunk)
-    watch, start = Stopwatch(device), 0
-    logits = torch.empty(0)
-    with watch.running(), watch.until(loaded.model, len(ends)) as pass_seconds, torch.inference_mode():
-        for end in [*ends, *range(prefill + 1, length + 1)]:
-            logits, start = _forward(loaded, cache, ids[:, start:end])[:, -1], end
-        memory = read_memory(cache, count)
-        answers = _score_continuations(loaded, cache, logits, groups)
-    return [Scored(scores, prefill, memory, watch.seconds / count, sum(pass_seconds) / count) for scores in answers]
+    begun = [list(group.context[:prefill]) for group in groups]
+    shared = SharedPrompt(loaded, caches, begun, prefill, prefill_chunk)
+    found: dict[Branch, list[Scored]] = {}
+    with failures_in_branches(shared):
+        logits = shared.read()
+        for place in range(prefill, length):
+            logits = shared.step([group.context[place] for group in groups] * len(shared.fan_out.branches))
+        memory = {branch: read_memory(branch.cache, count) for branch in shared.fan_out.branches}
+        for branch, answers in _score_continuations(shared, logits, groups).items():
+            prompt_seconds = shared.prompt_seconds(branch) / count
+            seconds = prompt_seconds + shared.decode_seconds(branch) / count
+            found[branch] = [Scored(own, prefill, memory[branch], seconds, prompt_seconds) for own in answers]
+    return results(shared, found)
 
 
 def _score_continuations(
-    loaded: Loaded, cache: CompressedCache, logits: Tensor, groups: Sequence[ContextGroup]
-) -> list[tuple[tuple[float, bool], ...]]:
-    """Score each continuation in a row of its own, a copy of its context's; `logits` (B, V) predict the first tokens.
+    shared: SharedPrompt, logits: Tensor, groups: Sequence[ContextGroup]
+) -> dict[Branch, list[tuple[tuple[float, bool], ...]]]:
+    """Score each continuation in a row of its own, a copy of its context's; `logits` (R, V) predict the first tokens.
 
-    Shorter continuations are padded, and the padding is not counted.
+    Shorter continuations are padded, and the padding is not counted. Branches that fail are left out.
     """
-    device = logits.device
-    rows = torch.tensor([row for row, group in enumerate(groups) for _ in group.continuations], device=device)
+    device, fan_out = logits.device, shared.fan_out
+    rows = [row for row, group in enumerate(groups) for _ in group.continuations]
     continuations = [torch.tensor(x, dtype=torch.long, device=device) for group in groups for x in group.continuations]
     tokens = pad_sequence(continuations, batch_first=True)
     lengths = torch.tensor([len(continuation) for continuation in continuations], device=device)
-    logprobs, greedy = [], []
-    predicted, longest = logits[rows], tokens.shape[1]
+    predicted, longest = {branch: logits[branch.rows][rows] for branch in fan_out.branches}, tokens.shape[1]
     if longest > 1:
-        cache.reorder_cache(rows)  # type: ignore[arg-type]  # any integer tensor
+        for branch in fan_out.branches:
+            fan_out.keep_rows(branch, rows)
+    logprobs: dict[Branch, list[Tensor]] = {branch: [] for branch in predicted}
+    greedy: dict[Branch, list[Tensor]] = {branch: [] for branch in predicted}
     for step in range(longest):
         if step:
-            predicted = _forward(loaded, cache, tokens[:, step - 1 : step])[:, -1]
-        logprob, is_greedy = _token_scores(predicted, tokens[:, step])
-        logprobs.append(logprob)
-        greedy.append(is_greedy)
+            logits = shared.step(tokens[:, step - 1].tolist() * len(fan_out.branches))
+            predicted = {branch: logits[branch.rows] for branch in fan_out.branches}
+        for branch, own in predicted.items():
+            logprob, is_greedy = _token_scores(own, tokens[:, step])
+            logprobs[branch].append(logprob)
+            greedy[branch].append(is_greedy)
     counted = torch.arange(longest, device=device) < lengths[:, None]
-    sums = (torch.stack(logprobs, 1) * counted).sum(1).tolist()
-    all_greedy = (torch.stack(greedy, 1) | ~counted).all(1).tolist()
-    answers = iter(zip(sums, all_greedy, strict=True))
-    return [tuple(next(answers) for _ in group.continuations) for group in groups]
+    answers: dict[Branch, list[tuple[tuple[float, bool], ...]]] = {}
+    for branch in fan_out.branches:
+        sums = (torch.stack(logprobs[branch], 1) * counted).sum(1).tolist()
+        all_greedy = (torch.stack(greedy[branch], 1) | ~counted).all(1).tolist()
+        pairs = iter(zip(sums, all_greedy, strict=True))
+        answers[branch] = [tuple(next(pairs) for _ in group.continuations) for group in groups]
+    return answers
 
 
 def score_simulated(loaded: Loaded, groups: Sequence[ContextGroup], cache: CompressedCache) -> list[Scored]:

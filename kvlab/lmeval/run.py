@@ -20,7 +20,7 @@ from kvlab.evaluate.harness import EvalResult, Listener, default_batch_rows, mod
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
-from kvlab.lmeval.answers import Answering
+from kvlab.lmeval.answers import Answering, SharedAnswers
 from kvlab.lmeval.journal import Journal
 from kvlab.lmeval.likelihood import check_simulated
 from kvlab.lmeval.request import LmEvalRequest
@@ -40,6 +40,7 @@ def run_lm_eval(
 ) -> EvalResult:
     """Return the rows of a request; methods whose rows are already in the folder `out` are skipped.
 
+    If a method raises, the others are run to the end, then its error is raised.
     Raises UserError before the first forward pass if lm-eval is not installed, for an unknown task, method or budget,
     and for a kind of request that the protocol does not support.
     """
@@ -60,25 +61,37 @@ def run_lm_eval(
     notes: dict[str, None] = {}
     with ResultStore.opened(out) as store:
         stored = store.keys()
-        progress = _RequestProgress(on_progress, len(keys), prompts)
-        for choice, choice_keys in zip(request.all_choices, keys, strict=True):
-            if stored.issuperset(choice_keys):
-                progress.add("on disk", progress.per_choice)
-                continue
-            journal = Journal(out, _answer_settings(request, choice, loaded, chat))
-            window, rows = model_window(loaded), request.batch_rows or default_batch_rows(loaded)
-            report = partial(progress.add, choice.label)
-            answering = Answering(loaded, make_cache, choice, request, journal, window, rows, report, notes)
-            try:
-                results = harness.evaluate_tasks(request, tasks, harness.KvlabLM(loaded, chat, answering))
-            finally:
+        progress = _RequestProgress(on_progress, request.all_choices, prompts)
+        waiting = [number for number, choice_keys in enumerate(keys) if not stored.issuperset(choice_keys)]
+        for number in range(len(keys)):
+            if number not in waiting:
+                progress.finish(number, "on disk")
+        choices = [request.all_choices[number] for number in waiting]
+        journals = [Journal(out, _answer_settings(request, choice, loaded, chat)) for choice in choices]
+        window, rows = model_window(loaded), request.batch_rows or default_batch_rows(loaded)
+        report = partial(progress.add_of, waiting)
+        shared = SharedAnswers(loaded, make_cache, request, choices, journals, window, rows, report, notes)
+        try:
+            for place, (number, choice, journal) in enumerate(zip(waiting, choices, journals, strict=True)):
+                model = harness.KvlabLM(loaded, chat, Answering(shared, place))
+                try:
+                    results = harness.evaluate_tasks(request, tasks, model)
+                except Exception as error:
+                    if shared.errors.get(place) is not error:
+                        raise
+                    continue  # raised again once the other choices are done
+                maker = RowMaker(request, choice, settings_of(choice), _constants(loaded, chat))
+                new = _rows(maker, prompts, keys[number], results, journal)
+                store.append([row for row in new if row["key"] not in stored])
+                store.flush()
+                journal.remove()
+                progress.finish(number, choice.label)
+                notes |= dict.fromkeys(_few_shot_notes(request, results["n-shot"]))
+        finally:
+            for journal in journals:
                 journal.close()
-            maker = RowMaker(request, choice, settings_of(choice), _constants(loaded, chat))
-            new = _rows(maker, prompts, choice_keys, results, journal)
-            store.append([row for row in new if row["key"] not in stored])
-            store.flush()
-            journal.remove()
-            notes |= dict.fromkeys(_few_shot_notes(request, results["n-shot"]))
+        for failure in shared.errors.values():
+            raise failure
         frame = store.frame().set_index("key", drop=False)
         rows_in_order = frame.loc[[key for choice_keys in keys for key in choice_keys]].reset_index(drop=True)
         damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
@@ -181,12 +194,24 @@ def _make_cache(loaded: Loaded, choice: MethodChoice) -> CompressedCache:
 class _RequestProgress:
     """Reports progress in requests over all choices."""
 
-    def __init__(self, listener: Listener, choices: int, prompts: Sequence[Prompt]) -> None:
-        self.listener, self.done = listener, 0
+    def __init__(self, listener: Listener, choices: Sequence[MethodChoice], prompts: Sequence[Prompt]) -> None:
+        self.listener, self.choices = listener, choices
         self.per_choice = sum(len(prompt.requests) for prompt in prompts)
-        self.total = choices * self.per_choice
-        listener(Progress(stage="start", done=0, total=self.total))
+        self.done = [0] * len(choices)
+        self._tell("start")
 
-    def add(self, stage: str, count: int) -> None:
-        self.done = min(self.done + count, self.total)
-        self.listener(Progress(stage=stage, done=self.done, total=self.total))
+    def add_of(self, numbers: Sequence[int], place: int, count: int) -> None:
+        """Count more answers of the choice `numbers[place]`."""
+        if count:
+            number = numbers[place]
+            self.done[number] = min(self.done[number] + count, self.per_choice)
+            self._tell(self.choices[number].label)
+
+    def finish(self, number: int, stage: str) -> None:
+        """Count all requests of a choice, also those that are repeated, which are answered once."""
+        self.done[number] = self.per_choice
+        self._tell(stage)
+
+    def _tell(self, stage: str) -> None:
+        total = self.per_choice * len(self.done)
+        self.listener(Progress(stage=stage, done=sum(self.done), total=total))

@@ -18,12 +18,15 @@ from lm_eval.tasks import TaskManager
 from kvlab.common.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request_parser import parse_request
-from kvlab.lmeval import likelihood
+from kvlab.evaluate.results.store import ResultStore
+from kvlab.evaluate.shared_prompt import SharedPrompt
+from kvlab.lmeval import likelihood, run
 from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.run import run_lm_eval
 from kvlab.requests.compare import MethodChoice
 
+H2O = MethodChoice(method="h2o", budget=0.2)
 ROLLING = """\
 task: passages
 dataset_path: json
@@ -48,7 +51,7 @@ def folder(tiny, tmp_path_factory):
 
 
 def asked(folder, tasks, **fields) -> LmEvalRequest:
-    fields = {"choices": (MethodChoice(method="h2o", budget=0.2),)} | fields
+    fields = {"choices": (H2O,)} | fields
     return LmEvalRequest(tasks=tasks, include_path=folder, model="tiny", **fields)
 
 
@@ -106,6 +109,7 @@ def test_a_method_that_is_finished_is_not_run_again(tiny, folder, tmp_path, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(likelihood, "_forward", never)
+        patched.setattr(SharedPrompt, "read", never)
         again = run_lm_eval(request, tmp_path, tiny).rows
     pd.testing.assert_frame_equal(first, again)
     other = run_lm_eval(request.model_copy(update={"hold_back": 3, "limit": 1}), tmp_path, tiny).rows
@@ -127,6 +131,48 @@ def test_labels_that_the_model_writes_are_those_of_an_evaluation(tiny, folder, t
         begun = [(a[: len(b)], b) for a, b in zip(one["prediction"], other["prediction"], strict=True)]
         assert all(a == b for a, b in begun), begun
         assert one["tokens_in_sight"].tolist() == other["tokens_in_sight"].tolist()
+
+
+def test_contexts_are_read_once_for_all_methods(tiny, folder, tmp_path, monkeypatch) -> None:
+    """Scored choices and written labels; each method's rows are those of a run with it alone."""
+    tasks, choices = ("kvlab_few_shot", "kvlab_few_shot_text"), [H2O, MethodChoice(method="snapkv", budget=0.2)]
+    reads, told, read = [], [], SharedPrompt.read
+    with monkeypatch.context() as patched:
+        patched.setattr(SharedPrompt, "read", lambda shared: reads.append(len(shared.branches)) or read(shared))
+        rows = run_lm_eval(asked(folder, tasks, choices=choices), tmp_path / "all", tiny, told.append).rows
+    assert reads == [3] * 6 and (rows["batch_rows"] == 3).all()
+    done = [progress.done for progress in told]
+    assert done == sorted(done) and done[-1] == told[-1].total
+    same = ["key", "method", "score", "prediction", "slots", "live_bytes", "tokens_in_sight"]
+    for choice in choices:
+        alone = run_lm_eval(asked(folder, tasks, choices=(choice,)), tmp_path / choice.method, tiny).rows
+        own = rows[rows["method"].isin(["full", choice.method])].reset_index(drop=True)
+        pd.testing.assert_frame_equal(own[same], alone[same])
+    assert not list((tmp_path / "all" / ".answers").glob("*"))
+
+
+def test_a_method_that_raises_leaves_the_others_their_rows(tiny, folder, tmp_path, monkeypatch) -> None:
+    request = asked(folder, ("kvlab_few_shot",), choices=(H2O, MethodChoice(method="snapkv", budget=0.2)))
+    make = run._make_cache
+
+    def fail(*given):
+        raise ZeroDivisionError("of this method")
+
+    def make_broken(loaded, choice):
+        cache = make(loaded, choice)
+        if choice.method == "h2o":
+            cache.compressed_layers()[0].attend = fail
+        return cache
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_make_cache", make_broken)
+        with pytest.raises(ZeroDivisionError, match="of this method"):
+            run_lm_eval(request, tmp_path, tiny)
+    with ResultStore.opened(tmp_path) as store:
+        assert store.frame()["method"].tolist() == ["full"] * 3 + ["snapkv"] * 3
+    rows = run_lm_eval(request, tmp_path, tiny).rows
+    assert rows["method"].tolist() == ["full"] * 3 + ["h2o"] * 3 + ["snapkv"] * 3
+    assert (rows[rows["method"] == "h2o"]["batch_rows"] == 1).all()
 
 
 def test_bad_names_are_one_sentence(tiny, folder, tmp_path) -> None:

@@ -15,7 +15,7 @@ from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.results.summary import summarize
-from kvlab.lmeval.answers import Answering
+from kvlab.lmeval.answers import Answering, SharedAnswers
 from kvlab.lmeval.generation import GenerationRequest, generate_options, generate_texts
 from kvlab.lmeval.journal import Journal, Measurement, request_key
 from kvlab.lmeval.likelihood import (
@@ -24,7 +24,6 @@ from kvlab.lmeval.likelihood import (
     equal_length_batches,
     fit_window,
     group_pairs,
-    score_decoded,
     score_simulated,
 )
 from kvlab.lmeval.own_tasks import write_tasks
@@ -32,33 +31,10 @@ from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, score_of, select_metric
 from kvlab.lmeval.run import check_kinds
 from kvlab.requests.compare import MethodChoice
+from tests.evaluate.lmeval_alone import scores_of, slowly, tokens
 from tests.evaluate.one_cache import generate_answers
 
 H2O = MethodChoice(method="h2o", budget=0.2)
-
-
-def tokens(count: int, seed: int) -> tuple[int, ...]:
-    generator = torch.Generator().manual_seed(seed)
-    return (0, *torch.randint(2, 390, (count - 1,), generator=generator).tolist())
-
-
-def fed(lab, cache, text, begun):
-    """Log-probabilities after each token from `begun` on, fed one by one; what stands before goes in at once."""
-    found = []
-    with torch.inference_mode():
-        if begun:
-            lab.model(torch.tensor([text[:begun]]), past_key_values=cache)
-        for place in range(begun, len(text)):
-            logits = lab.model(torch.tensor([[text[place]]]), past_key_values=cache).logits[0, -1]
-            found.append(torch.log_softmax(logits.double(), -1))
-    return found
-
-
-def slowly(lab, cache, context, continuation, begun):
-    """One choice by the definition of the protocol: nothing shared, nothing in batches."""
-    found = fed(lab, cache, [*context, *continuation[:-1]], begun)[-len(continuation) :]
-    total = sum(float(row[token]) for row, token in zip(found, continuation, strict=True))
-    return total, all(int(row.argmax()) == token for row, token in zip(found, continuation, strict=True))
 
 
 def equal(found, expected):
@@ -71,7 +47,7 @@ def test_choices_that_share_a_cache_score_as_each_with_its_own(tiny, method, hol
     contexts = [tokens(40, 1), tokens(40, 2)]
     choices = [(tokens(4, 3), tokens(2, 4)[1:]), (tokens(3, 5)[1:], tokens(6, 6)[1:], (7,))]
     asked = [ContextGroup(*pair, ()) for pair in zip(contexts, choices, strict=True)]
-    found = score_decoded(tiny, asked, kvlab.make_cache(tiny, method, 0.3), hold_back)
+    found = scores_of(tiny, asked, kvlab.make_cache(tiny, method, 0.3), hold_back)
     for one, scored in zip(asked, found, strict=True):
         expected = [
             slowly(tiny, kvlab.make_cache(tiny, method, 0.3), one.context, choice, 40 - hold_back)
@@ -83,7 +59,7 @@ def test_choices_that_share_a_cache_score_as_each_with_its_own(tiny, method, hol
 
 def test_the_full_cache_scores_as_one_pass_without_a_cache(tiny) -> None:
     context, choices = tokens(30, 1), (tokens(5, 2), (9,))
-    scored = score_decoded(tiny, [ContextGroup(context, choices, ())], kvlab.make_cache(tiny, "full", 1.0), 1)[0]
+    scored = scores_of(tiny, [ContextGroup(context, choices, ())], kvlab.make_cache(tiny, "full", 1.0), 1)[0]
     expected = []
     for choice in choices:
         with torch.inference_mode():
@@ -100,7 +76,7 @@ def test_with_nothing_held_back_a_choice_of_one_token_shows_no_effect(tiny) -> N
     asked = [ContextGroup(tokens(60, 1), ((5,), (9,)), ())]
 
     def scores(method, hold_back):
-        return score_decoded(tiny, asked, kvlab.make_cache(tiny, method, 0.2), hold_back)[0].answers
+        return scores_of(tiny, asked, kvlab.make_cache(tiny, method, 0.2), hold_back)[0].answers
 
     full = [total for total, _ in scores("full", 1)]
     assert [total for total, _ in scores("h2o", 0)] == pytest.approx(full, abs=1e-5)
@@ -180,7 +156,7 @@ def answering(tiny, journal, made, rows=1, **fields) -> Answering:
         made.append(choice)
         return kvlab.make_cache(tiny, choice.method, choice.budget)
 
-    return Answering(tiny, make, H2O, request, journal, 64, rows)
+    return Answering(SharedAnswers(tiny, make, request, [H2O], [journal], 64, rows), 0)
 
 
 @pytest.mark.parametrize("protocol", ["decode", "simulated"])
@@ -199,7 +175,7 @@ def test_answers_are_the_same_in_any_batch_and_none_is_made_twice(tiny, tmp_path
     again, made = Journal(tmp_path, {"rows": 1}), []
     told = []
     resumed = answering(tiny, again, made, protocol=protocol)
-    resumed.report = told.append
+    resumed.shared.report = lambda number, count: told.append(count)
     equal(resumed.likelihoods(keys, pairs), alone)
     assert 1 <= len(made) <= 2 and sum(told) == 6  # only what was not on disk
     assert Journal(tmp_path, {"rows": 1}).answers.keys() == set(keys)
@@ -208,10 +184,22 @@ def test_answers_are_the_same_in_any_batch_and_none_is_made_twice(tiny, tmp_path
 def test_texts_are_those_of_an_evaluation_cut_at_any_stop(tiny) -> None:
     context = tokens(50, 8)
     one = GenerationRequest(context, ("zzz", "e"), 12, (), 0)
-    texts, written = generate_texts(tiny, [one], kvlab.make_cache(tiny, "h2o", 0.3), 49)
+    (written,) = generate_texts(tiny, [one], kvlab.make_cache(tiny, "h2o", 0.3), 49)
     whole = generate_answers(tiny, [list(context)], kvlab.make_cache(tiny, "h2o", 0.3), 49, 12, None)[0]
-    assert texts[0].strip() == whole.prediction.split("e")[0].strip()
-    assert written.memory == pytest.approx(written.memory) and written.ids.shape[1] <= 12
+    assert written.text.strip() == whole.prediction.split("e")[0].strip()
+    assert 0 < written.prompt_seconds <= written.seconds
+    assert written.memory.logical_tokens <= whole.memory.logical_tokens
+
+
+def test_each_beam_continues_from_the_prefilled_context(tiny) -> None:
+    asked = [GenerationRequest(tokens(40, seed), (), 12, (("num_beams", 3),), seed) for seed in range(2)]
+    whole, held_back = (
+        [one.text for one in generate_texts(tiny, asked, kvlab.make_cache(tiny, "full", 1.0), in_sight)]
+        for in_sight in (40, 38)
+    )
+    assert whole == held_back
+    greedy = [GenerationRequest(one.context, (), 12, (), one.index) for one in asked]
+    assert whole != [one.text for one in generate_texts(tiny, greedy, kvlab.make_cache(tiny, "full", 1.0), 40)]
 
 
 def test_settings_of_texts_that_would_be_ignored_are_refused() -> None:
