@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvlab.cache import CompressedCache, make_cache
+from kvlab.common.memory_errors import is_out_of_memory
 from kvlab.engine.active_run import ActiveRun, OwnText
 from kvlab.engine.interleaved_timing import TimedRun
 from kvlab.engine.out_of_memory import machine_of, memory_guard
@@ -97,7 +98,19 @@ class ComparisonPasses:
         self.errors: list[Exception] = []
 
     def run(self, group: Group) -> None:
-        """Read the prompt and decode for all runs of the group. Raises UserError if a run alone runs out of memory."""
+        """Read the prompt and decode for all runs of the group.
+
+        Errors of runs are kept in `errors`. Raises errors of the full cache, and out-of-memory errors of several runs.
+        """
+        try:
+            self._run(group)
+        except Exception as error:
+            several = is_out_of_memory(error) and len(group.indexes) > 1
+            if isinstance(error, Cancelled) or group.leads or several:
+                raise
+            self.errors.append(error)
+
+    def _run(self, group: Group) -> None:
         prepared = self.prepared
         if group.leads:
             self.reference = Reference()

@@ -13,7 +13,7 @@ from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, read_memory
-from kvlab.evaluate.shared_prompt import Check, SharedPrompt, nothing, sharing_groups
+from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
 
 # Given the number of a cache, the prompts of the rows that leave (by row), and the rows that stay.
 Leaving = Callable[[int, dict[int, int], list[int]], None]
@@ -55,9 +55,9 @@ def generate_together(
     results: list[list[Outcome] | Exception] = [[] for _ in caches]
     for group in sharing_groups(caches):
         shared = SharedPrompt(loaded, [caches[number] for number in group], prompts, in_sight, prefill_chunk, check)
-        logits = shared.read()
         answering = _Answering(loaded, shared, group, len(prompts), max_new_tokens, stop, sampling, leaving)
-        answering.run(logits, check)
+        with failures_in_branches(shared.fan_out):
+            answering.run(shared.read(), check)
         for number in group:
             results[number] = answering.results(number)
     return results

@@ -17,9 +17,9 @@ from kvlab.common.token_ids import padding_id
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.passes import pass_ends
 from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
-from kvlab.evaluate.shared_prompt import SharedPrompt
+from kvlab.evaluate.shared_prompt import SharedPrompt, failures_in_branches
 from kvlab.lmeval.likelihood import Tokens
-from kvlab.lmeval.shared_passes import failures_in_branches, in_groups, results
+from kvlab.lmeval.shared_passes import in_groups, results
 from kvlab.models.placement import input_device
 
 # Settings of `generation_kwargs` that are passed to transformers' `generate`.
@@ -155,7 +155,7 @@ def _generate_together(
     shared = SharedPrompt(loaded, caches, [list(one.context) for one in requests], in_sight, prefill_chunk)
     texts = {branch: _Texts(list(range(count)), [[] for _ in requests]) for branch in shared.branches}
     found: dict[Branch, list[Written]] = {}
-    with failures_in_branches(shared):
+    with failures_in_branches(shared.fan_out):
         logits = shared.read()
         for place in range(first.max_new_tokens):
             last = place == first.max_new_tokens - 1

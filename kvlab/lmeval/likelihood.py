@@ -21,8 +21,8 @@ from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.replay.steps import supports_token_by_token, token_by_token
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
-from kvlab.evaluate.shared_prompt import SharedPrompt
-from kvlab.lmeval.shared_passes import failures_in_branches, in_groups, results
+from kvlab.evaluate.shared_prompt import SharedPrompt, failures_in_branches
+from kvlab.lmeval.shared_passes import in_groups, results
 from kvlab.methods import make_method
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import FULL, MethodChoice
@@ -123,7 +123,7 @@ def _score_together(
     begun = [list(group.context[:prefill]) for group in groups]
     shared = SharedPrompt(loaded, caches, begun, prefill, prefill_chunk)
     found: dict[Branch, list[Scored]] = {}
-    with failures_in_branches(shared):
+    with failures_in_branches(shared.fan_out):
         logits = shared.read()
         for place in range(prefill, length):
             logits = shared.step([group.context[place] for group in groups] * len(shared.fan_out.branches))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kvlab.cache import CompressedCache
@@ -21,17 +20,6 @@ def in_groups(
     for group in sharing_groups(caches):
         found |= zip(group, measure([caches[number] for number in group]), strict=True)
     return [found[number] for number in range(len(caches))]
-
-
-@contextmanager
-def failures_in_branches(shared: SharedPrompt) -> Iterator[None]:
-    """Suppress the error that a pass raises once every branch in it has failed: each branch holds its own."""
-    try:
-        yield
-    except Exception:
-        running = shared.fan_out.branches
-        if not running or any(branch.error is None for branch in running):
-            raise
 
 
 def results(shared: SharedPrompt, found: Mapping[Branch, Result]) -> list[Result | Exception]:

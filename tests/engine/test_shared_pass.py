@@ -13,6 +13,7 @@ from kvlab.engine.compare import compare
 from kvlab.engine.comparison_passes import Group, groups_of, most_together
 from kvlab.engine.prepare import prepare
 from kvlab.methods.scorers.attention.window import WindowAttention
+from kvlab.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -100,6 +101,23 @@ def test_a_method_that_raises_while_decoding_ends_alone(
     }  # fmt: skip
     tokens = runs["snapkv"].tokens
     assert np.isfinite(tokens.loc[tokens["phase"] == "forced", "kl"]).all()
+
+
+def test_a_run_that_fails_alone_does_not_end_the_others(
+    loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a broken block")
+
+    monkeypatch.setattr(UnusualKeys, "update", broken)
+    blocks = [MethodChoice(method="keydiff", budget=0.3, hyper_parameters={"block": size}) for size in (16, 24)]
+    asked = request("h2o")
+    with pytest.raises(ZeroDivisionError, match="a broken block"):
+        compare(asked.model_copy(update={"choices": (*blocks, *asked.choices)}), tmp_path, loaded=loaded)
+    states = [open_run(file.parent).record for file in sorted(tmp_path.glob("*/run.json"))]
+    assert [(record.method, record.status) for record in states] == [
+        ("full", "complete"), ("keydiff", "failed"), ("keydiff", "failed"), ("h2o", "complete"),
+    ]  # fmt: skip
 
 
 def test_groups_follow_memory_and_methods_that_cannot_share_run_alone(loaded: LoadedModel, tmp_path: Path) -> None:

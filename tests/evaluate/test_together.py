@@ -10,6 +10,7 @@ import pytest
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.methods.scorers.attention.window import WindowAttention
+from kvlab.methods.scorers.key_value.key_only import UnusualKeys
 from kvlab.models.load import LoadedModel
 from tests.evaluate.test_harness import request
 
@@ -43,15 +44,20 @@ def test_a_forced_text_runs_beside_the_full_cache_once(tiny: LoadedModel, tmp_pa
     assert {shape[0] for shape in seen if shape[1] == 1} == {len(wanted.all_choices)}
 
 
+@pytest.mark.parametrize("tasks", ["needle", "next_token_kl:continuation=8"])
+@pytest.mark.parametrize("methods", ["h2o,snapkv", "h2o,keydiff:block=16"])
 def test_a_method_that_raises_ends_alone_and_the_others_are_measured_to_the_end(
-    tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: str, methods: str
 ) -> None:
+    """In a pass with others, or in a pass of its own."""
+
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a broken score")
 
-    wanted = request(tasks="needle", samples=2, methods="h2o,snapkv", budgets="0.3")
+    wanted = request(tasks=tasks, samples=2, methods=methods, budgets="0.3")
     with monkeypatch.context() as patched:
-        patched.setattr(WindowAttention, "update", broken)
+        for scorer in (WindowAttention, UnusualKeys):
+            patched.setattr(scorer, "update", broken)
         with pytest.raises(ZeroDivisionError, match="a broken score"):
             evaluate(wanted, tmp_path, loaded=tiny)
     kept = ResultStore(tmp_path).frame()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache
 from kvlab.evaluate.results.outcome import Loaded, Outcome, read_memory
-from kvlab.evaluate.shared_prompt import Check, SharedPrompt, nothing, sharing_groups
+from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups
 
 Predicted = tuple[Outcome, Tensor]
 
@@ -37,15 +37,16 @@ def forced_together(
     results: dict[int, Predicted | Exception] = {}
     for group in sharing_groups(caches):
         shared = SharedPrompt(loaded, [caches[number] for number in group], [prefix], len(prefix), prefill_chunk, check)
-        shared.read()
-        rows: dict[int, list[Tensor]] = {number: [] for number in group}
         branches = dict(zip(group, shared.branches, strict=True))
-        for token in continuation[:-1]:
-            check()
-            logits = torch.log_softmax(shared.step([token] * shared.fan_out.num_rows), -1)
-            for number, branch in branches.items():
-                if branch.error is None:
-                    rows[number].append(logits[branch.rows])
+        rows: dict[int, list[Tensor]] = {number: [] for number in group}
+        with failures_in_branches(shared.fan_out):
+            shared.read()
+            for token in continuation[:-1]:
+                check()
+                logits = torch.log_softmax(shared.step([token] * shared.fan_out.num_rows), -1)
+                for number, branch in branches.items():
+                    if branch.error is None:
+                        rows[number].append(logits[branch.rows])
         for number, branch in branches.items():
             if branch.error is not None:
                 results[number] = branch.error
