@@ -84,6 +84,7 @@ class SharedPass:
         check = partial(self.watch.advance, "prompt")
         start = prefill(prepared.loaded, fan_out, prepared.ids, prepared.request.prefill_chunk, check)
         common = fan_out.common_seconds(fan_out.now() - begun)
+        fan_out.copy_recurrent_states()
         self._end_failed()
         if self.leader is not None:
             self.reference.prompt_logprobs = start.prompt_logprobs

@@ -75,6 +75,7 @@ class SharedPrompt:
                 logits = self._forward(self.ids[:, start:end])
                 start = end
         self._common = fan_out.common_seconds(fan_out.now() - begun)
+        fan_out.copy_recurrent_states()
         self._own = {branch: branch.own_seconds() for branch in self.branches}
         for branch in self.branches:
             branch.seconds = 0.0

@@ -18,7 +18,7 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.cache_copy import copy_cache
 from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.fan_out_layer import FanOutHybridLayer, FanOutLayer, clock_of
-from kvlab.cache.fan_out.uncompressed_layers import join_layers, select_rows
+from kvlab.cache.fan_out.uncompressed_layers import copy_states, join_layers, select_rows, take_states
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.hybrid_layer import HybridLayer
 from kvlab.cache.settings import LayerSettings
@@ -27,12 +27,10 @@ from kvlab.cache.settings import LayerSettings
 def shares_passes(cache: CompressedCache) -> bool:
     """Whether a cache can share passes with others.
 
-    Not if a method compresses within the prompt's pass (in blocks, or layer by layer), nor with layers that hold slots
-    and a recurrent state together.
+    Not if a method compresses within the prompt's pass: in blocks, or layer by layer.
     """
     pipeline = cache.settings.pipeline
-    hybrid = any(isinstance(layer, HybridLayer) for layer in cache.layers)
-    return not (hybrid or pipeline.block or pipeline.saves_prefill)
+    return not (pipeline.block or pipeline.saves_prefill)
 
 
 class FanOutCache(Cache):
@@ -63,7 +61,7 @@ class FanOutCache(Cache):
         for index, layers in enumerate(others):
             own = joined.layers[index]
             if isinstance(own, FanOutHybridLayer):
-                own.take_states(join_layers(layers))
+                take_states(own, join_layers(layers))
             elif not isinstance(own, FanOutLayer):
                 joined.layers[index] = join_layers(layers)
         joined._number_rows([_rows(cache) for cache in caches])
@@ -84,14 +82,27 @@ class FanOutCache(Cache):
         """Rows of the batch after `split`."""
         return sum(branch.rows.stop - branch.rows.start for branch in self.branches)
 
+    def copy_recurrent_states(self) -> None:
+        """Give every branch a copy of the recurrent states beside its slots, which the first branch's layers hold.
+
+        Call it after the prompt's last pass, before branches leave.
+        """
+        first, *others = (branch.cache for branch in self.branches)
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer, FanOutHybridLayer):
+                for cache in others:
+                    take_states(cache.layers[index], copy_states(first.layers[index]))
+
+    def follow_first(self) -> None:
+        """Use the recurrent states that the first branch's layers hold now."""
+        for index, layer in enumerate(self.layers):
+            if isinstance(layer, FanOutHybridLayer):
+                take_states(layer, self.branches[0].cache.layers[index])
+
     def split(self) -> None:
         """Give every branch rows of its own, in order; the prompt's rows are repeated for each."""
-        first = self.branches[0].cache
-        rows = _rows(first)
-        for index, layer in enumerate(self.layers):
-            own = first.layers[index]
-            if isinstance(layer, FanOutHybridLayer) and isinstance(own, HybridLayer):
-                layer.take_states(own)  # a second pass may have replaced the state
+        rows = _rows(self.branches[0].cache)
+        self.follow_first()
         self._select_others(list(range(rows)) * len(self.branches))
         self.is_split, self.now = True, time.perf_counter
         self._number_rows([rows] * len(self.branches))

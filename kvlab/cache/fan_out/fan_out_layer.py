@@ -13,6 +13,7 @@ from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
 from kvlab.attention.layer_handoff import AttendingLayer, AttentionCall, offer, take
 from kvlab.attention.pass_results import PassResults
 from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.fan_out.uncompressed_layers import take_states
 from kvlab.cache.layers.layer_state import LayerState
 
 Arrived = tuple[AttendingLayer, Tensor, Tensor]  # what attends in place of a branch's layer, its keys and values
@@ -133,19 +134,14 @@ class FanOutLayer(CacheLayerMixin):
 
 
 class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):
-    """Compressed slots beside a recurrent state, which is the only branch's until `split`, then that of all rows."""
+    """Compressed slots beside a recurrent state, which is the first branch's until `split`, then that of all rows."""
 
     is_croppable = False  # type: ignore[assignment]
 
     def __init__(self, serving: Serving, layer_idx: int, layer: LinearAttentionLayer) -> None:
         LinearAttentionLayer.__init__(self, layer.number_of_states)
         FanOutLayer.__init__(self, serving, layer_idx)
-        self.take_states(layer)
-
-    def take_states(self, layer: LinearAttentionLayer) -> None:
-        """Use the recurrent state of another layer."""
-        for name in vars(LinearAttentionLayer(1)):
-            setattr(self, name, getattr(layer, name))
+        take_states(self, layer)
 
     def lazy_initialization(self, *states: Tensor, **named: Any) -> None:  # type: ignore[override]
         """Initialize the recurrent state (keyword states); branches initialize their own slots."""

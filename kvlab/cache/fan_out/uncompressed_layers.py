@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import LinearAttentionLayer
 
 STATES = ("keys", "values")
 RECURRENT = ("conv_states", "recurrent_states")  # dictionaries of states by number
@@ -21,6 +22,20 @@ def select_rows(layer: Any, rows: Sequence[int]) -> Any:
 def join_layers(layers: Sequence[Any]) -> Any:
     """A copy of the first layer with the batch rows of all layers, which have seen equally many tokens."""
     return _changed(layers, torch.cat)
+
+
+def take_states(layer: Any, other: Any) -> None:
+    """Let a layer with a recurrent state use that of another one."""
+    for name in vars(LinearAttentionLayer(1)):
+        setattr(layer, name, getattr(other, name))
+
+
+def copy_states(layer: Any) -> LinearAttentionLayer:
+    """A layer with a copy of another one's recurrent state."""
+    own = LinearAttentionLayer(layer.number_of_states)
+    for name in vars(own):
+        setattr(own, name, copy.deepcopy(getattr(layer, name)))
+    return own
 
 
 def _changed(layers: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:

@@ -184,6 +184,8 @@ def _read_again(
         replace_others(copy.deepcopy)
         for layer, checkpoint in zip(layers, checkpoints, strict=True):
             roll_back(layer, checkpoint)
+        if isinstance(served, FanOutCache):
+            served.follow_first()
 
     replace_others(copy.deepcopy)  # the layers themselves may serve other caches too
     for ask in state.studies:
@@ -314,6 +316,8 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
 
 def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
     served = named.get("past_key_values")
+    if isinstance(served, FanOutCache) and not served.is_split:
+        served.copy_recurrent_states()
     complete = [one for one in _waiting(served) if len(one.settings.pending or {}) == one.settings.num_layers]
     while complete:
         alike = [cache for cache in complete if reads_alike(complete[0], cache)]
