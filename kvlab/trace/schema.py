@@ -180,14 +180,16 @@ class RunRecord(BaseModel):
         default_factory=dict,
         description="keys and values: the largest |stored - cached| / |cached| of any token, layer and KV head",
     )
-    seconds_prefill: float | None = None
+    seconds_prefill: float | None = Field(None, description="as if alone: of a pass shared with other runs, its part")
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
     seconds_rehearse: float | None = Field(None, description="part of prefill spent re-reading the context")
-    decode_tokens_per_second: float | None = Field(None, description="free decoding, recording off")
+    decode_tokens_per_second: float | None = Field(None, description="decoding alone after the prompt, unrecorded")
     speed_readings: tuple[SpeedReading, ...] = Field(
         (), description="further readings, interleaved with the comparison's other runs"
     )
-    recorded_tokens_per_second: float | None = Field(None, description="decoding the forced text, recording on")
+    recorded_tokens_per_second: float | None = Field(
+        None, description="the same with the time that recording added to a step"
+    )
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
     worker_pid: Count | None = None
