@@ -58,7 +58,7 @@ def layer_bytes(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFr
 def instrument_cost(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run, not rounded: label, level, and decode rates without and with recording.
 
-    `off` is the median of the unrecorded readings, between `off_low` and `off_high`; `recorded` adds what recording took
+    `off` is the median of the unrecorded readings, between `off_low` and `off_high`; `recorded` adds the recording
     to the first of them; `overhead` is how many times longer a recorded step takes, and `doubt` why that is unreliable,
     or "". NaN if a pass was not timed.
     """
