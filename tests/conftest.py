@@ -70,7 +70,7 @@ def one_tree_of_commands() -> Iterator[None]:
 
 @pytest.fixture
 def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked of a second process, lists and checks of tasks, is answered by this one, which has imported all.
+    """Answer commands that list and check tasks in this process, which has imported everything, not in a second one.
 
     That a second process answers is asked in tests/forms/test_compare_form.py.
     """

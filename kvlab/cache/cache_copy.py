@@ -11,6 +11,7 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
+from kvlab.cache.fan_out.uncompressed_layers import copy_states, take_states
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings, Observer
 from kvlab.cache.table.slot_table import SlotTable
@@ -35,7 +36,7 @@ def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
     own = copy.copy(layer)
     own.settings, own.rotary, own.lengths = settings, copy.copy(layer.rotary), list(layer.lengths)
     if isinstance(layer, LinearAttentionLayer):
-        own.conv_states, own.recurrent_states = copy.deepcopy(layer.conv_states), copy.deepcopy(layer.recurrent_states)
+        take_states(own, copy_states(layer))
     if not layer.is_initialized:
         return own
     own.tokens_seen, own.buckets = layer.tokens_seen.clone(), [_copy_bucket(bucket) for bucket in layer.buckets]

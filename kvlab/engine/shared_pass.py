@@ -48,9 +48,8 @@ class SharedPass:
         self.prepared, self.runs, self.reference, self.watch, self.probe = prepared, list(runs), reference, watch, probe
         self.errors: list[Exception] = []
         own = [run.cache for run in runs]
-        led = leader is not None and all(leader is not cache for cache in own)
-        caches = [*([leader] if leader is not None and led else []), *own]
-        self.fan_out = FanOutCache(caches, loaded.device, timed=True)
+        unrecorded = [] if leader is None or any(leader is cache for cache in own) else [leader]
+        self.fan_out = FanOutCache([*unrecorded, *own], loaded.device, timed=True)
         self.branch_of = {id(branch.cache): branch for branch in self.fan_out.branches}
         self.leader = None if leader is None else self.branch_of[id(leader)]
         if leader is not None and probe is not None:
@@ -159,7 +158,7 @@ class SharedPass:
 
     def _end_failed(self) -> None:
         """Mark the runs of failed branches as failed; raises the leader's error."""
-        failed = list(self.fan_out.take_failed())
+        failed = self.fan_out.take_failed()
         if not failed:
             return
         if self.leader in failed:

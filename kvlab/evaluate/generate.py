@@ -75,10 +75,8 @@ class _Answers:
     memory: dict[int, Memory] = field(default_factory=dict)
     decode_seconds: float = 0.0
 
-    def choose(self, logits: Tensor) -> list[int]:
-        """Tokens of its rows, from logits (rows, V): the likeliest, or drawn."""
-        if not self.generators:
-            return list(logits.argmax(-1).tolist())
+    def draw(self, logits: Tensor) -> list[int]:
+        """Tokens of its rows, drawn from logits (rows, V)."""
         pairs = zip(torch.softmax(logits, -1), self.running, strict=True)
         return [int(torch.multinomial(row, 1, generator=self.generators[prompt])) for row, prompt in pairs]
 
@@ -135,7 +133,10 @@ class _Answering:
         """Add a token to every answer that runs; returns those of the rows that stay, in the order of the batch."""
         kept: list[int] = []
         alive = [answers for answers in self.answers.values() if answers.branch in self.fan_out.branches]
-        chosen = [(answers, answers.choose(logits[answers.branch.rows])) for answers in alive]
+        likeliest = logits.argmax(-1).tolist()  # read from the device once for all rows
+        chosen = [
+            (one, one.draw(logits[one.branch.rows]) if one.generators else likeliest[one.branch.rows]) for one in alive
+        ]
         for answers, tokens in chosen:
             for prompt, token in zip(answers.running, tokens, strict=True):
                 answers.ids[prompt].append(token)

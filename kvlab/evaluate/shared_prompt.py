@@ -79,7 +79,7 @@ class SharedPrompt:
         self._own = {branch: branch.own_seconds() for branch in self.branches}
         for branch in self.branches:
             branch.seconds = 0.0
-        list(fan_out.take_failed())
+        fan_out.take_failed()
         fan_out.split()
         branches = len(fan_out.branches)
         if start == self.ids.shape[1]:
@@ -93,7 +93,7 @@ class SharedPrompt:
         return self._timed(lambda: self._forward(given))
 
     def prompt_seconds(self, branch: Branch) -> float:
-        """What its cache would have taken alone to read, rehearse and compress the prompts."""
+        """Seconds its cache would take alone to read, rehearse and compress the prompts."""
         return self._common + self._own[branch]
 
     def decode_seconds(self, branch: Branch) -> float:
@@ -120,5 +120,5 @@ class SharedPrompt:
         kept = [branch for branch in self.fan_out.branches if branch.error is None]
         if len(kept) < len(self.fan_out.branches):
             logits = torch.cat([logits[branch.rows] for branch in kept])
-            list(self.fan_out.take_failed())
+            self.fan_out.take_failed()
         return logits

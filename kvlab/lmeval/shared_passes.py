@@ -23,5 +23,5 @@ def in_groups(
 
 
 def results(shared: SharedPrompt, found: Mapping[Branch, Result]) -> list[Result | Exception]:
-    """What was found for each branch, or its error."""
+    """The result of each branch, or its error."""
     return [found[branch] if branch.error is None else branch.error for branch in shared.branches]

@@ -62,7 +62,7 @@ class PlannedCache:
 
     @property
     def beside(self) -> int:
-        """What all layers keep for the next decision besides slots."""
+        """Bytes that all layers keep for the next decision besides slots."""
         return self.work.recalled_bytes(self.holds)
 
     @property

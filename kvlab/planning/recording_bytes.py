@@ -1,4 +1,4 @@
-"""What recording and the probe of the full cache hold in memory, and how many rows they write."""
+"""Bytes held by recording and by the probe of the full cache, and the number of rows they write."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def waiting_bytes(work: Workload, holds: Footprint, budget: Amount) -> int:
 
 
 def probe_states(work: Workload) -> list[Part]:
-    """What the probe keeps of every layer until the text ends."""
+    """Bytes the probe keeps of every layer until the text ends."""
     model, rows = work.model, min(work.tokens, PROMPT_ROWS) + min(MOST_FUTURE, work.new_tokens)
     layers = len(work.record.of_layers(range(model.full_layers)))
     hidden = layers * min(work.tokens, SORTED_ROWS) * model.hidden * work.number

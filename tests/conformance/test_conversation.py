@@ -109,7 +109,7 @@ def talk(variant: Variant, family: str, dtype: torch.dtype, rows: slice, skip: i
 
 
 class Invariants:
-    """What must hold after any pass of any method, to be called with the mask and the place of the pass."""
+    """Check the invariants of a cache after a pass; `mask` and `place` are those of the pass."""
 
     def __init__(self, variant: Variant, compressed: CompressedCache) -> None:
         self.method, self.settings = make_method(variant.method, **variant.settings), resolved(variant)

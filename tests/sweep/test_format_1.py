@@ -156,7 +156,7 @@ def test_what_was_given_up_stays_so_until_it_is_asked_for_again(
 def test_another_plan_for_the_folder_finds_its_rows_by_key(
     folder: Path, request_: EvalRequest, serial: pd.DataFrame, measured: list[tuple[str, int, str]]
 ) -> None:
-    """Whatever the size of its blocks; and so does a third plan, with one more method, those of the second."""
+    """For any block size; a third plan with one more method also reuses the rows of the second."""
     old_folder(folder, request_, serial, lambda task, start, method: task == "copy")
     plan = planned(folder, request_, block=3)
     assert isinstance(plan, SweepPlan) and json.loads((folder / "sweep.json").read_text())["format"] == 2

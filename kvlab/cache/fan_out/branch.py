@@ -10,7 +10,6 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.common.memory_errors import is_out_of_memory
 
 Result = TypeVar("Result")
-ALL_ROWS = slice(None)
 
 
 @dataclass(eq=False)
@@ -23,13 +22,13 @@ class Branch:
     """
 
     cache: CompressedCache
-    rows: slice = field(default_factory=lambda: ALL_ROWS)
+    rows: slice = field(default_factory=lambda: slice(None))
     seconds: float = 0.0
     charged: float = 0.0
     error: Exception | None = None
 
     def own_seconds(self) -> float:
-        """What its layers would have taken alone, its second pass over the prompt included."""
+        """Seconds its layers would take alone, including its second pass over the prompt."""
         return self.seconds + self.charged + self.cache.settings.rehearsal_seconds
 
     def run(self, work: Callable[[], Result], now: Callable[[], float]) -> Result | None:

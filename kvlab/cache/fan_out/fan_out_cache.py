@@ -8,7 +8,7 @@ pass of the model is a step of all of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -126,10 +126,9 @@ class FanOutCache(Cache):
         if self.is_split and len(kept) < len(self.branches):
             every = list(range(self.num_rows))
             self._select_others([row for branch in kept for row in every[branch.rows]])
-            counts = [self._count(branch) for branch in kept]
-            self.branches = kept
-            self._number_rows(counts)
         self.branches = kept
+        if self.is_split:
+            self._number_rows([self._count(branch) for branch in kept])
 
     def keep_rows(self, branch: Branch, rows: Sequence[int]) -> None:
         """Keep only some rows of a branch, numbered within it."""
@@ -155,11 +154,11 @@ class FanOutCache(Cache):
         if errors and errors[0] is not None and None not in errors:
             raise errors[0]
 
-    def take_failed(self) -> Iterator[Branch]:
-        """Remove and yield the branches that have failed."""
+    def take_failed(self) -> list[Branch]:
+        """Remove and return the branches that have failed."""
         failed = [branch for branch in self.branches if branch.error is not None]
         self.drop(failed)
-        yield from failed
+        return failed
 
     def _count(self, branch: Branch) -> int:
         return branch.rows.stop - branch.rows.start

@@ -15,6 +15,7 @@ from kvlab.attention.pass_results import PassResults
 from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.uncompressed_layers import take_states
 from kvlab.cache.layers.layer_state import LayerState
+from kvlab.cache.settings import wait
 
 Arrived = tuple[AttendingLayer, Tensor, Tensor]  # what attends in place of a branch's layer, its keys and values
 
@@ -168,11 +169,11 @@ def _or_zeros(output: Tensor | None, query: Tensor) -> Tensor:
 
 def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:
     """A clock in seconds; with `timed`, one that waits for the device, so that differences measure its work."""
-    if not timed or device.type == "cpu":
+    if not timed:
         return time.perf_counter
 
     def now() -> float:
-        torch.accelerator.synchronize(device)
+        wait(device)
         return time.perf_counter()
 
     return now
