@@ -198,7 +198,8 @@ def _choose(
     `logits` are (R, V).
     """
     ends, kept = end_ids(loaded), []
-    chosen = [(branch, logits[branch.rows].argmax(-1).tolist()) for branch in shared.fan_out.branches]
+    likeliest = logits.argmax(-1).tolist()  # read from the device once for all rows
+    chosen = [(branch, likeliest[branch.rows]) for branch in shared.fan_out.branches]
     for branch, tokens in chosen:
         own = texts[branch]
         for request, token in zip(own.running, tokens, strict=True):

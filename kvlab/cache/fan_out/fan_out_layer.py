@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin, LinearAttentionLayer
+from transformers.cache_utils import LinearAttentionLayer
 
 from kvlab.attention.layer_handoff import AttendingLayer, AttentionCall, offer, take
 from kvlab.attention.pass_results import PassResults
 from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.uncompressed_layers import take_states
 from kvlab.cache.layers.layer_state import LayerState
+from kvlab.cache.layers.whole_text_layer import WholeTextLayer
 from kvlab.cache.settings import wait
 
 Arrived = tuple[AttendingLayer, Tensor, Tensor]  # what attends in place of a branch's layer, its keys and values
@@ -32,14 +33,9 @@ class Serving(Protocol):
         ...
 
 
-class FanOutLayer(CacheLayerMixin):
+class FanOutLayer(WholeTextLayer):
     """While branches share a prompt, keys and values exist once and attention is computed once; later every branch
     attends with its own rows."""
-
-    is_sliding = False
-    is_compileable = False
-    is_croppable = False
-    supports_early_init = False
 
     def __init__(self, serving: Serving, layer_idx: int) -> None:
         super().__init__()
@@ -115,23 +111,10 @@ class FanOutLayer(CacheLayerMixin):
         """Tokens seen, padding included."""
         return self._layer(self._active()[0]).cumulative_length
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Sizes of the padding mask, which is indexed by tokens seen, not by slots."""
-        return self.get_seq_length() + query_length, 0
-
-    def get_max_length(self) -> int:
-        """Unbounded."""
-        return -1
-
     def reset(self) -> None:
         """Forget the text in every branch."""
         for branch in self.serving.branches:
             self._layer(branch).reset()
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Raise NotImplementedError: evicted or merged slots cannot be restored."""
-        if tokens_to_remove != 0:
-            raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")
 
 
 class FanOutHybridLayer(FanOutLayer, LinearAttentionLayer):

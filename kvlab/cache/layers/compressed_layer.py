@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin
 
 from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.attention.low_rank_state import low_rank_state
@@ -20,6 +19,7 @@ from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState
 from kvlab.cache.layers.second_pass_queries import check_rehearsed, note_rehearsal
+from kvlab.cache.layers.whole_text_layer import WholeTextLayer
 from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.new_token import NewToken
 from kvlab.cache.table.slot_table import SlotTable
@@ -28,18 +28,13 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.view import Slots
 
 
-class CompressedLayer(LayerState, CacheLayerMixin):
+class CompressedLayer(LayerState, WholeTextLayer):
     """A layer whose physical slots are fewer than the tokens it has seen.
 
     Heads that keep equally many slots share one table. Otherwise, after the prompt, heads are grouped into a few tables
     of similar length so that evicted slots are freed. Decoding writes each new token into a free slot in place, so a
     method with a fixed budget never moves or reallocates a table.
     """
-
-    is_sliding = False
-    is_compileable = False
-    is_croppable = False
-    supports_early_init = False
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Take dtype and device from the first tokens."""
@@ -89,14 +84,6 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         """Tokens seen, padding included."""
         return self.cumulative_length
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Sizes of the padding mask, which is indexed by tokens seen, not by slots."""
-        return self.cumulative_length + query_length, 0
-
-    def get_max_length(self) -> int:
-        """Unbounded."""
-        return -1
-
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)
 
@@ -105,11 +92,6 @@ class CompressedLayer(LayerState, CacheLayerMixin):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         self._map_rows(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Raise NotImplementedError: evicted or merged slots cannot be restored."""
-        if tokens_to_remove != 0:
-            raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
