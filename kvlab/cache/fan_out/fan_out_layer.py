@@ -15,7 +15,7 @@ from kvlab.attention.pass_results import PassResults
 from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.uncompressed_layers import take_states
 from kvlab.cache.layers.layer_state import LayerState
-from kvlab.cache.layers.whole_text_layer import WholeTextLayer
+from kvlab.cache.layers.unbounded_layer import UnboundedLayer
 from kvlab.cache.settings import wait
 
 Arrived = tuple[AttendingLayer, Tensor, Tensor]  # what attends in place of a branch's layer, its keys and values
@@ -33,7 +33,7 @@ class Serving(Protocol):
         ...
 
 
-class FanOutLayer(WholeTextLayer):
+class FanOutLayer(UnboundedLayer):
     """While branches share a prompt, keys and values exist once and attention is computed once; later every branch
     attends with its own rows."""
 

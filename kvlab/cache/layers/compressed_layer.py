@@ -19,7 +19,7 @@ from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState
 from kvlab.cache.layers.second_pass_queries import check_rehearsed, note_rehearsal
-from kvlab.cache.layers.whole_text_layer import WholeTextLayer
+from kvlab.cache.layers.unbounded_layer import UnboundedLayer
 from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.new_token import NewToken
 from kvlab.cache.table.slot_table import SlotTable
@@ -28,7 +28,7 @@ from kvlab.common.errors import UserError
 from kvlab.methods.core.view import Slots
 
 
-class CompressedLayer(LayerState, WholeTextLayer):
+class CompressedLayer(LayerState, UnboundedLayer):
     """A layer whose physical slots are fewer than the tokens it has seen.
 
     Heads that keep equally many slots share one table. Otherwise, after the prompt, heads are grouped into a few tables

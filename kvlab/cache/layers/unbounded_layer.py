@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers.cache_utils import CacheLayerMixin
 
 
-class WholeTextLayer(CacheLayerMixin):
+class UnboundedLayer(CacheLayerMixin):
     """A cache layer of unbounded length that cannot be rolled back; `get_seq_length` counts tokens, not slots."""
 
     is_sliding = False
