@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -12,6 +13,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from kvlab.bench.presets import ON_RANDOM_WEIGHTS
 from kvlab.cache import CompressedCache, make_cache
 
+# Where models and prompts of the conformance tests are: `KVLAB_TEST_DEVICE=cuda` runs the matrix on a GPU.
+DEVICE = torch.device(os.environ.get("KVLAB_TEST_DEVICE", "cpu"))
 COMMON = {
     "vocab_size": 97,
     "hidden_size": 64,
@@ -221,7 +224,7 @@ def tiny_model(
     _fill_what_is_empty(model)
     if kind == "falcon":
         model.config.tie_word_embeddings = True
-    return model
+    return model.to(DEVICE)  # type: ignore[arg-type]
 
 
 def _fill_what_is_empty(model: PreTrainedModel) -> None:
@@ -277,4 +280,4 @@ def padded_rows(rows: int, tokens: int, pads: int, seed: int) -> tuple[Tensor, T
     ids = torch.randint(3, 97, (rows, tokens), generator=torch.Generator().manual_seed(seed))
     mask = torch.ones_like(ids)
     mask[1, :pads] = 0
-    return ids * mask, mask
+    return (ids * mask).to(DEVICE), mask.to(DEVICE)

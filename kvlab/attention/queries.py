@@ -13,7 +13,8 @@ from kvlab.common.errors import UserError
 def full_attention_config(config: Any) -> Any:
     """Config of the first full-attention layer; sliding-window layers may have other heads (Gemma 4)."""
     kinds = getattr(config, "layer_types", None) or []
-    return config.per_layer_config[kinds.index("full_attention") if "full_attention" in kinds else 0]
+    layers = getattr(config, "per_layer_config", None)  # not in transformers 5.17
+    return config if layers is None else layers[kinds.index("full_attention") if "full_attention" in kinds else 0]
 
 
 def num_key_value_heads(config: Any) -> int:

@@ -183,4 +183,4 @@ def _products(query: Tensor, key: Tensor, scaling: float) -> Tensor:
 
 
 def _in_own_type(states: Tensor) -> bool:
-    return states.device.type == "cuda" and states.dtype != torch.float32
+    return states.device.type == "cuda" and states.dtype in (torch.float16, torch.bfloat16)

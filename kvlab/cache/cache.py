@@ -65,6 +65,16 @@ class CacheMemory:
 COMPRESSED_TYPES: dict[str, type[CompressedLayer]] = {"full_attention": CompressedLayer, "hybrid": HybridLayer}
 
 
+def _layers_read_by_others(config: Any) -> set[int]:
+    """Layers whose keys and values later layers read (Gemma 3n, Gemma 4); they stay uncompressed."""
+    modes = getattr(config, "kv_sharing_modes", None)
+    if modes is not None:
+        return {index for index, mode in enumerate(modes) if mode == "store"}
+    readers = getattr(config, "num_kv_shared_layers", None) or 0  # all that older transformers say
+    kinds = config.layer_types[: config.num_hidden_layers - readers] if readers else []
+    return {len(kinds) - 1 - kinds[::-1].index(kind) for kind in set(kinds)}
+
+
 class CompressedCache(Cache):
     """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and multi-turn chats work.
 
@@ -72,16 +82,14 @@ class CompressedCache(Cache):
     """
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
-        types, options = get_layer_types_and_kwargs(config)
-        plain: list[Any] = [with_own_window(layer) for layer in DynamicCache(config=config).layers]
-        # Layers whose states are shared with later layers (Gemma 3n, Gemma 4) stay uncompressed.
-        sharing = getattr(config, "kv_sharing_modes", None) or [None] * len(types)
-        both = enumerate(zip(types, sharing, strict=True))
-        compressed = [index for index, (kind, mode) in both if kind in COMPRESSED_TYPES and mode != "store"]
+        layers: list[Any] = [with_own_window(layer) for layer in DynamicCache(config=config).layers]
+        types, shared = get_layer_types_and_kwargs(config)[0], _layers_read_by_others(config)
+        compressed = [index for index, kind in enumerate(types) if kind in COMPRESSED_TYPES and index not in shared]
         settings.num_layers = len(compressed)
-        layers = plain
         for rank, index in enumerate(compressed):
-            layers[index] = COMPRESSED_TYPES[types[index]](index, settings, rank, **options[index])
+            states = getattr(config, "number_of_conv_states", 1)
+            options = {"number_of_states": states} if types[index] == "hybrid" else {}
+            layers[index] = COMPRESSED_TYPES[types[index]](index, settings, rank, **options)
         if settings.compresses and not compressed:
             raise UserError(nothing_to_compress(config))
         super().__init__(layers=layers)

@@ -73,7 +73,7 @@ def walk(
     model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor, after: Watch = lambda: None, steps: int = STEPS
 ) -> Tensor:
     """Logits (rows, steps, vocabulary) after the prompt and forced decode steps; calls `after` after each pass."""
-    forced = torch.arange(steps)[None].expand(len(ids), -1) * 7 % 90 + 3
+    forced = torch.arange(steps, device=ids.device)[None].expand(len(ids), -1) * 7 % 90 + 3
     logits = []
     with torch.inference_mode():
         for step in range(steps):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from kvlab.bench import harness
 from kvlab.bench.bench import Bench
 from kvlab.bench.competitors import SlotContender
 from kvlab.bench.device_memory import Peaks, measure_peaks
-from kvlab.bench.models import open_model
+from kvlab.bench.models import BenchModel, open_model, random_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import SCHEMA, ResultFile, Row, read_rows
+from kvlab.model_info.architectures import find_shape
 from kvlab.requests.compare import MethodChoice
 
 CHOICES = (MethodChoice(method="h2o", budget=0.25), MethodChoice(method="keepkv", budget=16))
@@ -59,9 +61,12 @@ def test_together_measures_whole_comparisons_and_their_ratios(tiny_model_folder:
         assert ratio == pytest.approx(seconds[own] / seconds[other])
 
 
-def test_together_skips_a_model_without_a_tokenizer(bench) -> None:
-    (row,) = measured(bench(mode="together", choices=CHOICES, new_tokens=3))
-    assert row.status == "skipped" and "tokenizer" in row.note
+def test_together_takes_the_tokenizer_of_mini_for_random_weights() -> None:
+    shape = replace(find_shape("tiny"), vocab_size=4096)  # as many rows as that tokenizer has tokens
+    model = BenchModel(random_model(shape, torch.device("cpu"), torch.float32), "shape:tiny")
+    request = make_request(mode="together", choices=CHOICES[:1], contexts=(150,), new_tokens=2, device="cpu", repeats=1)
+    rows = measured(Bench(model, request, Peaks(1e9, 1e9)))
+    assert len(rows) == 10 and all(row.median > 0 for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from transformers import DynamicCache
 
 from kvlab.cache import make_cache
 from kvlab.models.load import prepare
-from tests.families import FAMILIES, PLAIN, tiny_model
+from tests.families import DEVICE, FAMILIES, PLAIN, tiny_model
 
 # Eager attention is not what the others compute for ALiBi (see `PLAIN`): tests/attention/test_alibi.py has the formula.
 EAGER = [family for family in FAMILIES if family not in PLAIN and family != "mistral-sliding"]
@@ -18,11 +18,11 @@ PASSES, PADS = (24, 1, 1, 4, 1), 7
 @pytest.mark.parametrize("family", EAGER)
 def test_accumulated_scores_are_eager_attentions_column_sums(family: str) -> None:
     plain, lab = tiny_model(family), prepare(tiny_model(family))
-    ids = torch.randint(3, 97, (2, sum(PASSES)), generator=torch.Generator().manual_seed(5))
+    ids = torch.randint(3, 97, (2, sum(PASSES)), generator=torch.Generator().manual_seed(5)).to(DEVICE)
     mask = torch.ones_like(ids)
     mask[1, :PADS] = 0
     ours, theirs, end = make_cache(lab, "h2o", 1.0), DynamicCache(config=plain.config), 0
-    expected = {layer.layer_idx: torch.zeros(2, 4, sum(PASSES)) for layer in ours.compressed_layers()}
+    expected = {layer.layer_idx: torch.zeros(2, 4, sum(PASSES), device=DEVICE) for layer in ours.compressed_layers()}
     with torch.inference_mode():
         for count in PASSES:
             begun, end = end, end + count

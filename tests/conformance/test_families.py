@@ -20,7 +20,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.methods.core.rotary import Rotary
 from kvlab.models.families import SUPPORTED, prepare
 from tests.conformance.test_matrix import PADS, PROMPT, batch, decode, near
-from tests.families import EVERY, MORE, PLAIN, tiny_model
+from tests.families import DEVICE, EVERY, MORE, PLAIN, tiny_model
 
 NO_ROTATION = (
     *("bloom", "mpt", "falcon-alibi", "falcon-alibi-grouped"),
@@ -73,7 +73,8 @@ def keys_at(model: PreTrainedModel, position: int) -> tuple[CompressedCache, lis
     """Every compressed layer's key (H, d) of one token that stands at `position`."""
     cache = make_cache(model, "full")
     with torch.inference_mode():
-        model(torch.tensor([[11]]), position_ids=torch.tensor([[position]]), past_key_values=cache)
+        at = torch.tensor([[11], [position]], device=DEVICE)
+        model(at[:1], position_ids=at[1:], past_key_values=cache)
     return cache, [layer.slots.keys[0, :, 0] for layer in cache.compressed_layers() if layer.slots is not None]
 
 
@@ -86,7 +87,7 @@ def test_keys_turn_back_to_position_zero(family: str) -> None:
     for layer, zero, nine in zip(cache.compressed_layers(), at_zero, there, strict=True):
         rotary = layer.rotary.now()
         assert rotary is not None
-        back = rotary.turn(nine, torch.full(nine.shape[:1], -9))
+        back = rotary.turn(nine, torch.full(nine.shape[:1], -9, device=DEVICE))
         torch.testing.assert_close(back, zero, rtol=1e-4, atol=1e-4)
         moved = bool((nine - zero).abs().max() > 1e-3)
         assert moved == bool((rotary.inverse_frequencies > 0).any()), "a layer that rotates, and one that does not"
@@ -109,7 +110,7 @@ def test_projected_queries_are_the_ones_that_attention_gets(family: str) -> None
 
     watch_hidden_states(lab)
     with torch.inference_mode():
-        lab(torch.tensor([[11, 12]]), past_key_values=make_cache(lab, "full", observer=Watcher()))
+        lab(torch.tensor([[11, 12]], device=DEVICE), past_key_values=make_cache(lab, "full", observer=Watcher()))
         assert given
         for layer, query in given.items():
             module, states = made_of[layer]

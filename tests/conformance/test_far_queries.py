@@ -12,7 +12,7 @@ from kvlab.attention.hidden_states import watch_hidden_states
 from kvlab.attention.queries import position_factor
 from kvlab.cache import make_cache
 from kvlab.models.families import prepare
-from tests.families import tiny_model
+from tests.families import DEVICE, tiny_model
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama4": {"floor_scale": 4, "attn_scale": 0.5, "no_rope_layers": [0, 0, 0], "layer_types": ["full_attention"] * 3},
@@ -35,7 +35,7 @@ def test_projected_queries_are_as_long_as_the_model_s_own_at_every_position(fami
         def attended(self, layer_idx: int, slots: Any, seen: Any, output: Tensor) -> None:
             for place in range(seen.query.shape[2]):
                 states = seen.hidden_states[:, place : place + 1]
-                here = seen.project_queries(states, torch.tensor([place]))[:, :, 0]
+                here = seen.project_queries(states, torch.tensor([place], device=DEVICE))[:, :, 0]
                 torch.testing.assert_close(
                     here.norm(dim=-1), seen.query[:, :, place].norm(dim=-1), rtol=1e-4, atol=1e-4
                 )
@@ -45,13 +45,15 @@ def test_projected_queries_are_as_long_as_the_model_s_own_at_every_position(fami
 
     watch_hidden_states(lab)
     with torch.inference_mode():
-        lab(torch.arange(3, 23)[None], past_key_values=make_cache(lab, "full", observer=Watcher()))
+        lab(torch.arange(3, 23, device=DEVICE)[None], past_key_values=make_cache(lab, "full", observer=Watcher()))
     assert len(checked) == 3 * 20
-    factors = [float(position_factor(lab.model.layers[0].self_attn, torch.tensor([p]))) for p in range(20)]
+    factors = [
+        float(position_factor(lab.model.layers[0].self_attn, torch.tensor([p], device=DEVICE))) for p in range(20)
+    ]
     assert factors[0] == 1 and factors == sorted(factors) and len(set(factors)) > 3, "and there is a factor to miss"
 
 
 def test_other_models_have_no_factor() -> None:
     for family in ("llama", "llama4-rotated"):
         module = prepare(tiny_model(family)).model.layers[0].self_attn
-        assert position_factor(module, torch.tensor([100_000])) is None
+        assert position_factor(module, torch.tensor([100_000], device=DEVICE)) is None

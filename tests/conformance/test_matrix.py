@@ -15,7 +15,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.checking.case import walk
 from kvlab.methods import registered
 from kvlab.models.load import prepare
-from tests.families import EVERY, FAMILIES, cache_for, tiny_model
+from tests.families import DEVICE, EVERY, FAMILIES, cache_for, tiny_model
 
 PROMPT, PADS = 24, 7
 STEPS = 3  # passes of a decode, the prompt's among them; two more than the interval where decisions wait for others
@@ -44,7 +44,7 @@ def batch(rows: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     ids = torch.randint(3, 97, (rows, PROMPT), generator=generator)
     mask = torch.ones_like(ids)
     mask[1:, :PADS] = 0
-    return ids * mask, mask
+    return (ids * mask).to(DEVICE), mask.to(DEVICE)
 
 
 def decode(
@@ -195,7 +195,7 @@ def test_second_turn_after_compression(method: str, family: str) -> None:
     """Several tokens at once after compression: finite, within budget, and the same as one at a time for full."""
     model = lab_model(family, torch.float32)
     ids, _ = batch(1)
-    more = torch.arange(5)[None] + 10
+    more = torch.arange(5, device=DEVICE)[None] + 10
     cache = cache_for(model, method, 0.3)
     cache.expect(ids.shape[1])  # what follows is a turn of its own, not the rest of the prompt
     with torch.inference_mode():

@@ -17,7 +17,7 @@ from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.models.load import prepare
 from kvlab.stores import NATIVE
 from tests.conformance.variants import Variant, every_variant
-from tests.families import padded_rows, tiny_model
+from tests.families import DEVICE, padded_rows, tiny_model
 
 HEADS, GROUP, DIM = 2, 2, 16
 OTHER_HEADS = [1, 0]
@@ -92,7 +92,8 @@ def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Var
     plain, turned = models()
     logits, compressed = talk(variant, plain, [0, 1, 2])
     again, same = talk(variant, plain, [0, 1, 2])
-    assert torch.equal(logits, again)
+    # On a GPU merges are summed by atomic additions, whose order is not fixed.
+    torch.testing.assert_close(again, logits, rtol=0, atol=0 if DEVICE.type == "cpu" else 1e-4)
     assert places(compressed) == places(same)
 
     if variant.changed.get("store", NATIVE) != NATIVE:

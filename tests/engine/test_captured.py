@@ -11,7 +11,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.cuda_graphs import CapturedDecoder
 from kvlab.methods import registered
 from kvlab.models.load import prepare
-from tests.families import ON_ANY_MODEL, tiny_model
+from tests.families import DEVICE, ON_ANY_MODEL, tiny_model
 
 # Methods whose tables stop growing.
 FIXED = [
@@ -63,9 +63,9 @@ def test_replayed_steps_give_the_same_logits(method: str, every: int) -> None:
 
 def test_rows_of_different_lengths_are_replayed_from_where_they_stand() -> None:
     model = prepare(tiny_model("llama", num_hidden_layers=2))
-    mask = torch.ones(2, PROMPT, dtype=torch.int64)
+    mask = torch.ones(2, PROMPT, dtype=torch.int64, device=DEVICE)
     mask[1, :9] = 0
-    ids = torch.arange(2 * PROMPT).view(2, -1) % 90 + 3
+    ids = torch.arange(2 * PROMPT, device=DEVICE).view(2, -1) % 90 + 3
     place = (mask.cumsum(-1) - 1).clamp_min(0)
     logits = []
     for captured in (False, True):
@@ -74,7 +74,9 @@ def test_rows_of_different_lengths_are_replayed_from_where_they_stand() -> None:
             model(ids, attention_mask=mask, position_ids=place, past_key_values=cache)
             decoder = CapturedDecoder(model, cache, place[:, -1:] + 1)
             decoder.why_not = decoder.why_not if captured else "asked for plain steps"
-            logits.append(torch.stack([decoder(torch.full((2, 1), 3 + 7 * n % 90)).clone() for n in range(28)]))
+            logits.append(
+                torch.stack([decoder(torch.full((2, 1), 3 + 7 * n % 90, device=DEVICE)).clone() for n in range(28)])
+            )
         assert (decoder.replayed > 10) is captured
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)
 
@@ -88,15 +90,15 @@ def test_a_table_that_grows_is_not_captured() -> None:
 def test_a_replaced_table_is_noticed() -> None:
     model = prepare(tiny_model("llama"))
     cache = make_cache(model, "h2o", 0.4)
-    token = torch.full((2, 1), 5)
+    token = torch.full((2, 1), 5, device=DEVICE)
     with torch.no_grad():
-        model(torch.arange(2 * PROMPT).view(2, -1) % 90 + 3, past_key_values=cache)
+        model(torch.arange(2 * PROMPT, device=DEVICE).view(2, -1) % 90 + 3, past_key_values=cache)
         decoder = CapturedDecoder(model, cache)
         for _ in range(8):
             decoder(token)
         count = decoder.replayed
         assert count > 0
-        cache.reorder_cache(torch.tensor([1, 0]))
+        cache.reorder_cache(torch.tensor([1, 0], device=DEVICE))
         decoder(token)
         assert decoder.replayed == count, "a graph of the old tables was replayed"
 
@@ -105,9 +107,9 @@ def test_what_cannot_be_captured_says_why() -> None:
     model = prepare(tiny_model("gemma2"))
     with torch.no_grad():
         cache = make_cache(model, "h2o", 0.4)
-        model(torch.arange(2 * PROMPT).view(2, -1) % 90 + 3, past_key_values=cache)
+        model(torch.arange(2 * PROMPT, device=DEVICE).view(2, -1) % 90 + 3, past_key_values=cache)
         decoder = CapturedDecoder(model, cache)
-        decoder(torch.full((2, 1), 5))
+        decoder(torch.full((2, 1), 5, device=DEVICE))
     assert "sliding window" in decoder.why_not
     assert decoder.replayed == 0
 
