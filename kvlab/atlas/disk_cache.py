@@ -94,5 +94,7 @@ def _stamp(state: str) -> str:
 def _code() -> str:
     """Digest of the code that draws and judges: a changed rule must not show an old verdict."""
     root = Path(__file__).parents[1]
-    files = sorted(file for name in CODE for file in (root / name).rglob("*") if file.suffix in (".py", ".toml", ".csv"))
+    files = sorted(
+        file for name in CODE for file in (root / name).rglob("*") if file.suffix in (".py", ".toml", ".csv")
+    )
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

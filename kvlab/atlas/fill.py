@@ -21,8 +21,7 @@ class Empty(Sources):
 
 
 def measurement_of(exhibit: Exhibit, root: Path, model: str = MINI) -> Measurement | None:
-    """The measurement of a model that produces the exhibit's data in the folder of runs `root`; None for a calculator.
-    """
+    """The measurement of a model that makes the exhibit's data in the folder of runs `root`; None for a calculator."""
     drawn = exhibit.drawing(Empty(root, named=model), Choice(), "light")
     return drawn.measurement if isinstance(drawn, Needs) else None
 
