@@ -15,7 +15,7 @@ from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
 from kvlab.atlas.cards import Card, models_to_judge
-from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.exhibit import RECORDED, Exhibit
 from kvlab.atlas.registry import PAPERS, of_paper
 from kvlab.atlas.scorecard import Judged, by_model, own_claims
 from kvlab.common.model_title import model_title
@@ -69,42 +69,48 @@ def draw(places: list[Place], sources: Sources, verdicts: st.delta_generator.Del
     """Fill all cards, and judge the claims on every other model with data; the summary grows with them."""
     here, query = sources.measured_model, run_in_url()
     exhibits = [place.exhibit for place in places]
-    wanted = [(exhibit, model) for model in [here, *models_to_judge(sources)] for exhibit in exhibits]
-    wanted = list(dict.fromkeys(wanted))
-    of_model = {model: sources if model == here else sources.of_model(model) for _, model in wanted}
+    of_model = {model: sources if model == here else sources.of_model(model) for model in models_to_judge(sources)}
+    # What is drawn from rows or shipped takes milliseconds, what is drawn from recorded runs seconds.
+    wanted = sorted(
+        ((exhibit, model) for model in sorted(of_model, key=lambda model: model != here) for exhibit in exhibits),
+        key=lambda pair: pair[0].source in RECORDED and of_model[pair[1]].run is not None,
+    )
     place_of = {place.exhibit: place for place in places}
     found: dict[tuple[Exhibit, str], Card] = {}
+    judged: dict[tuple[Exhibit, str], tuple[Judged, ...]] = {}
 
     def take(exhibit: Exhibit, model: str, card: Card) -> None:
         found[exhibit, model] = card
+        judged[exhibit, model] = own_claims(card.judged, model)
         if model == here:
             cards.show_card(place_of[exhibit], card, here)
 
     def summarise(is_whole: bool = False) -> None:
-        judged: list[tuple[Exhibit, tuple[Judged, ...]]] = []
-        for exhibit, model in wanted:
-            if (exhibit, model) in found:
-                judged.append((exhibit, own_claims(found[exhibit, model].judged, model)))
+        lines = by_model((pair[0], judged[pair]) for pair in wanted if pair in judged)
         with verdicts.container(gap="small"):
             if is_whole:
-                summary.summary(by_model(judged), query)
+                summary.summary(lines, query)
             else:
-                known = sum(all((exhibit, model) in found for model in of_model) for exhibit in exhibits)
-                summary.incomplete(by_model(judged), known, len(exhibits), query)
+                summary.incomplete(lines, sum(model == here for _, model in judged), len(exhibits), query)
 
     for exhibit, model in wanted:
         if (card := cards.known_card(exhibit, of_model[model])) is not None:
             take(exhibit, model, card)
-    if len(found) < len(wanted):
-        summarise()
+        elif (card := cards.known_verdicts(exhibit, of_model[model])) is not None:
+            judged[exhibit, model] = own_claims(card.judged, model)
+            if model != here:
+                found[exhibit, model] = card
+    is_whole = len(judged) == len(wanted)
+    summarise(is_whole)
     shown = time.monotonic()
     for exhibit, model in wanted:
         if (exhibit, model) not in found:
             take(exhibit, model, cards.drawn_card(exhibit, of_model[model]))
-            if time.monotonic() - shown >= REDRAWN_SECONDS:
+            if not is_whole and time.monotonic() - shown >= REDRAWN_SECONDS:
                 summarise()
                 shown = time.monotonic()
-    summarise(is_whole=True)
+    if not is_whole:
+        summarise(is_whole=True)
     return [found[exhibit, here] for exhibit in exhibits]
 
 

@@ -16,7 +16,9 @@ from app.base.theme import theme as page_theme
 from kvlab.atlas import cards
 from kvlab.atlas.cards import Card
 from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.scorecard import SHAPES
 from kvlab.common.model_title import model_title
+from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import blank
 from kvlab.requests.measurement import command_line
 from kvlab.results.provenance import PUBLISHED
@@ -24,7 +26,7 @@ from kvlab.results.sources import Sources
 
 CACHE_BYTES = 16_000_000  # of thumbnails and texts: some 30 atlases
 CARD_WIDTH = 264
-CARD_HEIGHT = 425  # pixels; reserved, so that the page does not grow while cards are drawn
+CARD_HEIGHT = 470  # pixels; reserved, so that the page does not grow while cards are drawn
 STYLE = f"<style>[class*=st-key-atlas-card]{{min-height:{CARD_HEIGHT}px}}</style>"
 
 
@@ -55,6 +57,12 @@ def known_card(exhibit: Exhibit, sources: Sources) -> Card | None:
     return found or cards.find_card(exhibit, sources, theme)
 
 
+def known_verdicts(exhibit: Exhibit, sources: Sources) -> Card | None:
+    """`known_card`, or the one of the other theme, whose verdicts are the same."""
+    other: Theme = "dark" if page_theme() == "light" else "light"
+    return known_card(exhibit, sources) or cards.find_card(exhibit, sources, other)
+
+
 def drawn_card(exhibit: Exhibit, sources: Sources) -> Card:
     """The card, from the cache (`FigureCache`) or drawn now."""
     theme = page_theme()
@@ -73,7 +81,7 @@ def show_card(place: Place, card: Card, model: str) -> None:
         if card.judged:
             judged = card.judged[0]
             colour, icon = BADGES[judged.claim.verdict]
-            where = "" if judged.model == model else f" on {model_title(judged.model)}"
+            where = "" if judged.model in (model, SHAPES) else f" on {model_title(judged.model)}"
             words = f"{judged.claim.verdict}{where}"
             st.badge(words, color=colour, icon=icon, help=plain(judged.claim.finding))  # type: ignore[arg-type]
             if judged.claim.basis.words:

@@ -13,7 +13,7 @@ from app.base.text import plain
 from app.figures.export_menu import Offer, titled
 from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.registry import PAPERS
-from kvlab.atlas.scorecard import VERDICTS, Lines, claims_by_model
+from kvlab.atlas.scorecard import SHAPES, VERDICTS, Lines, claims_by_model
 from kvlab.common.model_title import model_title
 from kvlab.figures.base import export
 from kvlab.report.views import Table
@@ -24,11 +24,15 @@ READING = (
     "How many claims of each paper hold on each model, and the figures and tables that they are judged on. "
     "Every verdict is of one model; there is no mean over models."
 )
-HEIGHT = 560  # pixels; reserved, so that the page does not grow while verdicts come in
+HEIGHT = 720  # pixels; reserved, so that the page does not grow while verdicts come in
 TABLE_HEIGHT = 260
 KEY = "atlas-summary"
-STYLE = f"<style>.st-key-{KEY}{{min-height:{HEIGHT}px}}</style>"
-PAPER_WIDTH, MODEL_WIDTH = 1.2, 3.0
+STYLE = (
+    f"<style>.st-key-{KEY}{{min-height:{HEIGHT}px}}"
+    f".st-key-{KEY} [data-testid=stPageLink] a{{padding:0 2px;min-height:0}}"
+    f".st-key-{KEY} [data-testid=stPageLink] p{{white-space:nowrap}}</style>"
+)
+PAPER_WIDTH, MODEL_WIDTH, SHAPES_WIDTH = 1.0, 3.0, 1.1
 MARKS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "not enough to say": "? not enough to say"}
 
 
@@ -50,7 +54,7 @@ def incomplete(found: Mapping[str, Lines], known: int, of: int, query: Mapping[s
 def _rows(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
     if not found:
         return
-    widths = (PAPER_WIDTH, *[MODEL_WIDTH] * len(found))
+    widths = (PAPER_WIDTH, *(SHAPES_WIDTH if model == SHAPES else MODEL_WIDTH for model in found))
     heads = st.columns(widths, gap="small")
     for head, model in zip(heads[1:], found, strict=True):
         head.markdown(f"**{plain(model_title(model))}**", help=plain(model))
@@ -58,7 +62,7 @@ def _rows(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
         row = st.columns(widths, gap="small", vertical_alignment="center")
         row[0].markdown(plain(title))
         for cell, (model, lines) in zip(row[1:], found.items(), strict=True):
-            with cell, st.container(horizontal=True, gap="small", vertical_alignment="center"):
+            with cell, st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
                 for verdict in VERDICTS:
                     _verdict(verdict, lines[paper][verdict], model_title(model), query)
 

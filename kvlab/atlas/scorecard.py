@@ -14,7 +14,7 @@ from kvlab.requests.measurement import MINI
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
 
 VERDICTS: tuple[Verdict, ...] = (HOLDS, FAILS, OPEN)
-SHAPES = "the papers' shapes"  # what benchmarks time, in place of a model
+SHAPES = "the papers' shapes"  # what benchmarks time and calculators compute, in place of a model
 Lines = dict[str, dict[Verdict, list[tuple[Exhibit, Claim]]]]
 
 
@@ -86,7 +86,7 @@ def claims_of(exhibit: Exhibit, drawn: tuple[Drawn, ...] | Needs) -> tuple[Judge
 
 def subject(exhibit: Exhibit, model: str) -> str:
     """The column of the scorecard that a claim of the exhibit belongs to, measured on `model`."""
-    return SHAPES if exhibit.source == "bench" else model
+    return SHAPES if exhibit.source in ("bench", "calculator") else model
 
 
 def own_claims(judged: Iterable[Judged], model: str) -> tuple[Judged, ...]:

@@ -144,13 +144,13 @@ def follows(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
 
 
 def everywhere(claims: dict[str, Claim], here: str) -> Claim:
-    """`saves` on the model `here`, as this claim; its finding also names the verdicts on the other models.
+    """`saves` on the model `here`, as this claim, which takes a second model; the finding names the others' verdicts.
 
     Verdicts of several models are never combined into one.
     """
-    judged = claims[here]
+    judged = replace(claims[here], paper=EVERYWHERE)
     others = "; ".join(f"{claim.verdict} on {name}" for name, claim in claims.items() if name != here)
-    beside = f"On the other models: {others}." if others else (
-        "No other model was evaluated: evaluate one with --model into the same folder."
-    )  # fmt: skip
-    return replace(judged, paper=EVERYWHERE, finding=f"On {here}: {judged.finding} {beside}")
+    if others:
+        return replace(judged, finding=f"On {here}: {judged.finding} On the other models: {others}.")
+    more = "evaluate another with --model into the same folder"
+    return Claim(EVERYWHERE, OPEN, f"Only 1 model was evaluated ({here}): {more}.")

@@ -15,8 +15,11 @@ from kvlab.results.verdict import Claim
 TITLE = "The numbers that decide it"
 HEIGHT = 230
 DOT, MEAN, THRESHOLD = "dot", "mean", "threshold"
-DOTS_AT, MEAN_AT = 0.42, -0.62  # heights; the plot is from -1 to 1
-BINS, MOST_STEP, DOTS_HIGH = 90, 0.16, 1.0  # dots of one bin are stacked
+DOTS_AT, MEAN_AT = 0.35, -0.7  # heights; the plot is from -1 to 1, and dots of one bin are stacked
+BINS, MOST_STEP, DOTS_HIGH = 90, 0.14, 1.0
+PIXELS = 72  # of a height of 1
+LARGEST_DOT, SMALLEST_DOT = 9, 3
+COUNTED = 5  # a stack of so many dots has their number above it
 
 
 def deciding_frame(claim: Claim) -> pd.DataFrame:
@@ -46,10 +49,18 @@ def deciding_numbers(frame: pd.DataFrame, theme: Theme) -> go.Figure:
     room = 0.08 * (float(np.ptp(shown)) or max(abs(float(shown[0])), 1e-9))
     left, right = float(shown.min()) - room, float(shown.max()) + room
     figure = go.Figure()
+    heights, stacks = _stacked(dots)
+    most = max((count for _, count in stacks), default=1)
     figure.add_scatter(
-        x=dots, y=DOTS_AT + _stacked(dots), mode="markers", name="dots", hovertemplate="%{x:.4g}<extra></extra>",
-        marker={"color": blue, "size": 9 if len(dots) <= 60 else 5, "opacity": 0.75},
+        x=dots, y=DOTS_AT + heights, mode="markers", name="dots", hovertemplate="%{x:.4g}<extra></extra>",
+        marker={"color": blue, "size": min(LARGEST_DOT, max(SMALLEST_DOT, PIXELS * DOTS_HIGH / most)), "opacity": 0.75},
     )  # fmt: skip
+    for value, count in stacks:
+        if count >= COUNTED:
+            figure.add_annotation(
+                x=value, y=DOTS_AT + _step(most) * (count - 1) / 2, yshift=5, yanchor="bottom", text=f"{count}",
+                showarrow=False, font={"size": 11, "color": blue},
+            )  # fmt: skip
     figure.add_scatter(
         x=[mean["value"]], y=[MEAN_AT], mode="markers", name="mean",
         marker={"color": blue, "size": 12, "symbol": "diamond"},
@@ -76,10 +87,13 @@ def read_deciding_numbers(frame: pd.DataFrame) -> str:
     one = (
         f"One dot per prompt (n = {dots})" if dots == prompts
         else f"One dot per pair of prompts ({dots} pairs, n = {prompts} prompts)" if dots
-        else f"A number of all prompts together, which has no value for one (n = {prompts})"
+        else f"The values of single prompts were not kept (n = {prompts})"
     )  # fmt: skip
     middle, low, high = in_range(mean["value"], mean["low"], mean["high"])
-    return f"{one}; diamond and bar: the mean {middle} and its 95 % interval ({low} to {high}). Counts: {_range(held)}."
+    told = f"diamond and bar: the mean {middle} and its 95 % interval ({low} to {high})"
+    if prompts < 2:
+        told = f"one prompt gives {middle} and no interval"
+    return f"{one}; {told}. Counts for the claim: {_range(held)}."
 
 
 def _range(held: dict[str, float]) -> str:
@@ -89,16 +103,21 @@ def _range(held: dict[str, float]) -> str:
     return f"above {number(low)}" if np.isfinite(low) else f"below {number(high)}"
 
 
-def _stacked(values: np.ndarray) -> np.ndarray:
-    """Heights that keep dots of nearly the same value apart, symmetric about 0."""
+def _stacked(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, int]]]:
+    """Heights that keep dots of nearly the same value apart, symmetric about 0; and each stack's value and size."""
     if not len(values):
-        return values
+        return values, []
     width = float(np.ptp(values)) / BINS or 1.0
     bins = np.round((values - values.min()) / width).astype(int)
-    most = int(np.bincount(bins).max())
-    step = min(MOST_STEP, DOTS_HIGH / max(1, most - 1))
-    heights = np.zeros(len(values))
+    step = _step(int(np.bincount(bins).max()))
+    heights, stacks = np.zeros(len(values)), []
     for one in np.unique(bins):
         places = np.flatnonzero(bins == one)
         heights[places] = step * (np.arange(len(places)) - (len(places) - 1) / 2)
-    return heights
+        stacks.append((float(values[places].mean()), len(places)))
+    return heights, stacks
+
+
+def _step(most: int) -> float:
+    """Height between two dots of a stack, where the largest stack has `most`."""
+    return min(MOST_STEP, DOTS_HIGH / max(1, most - 1))

@@ -27,8 +27,8 @@ def with_badge(figure: go.Figure, words: str, theme: Theme) -> go.Figure:
     ink = pick(HUES["red"], theme)
     return go.Figure(figure).add_annotation(
         name=NAME, text=f"<b>{escape(words)}</b>", showarrow=False, xref="paper", yref="paper", x=1, y=1,
-        xanchor="right", yanchor="top" if titled else "bottom", yshift=-2 if titled else 3, font={"size": 11, "color": ink},
-        bgcolor=SURFACES[theme], bordercolor=ink, borderwidth=1, borderpad=2,
+        xanchor="right", yanchor="top" if titled else "bottom", yshift=-2 if titled else 3,
+        font={"size": 11, "color": ink}, bgcolor=SURFACES[theme], bordercolor=ink, borderwidth=1, borderpad=2,
     )  # fmt: skip
 
 
@@ -42,10 +42,11 @@ def on_thumbnail(svg: str, words: str, theme: Theme) -> str:
     """The thumbnail with faded marks, under the same words."""
     ink, wide = pick(HUES["red"], theme), min(WIDTH - 12, 12 + 6.2 * len(words))
     begin = svg.index(">") + 1
+    box = f'x="{WIDTH - wide - 4:g}" y="{HEIGHT - 24}" width="{wide:g}" height="18" rx="3"'
+    place = f'x="{WIDTH - 4 - wide / 2:g}" y="{HEIGHT - 11}" text-anchor="middle"'
     badge = (
-        f'<rect x="{WIDTH - wide - 4:g}" y="{HEIGHT - 24}" width="{wide:g}" height="18" rx="3" '
-        f'fill="{SURFACES[theme]}" stroke="{ink}"/><text x="{WIDTH - 4 - wide / 2:g}" y="{HEIGHT - 11}" fill="{ink}" text-anchor="middle" '
-        f'font-size="11" font-family="Inter, system-ui, sans-serif">{escape(words)}</text>'
+        f'<rect {box} fill="{SURFACES[theme]}" stroke="{ink}"/><text {place} fill="{ink}" font-size="11" '
+        f'font-family="Inter, system-ui, sans-serif">{escape(words)}</text>'
     )
     marks = svg[begin:].removesuffix("</svg>")
     return f'{svg[:begin]}<g opacity="0.45">{marks}</g>{badge}</svg>'

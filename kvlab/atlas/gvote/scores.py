@@ -143,7 +143,7 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     names = sources.evaluations["model"].unique() if len(sources.evaluations) else []
     parts, asked, claims = [], [], {}
     for model in sorted(map(str, names), key=lambda name: (name != here, name)):
-        rows = BY_MODEL.rows(replace(sources, run=None, runs=(), named=model))
+        rows = BY_MODEL.rows(_only(sources, model))
         if len(rows) and (rows["method"] == OURS).any():
             title = model_title(model)
             parts.append(mean_rows(rows, score_table(rows)).assign(task=title))
@@ -156,6 +156,13 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = usage_claims.everywhere(claims, model_title(here))
     return (Drawn("models", figure, table, reading, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
+
+
+def _only(sources: Sources, model: str) -> Sources:
+    """The same evaluations, of which those of one model count."""
+    narrowed = replace(sources, run=None, runs=(), named=model)
+    narrowed.__dict__["evaluations"] = sources.evaluations
+    return narrowed
 
 
 def over_option(experiment: Experiment, option: str, says: str) -> Draw:
