@@ -37,6 +37,7 @@ class Place:
     exhibit: Exhibit
     picture: DeltaGenerator
     line: DeltaGenerator
+    button: DeltaGenerator
 
 
 def place_card(exhibit: Exhibit) -> Place:
@@ -47,7 +48,7 @@ def place_card(exhibit: Exhibit) -> Place:
         picture.image(blank("drawing …", page_theme()), width="stretch")
         link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **run_in_url())
         st.markdown(plain(shorten(exhibit.title, 70)))
-        return Place(exhibit, picture, st.empty())
+        return Place(exhibit, picture, st.empty(), st.empty())
 
 
 def known_card(exhibit: Exhibit, sources: Sources) -> Card | None:
@@ -92,14 +93,18 @@ def show_card(place: Place, card: Card, model: str) -> None:
         if card.origin:
             words = card.source if card.is_shipped else f"drawn from {shorten(card.source, 60)}"
             st.caption(plain(words), help=plain(card.origin))
-            if card.measurement:
-                measure_button(card.measurement, place.exhibit.key)
         elif card.measurement:
             command = command_line(card.measurement)
             st.caption(f"needs `{shorten(command, 90)}`", help=f"{plain(card.missing)}\n\n`{command}`")
-            measure_button(card.measurement, place.exhibit.key)
         else:
             st.caption(plain(card.missing))
+
+
+def show_button(place: Place, card: Card) -> None:
+    """Add the button that queues what the card needs; its estimate takes longer than most cards."""
+    if card.measurement:
+        with place.button.container():
+            measure_button(card.measurement, place.exhibit.key)
 
 
 @st.cache_resource(show_spinner=False)

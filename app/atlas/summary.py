@@ -24,7 +24,7 @@ READING = (
     "How many claims of each paper hold on each model, and the figures and tables that they are judged on. "
     "Every verdict is of one model; there is no mean over models."
 )
-HEIGHT = 720  # pixels; reserved, so that the page does not grow while verdicts come in
+HEIGHT = 940  # pixels; reserved, so that the page does not grow while verdicts come in
 TABLE_HEIGHT = 260
 KEY = "atlas-summary"
 STYLE = (
