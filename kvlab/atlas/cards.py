@@ -99,7 +99,7 @@ def _draw(exhibit: Exhibit, sources: Sources, theme: Theme) -> Card:
     picture = thumbnail(first.figure, theme)
     return Card(
         on_thumbnail(picture, badge, theme) if badge else picture, str(first.origin), first.origin.short,
-        claims_of(exhibit, drawn), measurement=first.wanted and first.wanted.measurement, badge=badge,
+        claims_of(exhibit, drawn), measurement=first.wanted.measurement if first.wanted else None, badge=badge,
     )  # fmt: skip
 
 

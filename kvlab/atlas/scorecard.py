@@ -67,7 +67,11 @@ def claims_by_model(found: Mapping[str, Lines]) -> pd.DataFrame:
         for paper, verdicts in of_model.items():
             for exhibit, claim in (pair for pairs in verdicts.values() for pair in pairs):
                 key, name = (paper, claim.paper), model_title(model)
-                first = {"paper": PAPERS[exhibit.paper], "exhibit": exhibit.number, "claim": claim.paper}
+                first: dict[str, object] = {
+                    "paper": PAPERS[exhibit.paper],
+                    "exhibit": exhibit.number,
+                    "claim": claim.paper,
+                }
                 line = rows.setdefault(key, first)
                 places.setdefault(key, order.get(exhibit.key, len(order)))
                 line |= {name: claim.verdict, f"{name}, n": claim.basis.prompts or claim.basis.repeats,

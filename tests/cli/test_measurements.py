@@ -133,7 +133,8 @@ def test_every_exhibit_s_command_line_is_parsed_into_the_same_request(
         same(measurement, parse(measurement))
         if not isinstance(measurement, Benchmark):
             job = job_of(measurement)
-            assert getattr(job, "request", job).model == folders[model]
+            assert isinstance(job, EvalJob | CompareRequest)
+            assert (job.request if isinstance(job, EvalJob) else job).model == folders[model]
 
 
 def test_lengths_shrink_with_the_window_and_a_prompt_that_does_not_fit_is_one_sentence(
