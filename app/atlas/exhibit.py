@@ -20,8 +20,9 @@ from app.session.url_state import in_url
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.figures.deciding_numbers import deciding_frame, deciding_numbers, read_deciding_numbers
 from kvlab.atlas.figures.model_badge import measured_on, with_badge
+from kvlab.atlas.other_model import draw_shown
 from kvlab.atlas.registry import find
-from kvlab.atlas.shown import draw_shown
+from kvlab.atlas.shipped_exhibits import OWN
 from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
 from kvlab.figures.base.export import Section
@@ -174,7 +175,9 @@ def claim(judged: Claim, key: str, origin: Provenance, where: str = "") -> None:
         if len(evidence):
             chart, reading = deciding_numbers(evidence, page_theme()), read_deciding_numbers(evidence)
             chart = with_badge(chart, measured_on(where), page_theme()) if where else chart
-            show(chart, evidence, reading, f"{key}-evidence", f"{key}-evidence", origin)
+            ships = shipped()
+            source = ships.words if ships and judged.finding.startswith(OWN) else origin
+            show(chart, evidence, reading, f"{key}-evidence", f"{key}-evidence", source)
         if judged.settle:
             st.caption("More prompts may decide it:")
             st.code(command_line(judged.settle), language="bash", wrap_lines=True)

@@ -21,6 +21,8 @@ from kvlab.results.shipped_folder import Shipped, ShippedCard, parse_claim
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
 
+OWN = "Own data"  # begins the finding of a claim that is judged on shipped data beside the user's
+
 
 def draw_shipped(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """The exhibit from shipped results; evaluations and benchmarks are redrawn from their rows."""
@@ -65,7 +67,7 @@ def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | No
         return own
     if own.basis.prompts >= other.basis.prompts > 0:
         return own
-    few = f"Own data ({own.basis.words}) is not enough to say" if own.basis.words else "Own data says nothing of it"
+    few = f"{OWN} ({own.basis.words}) is not enough to say" if own.basis.words else f"{OWN} says nothing of it"
     mine = f"{few}; judged on what is {ships.words}. "
     return replace(other, finding=mine + other.finding, settle=own.settle)
 
