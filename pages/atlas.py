@@ -46,10 +46,6 @@ def main() -> None:
     states = draw(places, sources, verdicts)
     drawn, shipped = sum(bool(card.origin) for card in states), sum(card.is_shipped for card in states)
     others = sum(bool(card.badge) for card in states)
-    for place, card in zip(places, states, strict=True):
-        cards.show_button(place, card)
-    with missing:
-        measure_all([card.measurement for card in states if card.measurement], sources.measured_model)
     badges = f" {others} of them are of another model or of the papers' shapes, as the badge on the picture says."
     counts.caption(
         plain(
@@ -58,6 +54,11 @@ def main() -> None:
             "figures of several panels have one card per panel."
         )
     )
+    # Estimates wait for a second process, once for each server, so the buttons come last.
+    for place, card in zip(places, states, strict=True):
+        cards.show_button(place, card)
+    with missing:
+        measure_all([card.measurement for card in states if card.measurement], sources.measured_model)
 
 
 def row_of_cards(paper: str, title: str) -> list[Place]:
