@@ -78,6 +78,8 @@ def _adapter_or_gguf(folder: Path, called: str) -> str:
             "peft's AutoPeftModelForCausalLM, merge_and_unload, save_pretrained(OUT), the tokenizer too) and give OUT."
         )
     if files := sorted(file.name for file in folder.iterdir() if file.suffix.lower() == SUFFIX):
+        if len(files) == 1:
+            return f"The folder {called!r} holds no weights but {files[0]}: give that file, {called}/{files[0]}."
         return f"The folder {called!r} holds {len(files)} GGUF files: give one of them, such as {called}/{files[0]}."
     return ""
 

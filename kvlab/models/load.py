@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,16 +124,17 @@ def _of_gguf(source: Source, config: Any, kind: Any, where: Any, place: torch.de
     file = source.gguf
     assert file is not None
     tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
-    model, info = model_class(config).from_pretrained(
-        file.parent,
-        gguf_file=file.name,
-        config=config,  # reading it from the file again takes seconds
-        dtype=config.dtype if kind == "auto" else kind,
-        device_map=where,
-        attn_implementation=_attention_of(config),
-        output_loading_info=True,
-        trust_remote_code=False,
-    )
+    with redirect_stderr(io.StringIO()):  # a progress bar that transformers does not let one turn off
+        model, info = model_class(config).from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            config=config,  # reading it from the file again takes seconds
+            dtype=config.dtype if kind == "auto" else kind,
+            device_map=where,
+            attn_implementation=_attention_of(config),
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
     if hasattr(model.config, "quantization_config"):  # the weights no longer are: they can be moved and cast
         del model.config.quantization_config
     check_loaded(model, info, source.name)
@@ -192,6 +194,8 @@ def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
     name = source.name
     if "trust_remote_code" in str(error):
         return no_foreign_code(name)
+    if source.gguf is not None:
+        return f"The GGUF file {name!r} cannot be loaded ({reason(error)})."
     packing = raw.get("quantization_config")
     if packing and isinstance(error, ImportError | RuntimeError):
         kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
