@@ -99,7 +99,7 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     make_cache = make_cache or _cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)  # report an impossible budget or hyper-parameter early
-    plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn)
+    plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn, chat is not None)
     check_passes(request, plan)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
     shared = request.question_aware, loaded.name, digest, request.prefill_chunk
