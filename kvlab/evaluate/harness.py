@@ -28,7 +28,7 @@ from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.model_cache import held_model
 from kvlab.models.placement import input_device
-from kvlab.requests.compare import MethodChoice, Progress
+from kvlab.requests.compare import FULL, MethodChoice, Progress
 from kvlab.requests.generation_settings import generation_notes
 
 Listener = Callable[[Progress], None]
@@ -134,7 +134,8 @@ def _measure_missing(
         for prompt, choice, rows in evaluation.measured(missing):
             store.append(rows)
             finished += len(rows)
-            on_progress(Progress(stage=f"{prompt.task}: {choice.label}", done=finished, total=total))
+            arm = "full cache" if choice.method == FULL.method else choice.label
+            on_progress(Progress(stage=f"{prompt.task}: {arm}", done=finished, total=total))
     except Cancelled:
         return
     finally:
