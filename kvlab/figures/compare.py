@@ -6,12 +6,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.layer_axis import axis_height, layer_axis
 from kvlab.figures.base.palette import Style, Theme, run_styles
 from kvlab.figures.base.template import HEIGHT, PALE, QUIET, finish, log_axis
 from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
 MAX_MARKERS = 12
+TALLEST = 400  # pixels of the axis of layers
 
 
 def tall_enough(frame: pd.DataFrame) -> int:
@@ -184,10 +186,11 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light", focus: str = "")
             **_look(style, label, focus),
             hovertemplate=f"{label}, layer %{{y}}: %{{x:.4g}} slots<extra></extra>",
         )
-    title, height = "Slots of each layer at the end", tall_enough(frame)
+    title, layers = "Slots of each layer at the end", sorted(frame["layer"].unique().tolist())
+    # As high as the chart next to it, unless the layers need more.
+    height = max(tall_enough(frame), min(axis_height(layers), TALLEST) + 140)
     finish(figure, title=title, x="live slots (mean over KV heads)", y="layer", theme=theme, height=height)
-    layers = sorted(frame["layer"].unique().tolist())
-    figure.update_yaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))], autorange="reversed")
+    figure.update_yaxes(**layer_axis(layers, height - 140))
     return figure.update_xaxes(rangemode="tozero").update_layout(showlegend=True)
 
 
