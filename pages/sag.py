@@ -18,6 +18,7 @@ from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention import bound
 from kvlab.analysis.attention.bound import query_heads_per_slot
 from kvlab.figures import bound as figures
+from kvlab.figures.base.head_map import Place, read_focus
 from kvlab.figures.base.words import number, percent
 from kvlab.trace.reader import Run
 
@@ -43,7 +44,7 @@ def shown(run: Run, layer: int, head: int) -> None:
         one_head(run, layer, head)
         after_first_chart(f"sag-{run.record.run_id}", linked_text, run, layer, head)
     else:
-        many_heads(run, [layer] if scope == SCOPES[1] else recorded_layers(run))
+        many_heads(run, [layer] if scope == SCOPES[1] else recorded_layers(run), (layer, head))
 
 
 def one_head(run: Run, layer: int, head: int) -> None:
@@ -129,7 +130,7 @@ def linked_text(run: Run, layer: int, head: int) -> None:
     view.head_text(run, layer, head, step, "sag-text")
 
 
-def many_heads(run: Run, layers: list[int]) -> None:
+def many_heads(run: Run, layers: list[int], focus: Place) -> None:
     if not page.reads_all(run, layers, MAX_VECTORS, f"Read the values of {len(layers)} layers ({{vectors:,}} vectors)"):
         return
     table = table_of_layers(run, tuple(layers))
@@ -143,7 +144,8 @@ def many_heads(run: Run, layers: list[int]) -> None:
     titles = {title: name for name, (title, _) in figures.MEASURES.items()}
     measure = titles[one_of("Measure", list(titles), key="measure")]
     heads = bound.heads_summary(table)
-    figure, reading = figures.bound_by_head(heads, measure, page_theme()), figures.read_bound_by_head(heads, measure)
+    figure = figures.bound_by_head(heads, measure, page_theme(), focus)
+    reading = read_focus(figures.read_bound_by_head(heads, measure), focus)
     page.show_figure(run, figure, heads, reading, "sag-heads", f"bound-{measure}")
     how_it_is_computed(run)
 

@@ -22,6 +22,7 @@ from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
 from kvlab.common.errors import UserError
 from kvlab.figures import similarity as figures
+from kvlab.figures.base.head_map import read_focus
 from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run
 
@@ -77,7 +78,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
     with details:
         neighbours(run, layer, head, what)
     band(run, layer, head, what)
-    wall(run, layer, what)
+    wall(run, layer, head, what)
 
 
 @st.fragment
@@ -172,7 +173,7 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
     page.show_figure(run, figure, frame, reading, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
 
 
-def wall(run: Run, layer: int, what: str) -> None:
+def wall(run: Run, layer: int, head: int, what: str) -> None:
     st.subheader("All heads")
     layers = recorded_layers(run)
     label = f"Compare all heads of {len(layers)} layers (reads all {what})"
@@ -184,10 +185,9 @@ def wall(run: Run, layer: int, what: str) -> None:
         return
     shown = figures.layers_to_show(frame["layer"].unique().tolist(), layer, *figures.extreme_layers(frame))
     drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
-    reading = figures.read_similarity_wall(frame, shown)
-    page.show_figure(
-        run, figures.similarity_wall(drawn, page_theme(), what), frame, reading, "similarity-wall", f"wall-{what}"
-    )
+    figure = figures.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
+    reading = read_focus(figures.read_similarity_wall(frame, shown), (layer, head))
+    page.show_figure(run, figure, frame, reading, "similarity-wall", f"wall-{what}")
 
 
 @st.cache_data(max_entries=16, show_spinner="Reading all heads")

@@ -14,7 +14,7 @@ from app.base.widgets import one_of
 from app.components.tokenstrip import tokenstrip
 from app.components.tokentext import along_text
 from app.figures.tables import MOST_ROWS, show_table
-from app.navigation.selection import chosen_step, current_run, step_reason
+from app.navigation.selection import chosen_step, current_run, head_in_view, step_reason
 from app.run_views import page, view
 from app.run_views.decision import decision_section, played_decision
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
@@ -32,6 +32,7 @@ from kvlab.analysis.lineage.tables import (
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import timeline
+from kvlab.figures.base.head_map import read_focus
 from kvlab.trace.reader import Run
 
 STRIP = "timeline-strip"
@@ -77,10 +78,10 @@ def show_without_events(run: Run) -> None:
     if run.steps.empty:
         return
     budgets = budgets_by_layer(run.steps)
-    reading = memory_figures.read_slots_by_head(budgets)
-    page.show_figure(
-        run, memory_figures.slots_by_head(budgets, page_theme()), budgets, reading, "timeline-budget", "slots-by-head"
-    )
+    focus = head_in_view(run)
+    figure = memory_figures.slots_by_head(budgets, page_theme(), focus)
+    reading = read_focus(memory_figures.read_slots_by_head(budgets), focus)
+    page.show_figure(run, figure, budgets, reading, "timeline-budget", "slots-by-head")
 
 
 @st.fragment

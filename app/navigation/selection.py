@@ -153,6 +153,15 @@ def place_of(run: Run) -> tuple[int, int]:
     return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
 
 
+def head_in_view(run: Run) -> tuple[int, int]:
+    """The layer and head to outline on a page without pickers for them: the chosen ones, if this run has them."""
+    layer, head = (
+        parse_number(pending_value(name) or get_param(name) or chosen_value(name)) for name in ("layer", "head")
+    )
+    known = layer in recorded_layers(run) and head in range(run.record.model.num_key_value_heads)
+    return (layer, head) if known and layer is not None and head is not None else telling_head(run)[:2]
+
+
 def recorded_layers(run: Run) -> list[int]:
     """The layers that the run recorded: all but those with sliding-window attention."""
     return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]

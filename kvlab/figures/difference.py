@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.difference import NAMES
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import HUES, Theme, method_hue, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, visible
@@ -39,13 +39,14 @@ def class_looks(hues: Hues = HUES_OF_TWO) -> dict[str, tuple[str, str]]:
     }
 
 
-def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Jaccard index of the kept tokens by layer and KV head, from `difference.jaccard`."""
     table = frame.pivot(index="layer", columns="head", values="jaccard")
     parts = frame.pivot(index="layer", columns="head", values=["both", "only_a", "only_b"]).to_numpy()
     detail = parts.reshape(len(table), 3, -1).transpose(0, 2, 1)
     hover = ": %{z:.3f}<br>%{customdata[0]:,} in both, %{customdata[1]:,} only in A, %{customdata[2]:,} only in B"
-    return head_map(table, "Overlap of the kept tokens", theme, bar="Jaccard index", hover=hover, customdata=detail)
+    title = "Overlap of the kept tokens"
+    return head_map(table, title, theme, bar="Jaccard index", hover=hover, customdata=detail, focus=focus)
 
 
 def read_jaccard_by_head(frame: pd.DataFrame) -> str:

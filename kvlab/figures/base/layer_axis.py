@@ -25,7 +25,7 @@ def layer_axis(layers: Sequence[int], pixels: int | None = None) -> dict[str, ob
     The range is fixed, because plotly would widen it for markers and then label layers that do not exist.
     """
     first, last = min(layers), max(layers)
-    every = _round(LABEL * _span(layers) / (pixels or axis_height(layers)))
+    every = round_distance(LABEL * _span(layers) / (pixels or axis_height(layers)))
     ticks = [layer for layer in range(first, last + 1) if layer % every == 0]
     return {"tickvals": ticks, "range": [last + 0.5, first - 0.5], "autorange": False}
 
@@ -34,7 +34,7 @@ def _span(layers: Sequence[int]) -> int:
     return max(layers) - min(layers) + 1
 
 
-def _round(distance: float) -> int:
+def round_distance(distance: float) -> int:
     """The smallest of 1, 2, 5, 10, 20, 50, ... that is at least `distance`."""
     factor = 1
     while True:
