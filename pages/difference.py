@@ -63,7 +63,8 @@ def outputs(a: Run, b: Run) -> None:
     table = difference.kl_of_both(a, b)
     labels = names(a, b)
     figure = along_text(figures.kl_of_both(table, labels, page_theme(), hues(a, b)), offset=a.record.prompt_tokens - 1)
-    show(figure, table, figures.read_kl_of_both(table), "difference-kl", "kl-of-both", origin(a, b))
+    reading = f"{figures.read_kl_of_both(table)} {figures.read_hues(a.record.method, b.record.method)}".strip()
+    show(figure, table, reading, "difference-kl", "kl-of-both", origin(a, b))
 
 
 @st.fragment
