@@ -24,7 +24,7 @@ from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import states_at
 from kvlab.common.errors import UserError
 from kvlab.figures import autopsy as figures
-from kvlab.figures.base.head_map import Place, read_focus
+from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.palette import FATES
 from kvlab.jobs.reruns import counterfactual
 from kvlab.tasks.shipped_samples import shipped_samples
@@ -180,8 +180,8 @@ def everywhere(run: Run, table: pd.DataFrame, moment: str, focus: Place) -> None
         labels = {fate: FATES[fate][0] for fate in autopsy.FATES}
         fate = one_of("Show the share", labels, "dropped", key="fate")
         figure = figures.survival_by_head(survived, fate, theme, focus)
-        reading = read_focus(figures.read_survival_by_head(survived, moment), focus)
-        page.show_figure(run, figure, survived, reading, "autopsy-heads", "autopsy-heads")
+        reading = figures.read_survival_by_head(survived, moment)
+        page.show_figure(run, figure, survived, reading, "autopsy-heads", "autopsy-heads", focus)
     with right:
         steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()))
         figure = along_text(figures.fates_over_steps(steps, theme), offset=run.record.prompt_tokens - 1)

@@ -75,7 +75,7 @@ def tokens(a: Run, b: Run, layer: int, head: int) -> None:
     left, right = page.map_columns(a, (2, 3))
     with left:
         figure = figures.jaccard_by_head(by_head, theme, (layer, head))
-        reading = read_focus(figures.read_jaccard_by_head(by_head), (layer, head))
+        reading = read_focus(figures.read_jaccard_by_head(by_head), figure, (layer, head))
         show(figure, by_head, reading, "difference-jaccard", "jaccard-by-head", origin(a, b))
     with right:
         figure = along_text(figures.along_positions(along, theme, hues(a, b)))

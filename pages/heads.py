@@ -14,7 +14,6 @@ from app.session.url_state import in_url
 from kvlab.analysis.attention import fingerprints
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.figures import heads as figures
-from kvlab.figures.base.head_map import read_focus
 from kvlab.figures.memory import read_slots_by_head, slots_by_head
 from kvlab.trace.reader import Run
 
@@ -28,7 +27,7 @@ def main() -> None:
         "**key likeness** (cosine of neighbouring keys: how well they merge) and **regret**. Nearby points are similar "
         "heads. The first figure shows where the memory is: the slots of each head after the prompt.",
     )
-    run = current_run()
+    run = current_run("budgets")
     if run is None:
         return
     page.explain_status(run)
@@ -55,8 +54,8 @@ def slots_of_heads(run: Run) -> None:
         return
     table = budgets_by_layer(steps, 0)
     focus = head_in_view(run)
-    figure, reading = slots_by_head(table, page_theme(), focus), read_focus(read_slots_by_head(table), focus)
-    page.show_figure(run, figure, table, reading, "heads-slots", "slots-by-head")
+    figure, reading = slots_by_head(table, page_theme(), focus), read_slots_by_head(table)
+    page.show_figure(run, figure, table, reading, "heads-slots", "slots-by-head", focus)
 
 
 def groups_of(run: Run, table: pd.DataFrame) -> None:
@@ -72,9 +71,8 @@ def groups_of(run: Run, table: pd.DataFrame) -> None:
         page.show_figure(run, figure, table, figures.read_heads_plane(table, groups), "heads-plane", "fingerprints")
     with right:
         focus = head_in_view(run)
-        reading = read_focus(figures.read_groups_by_head(table), focus)
-        figure = figures.groups_by_head(table, theme, focus)
-        page.show_figure(run, figure, table, reading, "heads-where", "groups-by-head")
+        figure, reading = figures.groups_by_head(table, theme, focus), figures.read_groups_by_head(table)
+        page.show_figure(run, figure, table, reading, "heads-where", "groups-by-head", focus)
     shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
     shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
     show_table(shown, "One row per group: means of the four features")

@@ -21,7 +21,7 @@ from kvlab.analysis.attention import sag
 from kvlab.analysis.lineage import merges
 from kvlab.figures import merges as merge_figures
 from kvlab.figures import sag as sag_figures
-from kvlab.figures.base.head_map import read_focus
+from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run
 
@@ -103,8 +103,8 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
         if layer is None and merged:
             focus = head_in_view(run)
             draw = partial(merge_figures.events_by_head, focus=focus)
-            read = lambda table: read_focus(merge_figures.read_events_by_head(table), focus)  # noqa: E731
-            picture(run, draw, read, table_of(run, layer, head, "by_head"), "heads", "merged-share")
+            table = table_of(run, layer, head, "by_head")
+            picture(run, draw, merge_figures.read_events_by_head, table, "heads", "merged-share", focus)
 
 
 def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
@@ -128,9 +128,10 @@ def picture(
     table: pd.DataFrame,
     key: str,
     name: str,
+    focus: Place | None = None,
 ) -> None:
     figure = draw(table, page_theme())
-    page.show_figure(run, figure, table, read(table), f"merges-{key}", name)
+    page.show_figure(run, figure, table, read(table), f"merges-{key}", name, focus)
 
 
 PLACE = ("layer", "head")
@@ -189,8 +190,8 @@ def where(run: Run, steps: pd.DataFrame) -> None:
     measure = one_of("Measure", names, "output_error", key="measure")
     focus = head_in_view(run)
     figure = sag_figures.measure_by_head(table, measure, page_theme(), focus)
-    reading = read_focus(sag_figures.read_measure_by_head(table, measure), focus)
-    page.show_figure(run, figure, table, reading, "merges-where", f"{measure}-by-head")
+    reading = sag_figures.read_measure_by_head(table, measure)
+    page.show_figure(run, figure, table, reading, "merges-where", f"{measure}-by-head", focus)
 
 
 main()

@@ -18,7 +18,7 @@ from kvlab.analysis.attention import regret, sag
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import regret as figures
 from kvlab.figures import sag as sag_figures
-from kvlab.figures.base.head_map import Place, read_focus
+from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.words import percent, plural
 from kvlab.trace.reader import Run
 
@@ -29,7 +29,7 @@ def main() -> None:
         "**Regret** is the share of the full cache's attention that would go to tokens already dropped. The map shows "
         "in which layers and at which steps it occurs, the budgets whether the slots are where the loss is.",
     )
-    run = run_with_steps()
+    run = run_with_steps("budgets")
     if run is None:
         return
     if not sag.has_shadow(run.steps):
@@ -103,14 +103,14 @@ def budgets(run: Run, focus: Place) -> None:
     left, right = page.map_columns(run)
     with left:
         figure = memory_figures.slots_by_head(table, theme, focus)
-        reading = read_focus(memory_figures.read_slots_by_head(table), focus)
-        page.show_figure(run, figure, table, reading, "regret-budget", "slots-by-head")
+        reading = memory_figures.read_slots_by_head(table)
+        page.show_figure(run, figure, table, reading, "regret-budget", "slots-by-head", focus)
     if not table["regret"].notna().any():
         return
     with right:
         figure = sag_figures.measure_by_head(table, "regret", theme, focus)
-        reading = read_focus(sag_figures.read_measure_by_head(table, "regret"), focus)
-        page.show_figure(run, figure, table, reading, "regret-heads", "regret-by-head")
+        reading = sag_figures.read_measure_by_head(table, "regret")
+        page.show_figure(run, figure, table, reading, "regret-heads", "regret-by-head", focus)
     if table["live_slots"].nunique() < 2:
         st.caption("All heads have the same number of slots, so slots cannot follow the loss.")
         return

@@ -18,7 +18,7 @@ from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention import bound
 from kvlab.analysis.attention.bound import query_heads_per_slot
 from kvlab.figures import bound as figures
-from kvlab.figures.base.head_map import Place, read_focus
+from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.words import number, percent
 from kvlab.trace.reader import Run
 
@@ -32,7 +32,7 @@ def main() -> None:
         "How each step changed one head's attention (**sag**) and output, and the bound KeepKV proves for merging: "
         "2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.",
     )
-    run = full_run("merging", "values, attention rows and the comparison with the full cache")
+    run = full_run("bound", "values, attention rows and the comparison with the full cache")
     if run is None:
         return
     view.at_place(run, partial(shown, run))
@@ -145,8 +145,8 @@ def many_heads(run: Run, layers: list[int], focus: Place) -> None:
     measure = titles[one_of("Measure", list(titles), key="measure")]
     heads = bound.heads_summary(table)
     figure = figures.bound_by_head(heads, measure, page_theme(), focus)
-    reading = read_focus(figures.read_bound_by_head(heads, measure), focus)
-    page.show_figure(run, figure, heads, reading, "sag-heads", f"bound-{measure}")
+    reading = figures.read_bound_by_head(heads, measure)
+    page.show_figure(run, figure, heads, reading, "sag-heads", f"bound-{measure}", focus)
     how_it_is_computed(run)
 
 

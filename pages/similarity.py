@@ -22,7 +22,6 @@ from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import as_outlines, consecutive_sets, merge_sets, outlines, set_count
 from kvlab.common.errors import UserError
 from kvlab.figures import similarity as figures
-from kvlab.figures.base.head_map import read_focus
 from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run
 
@@ -186,8 +185,8 @@ def wall(run: Run, layer: int, head: int, what: str) -> None:
     shown = figures.layers_to_show(frame["layer"].unique().tolist(), layer, *figures.extreme_layers(frame))
     drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
     figure = figures.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
-    reading = read_focus(figures.read_similarity_wall(frame, shown), (layer, head))
-    page.show_figure(run, figure, frame, reading, "similarity-wall", f"wall-{what}")
+    reading = figures.read_similarity_wall(frame, shown)
+    page.show_figure(run, figure, frame, reading, "similarity-wall", f"wall-{what}", (layer, head))
 
 
 @st.cache_data(max_entries=16, show_spinner="Reading all heads")

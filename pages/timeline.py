@@ -32,7 +32,6 @@ from kvlab.analysis.lineage.tables import (
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import timeline
-from kvlab.figures.base.head_map import read_focus
 from kvlab.trace.reader import Run
 
 STRIP = "timeline-strip"
@@ -80,8 +79,8 @@ def show_without_events(run: Run) -> None:
     budgets = budgets_by_layer(run.steps)
     focus = head_in_view(run)
     figure = memory_figures.slots_by_head(budgets, page_theme(), focus)
-    reading = read_focus(memory_figures.read_slots_by_head(budgets), focus)
-    page.show_figure(run, figure, budgets, reading, "timeline-budget", "slots-by-head")
+    reading = memory_figures.read_slots_by_head(budgets)
+    page.show_figure(run, figure, budgets, reading, "timeline-budget", "slots-by-head", focus)
 
 
 @st.fragment

@@ -91,10 +91,13 @@ def current_pair(runs: Sequence[Run]) -> tuple[Run, Run]:
     return pair[0], pair[1]
 
 
-def current_sources() -> Sources:
-    """The sources of exhibits: the run shown, its comparison, and the results in the folder of runs."""
+def current_sources(prefer: Prefer = "any") -> Sources:
+    """The sources of exhibits: the run shown, its comparison, and the results in the folder of runs.
+
+    `prefer` is the kind of run that the page opens with by default.
+    """
     comparison = _pick_comparison()
-    entry = _pick_run(comparison, "any") if comparison else None
+    entry = _pick_run(comparison, prefer) if comparison else None
     if comparison is None or entry is None:
         return Sources(runs_root())
     runs = _open_all(comparison)

@@ -15,7 +15,6 @@ from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import decision as analysis
 from kvlab.common.errors import UserError
 from kvlab.figures import decision as figures
-from kvlab.figures.base.head_map import read_focus
 from kvlab.trace.reader import Run
 
 STRIP = "decision-strip"
@@ -41,8 +40,8 @@ def decision_section(run: Run, layer: int, head: int, token: int | None) -> None
     heads = budgets_by_head(run, tuple(chosen))
     if heads["needed"].notna().any():
         figure = figures.budgets_for(heads, page_theme(), (layer, head))
-        reading = read_focus(figures.read_budgets_for(heads), (layer, head))
-        page.show_figure(run, figure, heads, reading, "decision-heads", "decision-budgets")
+        reading = figures.read_budgets_for(heads)
+        page.show_figure(run, figure, heads, reading, "decision-heads", "decision-budgets", (layer, head))
 
 
 def chosen_tokens(run: Run, token: int | None, table: pd.DataFrame) -> list[int]:

@@ -19,7 +19,7 @@ from app.session.url_state import in_url
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
-from kvlab.figures.base.head_map import takes_whole_width
+from kvlab.figures.base.head_map import Place, read_focus, takes_whole_width
 from kvlab.results.provenance import Provenance, of_run
 from kvlab.trace.reader import Run
 
@@ -45,9 +45,14 @@ def file_name(run: Run, what: str) -> str:
     return f"{run.record.label}-{what}"
 
 
-def show_figure(run: Run, figure: go.Figure, frame: pd.DataFrame, reading: str, key: str, name: str) -> bool:
-    """As `app.figures.figure.show`, with the run's source and `name` as the file name."""
-    return show(figure, frame, reading, key, file_name(run, name), source(run))
+def show_figure(
+    run: Run, figure: go.Figure, frame: pd.DataFrame, reading: str, key: str, name: str, focus: Place | None = None
+) -> bool:
+    """As `app.figures.figure.show`, with the run's source and `name` as the file name.
+
+    `focus` is the head that a map outlines.
+    """
+    return show(figure, frame, read_focus(reading, figure, focus), key, file_name(run, name), source(run))
 
 
 def explain_level(run: Run, what: str) -> None:

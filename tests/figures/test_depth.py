@@ -23,6 +23,7 @@ from kvlab.figures.base.head_map import (
     takes_whole_width,
 )
 from kvlab.figures.base.layer_axis import LABEL, TALLEST_AXIS, axis_height, layer_axis, mark_size
+from kvlab.figures.base.template import same_cells
 
 SHAPES = ((6, 2), (30, 3), (80, 8), (32, 32))
 DEPTHS = (1, 6, 30, 32, 80, 126)
@@ -174,5 +175,18 @@ def test_cells_and_their_hover_text_stay_together_and_layers_without_a_recording
 
 
 def test_a_reading_says_which_head_is_outlined():
-    assert read_focus("Told.", (3, 1)) == "Told. Outlined: layer 3, head 1, the head in view."
-    assert read_focus("Told.", None) == "Told."
+    figure = memory.slots_by_head(by_head(6, 2), focus=(3, 1))
+    assert read_focus("Told.", figure, (3, 1)) == "Told. Outlined: layer 3, head 1, the head in view."
+    assert read_focus("Told.", figure, None) == "Told."
+    same = memory.slots_by_head(by_head(6, 2).assign(live_slots=7))
+    assert read_focus("Told.", same, (3, 1)) == "Told.", "a map of one colour is not drawn"
+
+
+def test_a_map_of_one_colour_is_known():
+    frame = by_head(6, 2)
+    assert same_cells(heads.groups_by_head(frame.assign(group=0))) == 12
+    assert not same_cells(heads.groups_by_head(frame))
+    assert not same_cells(memory.slots_by_head(by_head(1, 1))), "one cell"
+    missing = np.where(frame["layer"] == 2, np.nan, 5.0)
+    assert not same_cells(memory.slots_by_head(frame.assign(live_slots=missing))), "a gap says something"
+    assert not same_cells(cost.layer_bytes(bytes_of(6)))

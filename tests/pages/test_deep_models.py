@@ -18,7 +18,7 @@ LAYERS, HEADS = 20, 2
 
 @pytest.fixture
 def deep_runs(runs_root: Path) -> list[str]:
-    size: dict[str, Any] = {"layers": LAYERS, "heads": HEADS, "prompt_tokens": 24, "steps": 3, "comparison_id": "deep"}
+    size: dict[str, Any] = {"layers": LAYERS, "heads": HEADS, "prompt_tokens": 24, "steps": 3, "budget": 0.7}
     return [write_synthetic_run(runs_root, method=method, **size).name for method in ("full", "h2o", "keepkv")]
 
 
@@ -43,8 +43,10 @@ def readings(page: AppTest) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "maps", "query"),
     [
-        ("heads", 2, {}), ("regret", 2, {}), ("merges", 2, {}), ("difference", 1, {}), ("similarity", 1, {}),
-        ("timeline", 1, {"token": "9"}), ("sag", 1, {"scope": "all heads"}), ("autopsy", 1, {"span": "3-5"}),
+        # Slots are the same in all heads, and this method merges all that leave: maps of one colour are not drawn.
+        ("heads", 1, {}), ("regret", 0, {}), ("merges", 1, {}), ("difference", 1, {}), ("similarity", 1, {}),
+        ("timeline", 1, {"token": "9"}), ("sag", 1, {"scope": "all heads", "measure": "Prediction error"}),
+        ("autopsy", 1, {"span": "4-18", "fate": "kept whole"}),
     ],
 )  # fmt: skip
 def test_every_map_of_heads_outlines_the_head_in_view(
@@ -54,6 +56,13 @@ def test_every_map_of_heads_outlines_the_head_in_view(
     assert not page.exception
     assert outlined(page) == maps * [(18, 1)]
     assert sum("Outlined: layer 18, head 1, the head in view." in told for told in readings(page)) == maps
+
+
+def test_a_map_of_one_colour_becomes_a_sentence(deep_runs: list[str], open_page: Open):
+    page = open_page("regret", run=deep_runs[2], layer="18", head="1")
+    assert sum("All 40 cells have the same colour, so the map is not drawn." in told for told in readings(page)) == 2
+    page = open_page("regret", run=deep_runs[1], layer="18", head="1")
+    assert outlined(page) == [(18, 1)], "the regret of a method that evicts"
 
 
 def test_a_page_without_pickers_outlines_the_head_that_was_chosen_or_the_first_to_look_at(

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from kvlab.figures.base.cells import cell_text
 from kvlab.figures.base.layer_axis import LABEL, round_distance
 from kvlab.figures.base.palette import SEQUENTIAL, SURFACES, Theme
-from kvlab.figures.base.template import INK, colour_bar_below, finish
+from kvlab.figures.base.template import INK, colour_bar_below, finish, same_cells
 
 Place = tuple[int, int]  # layer and KV head
 MANY_LAYERS = 16
@@ -92,9 +92,11 @@ def head_map(
     return outline(_square(figure, layers, heads, cell), table.index.tolist(), table.columns.tolist(), focus, theme)
 
 
-def read_focus(reading: str, focus: Place | None) -> str:
-    """The reading of a map with the sentence on the outlined head."""
-    return reading if focus is None else f"{reading} Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
+def read_focus(reading: str, figure: go.Figure, focus: Place | None) -> str:
+    """The reading of a map with the sentence on the outlined head; pages do not draw a map of one colour."""
+    if focus is None or same_cells(figure):
+        return reading
+    return f"{reading} Outlined: layer {focus[0]}, head {focus[1]}, the head in view."
 
 
 def _square(figure: go.Figure, layers: Sequence[str], heads: Sequence[str], cell: int) -> go.Figure:

@@ -169,6 +169,16 @@ def same_lines(figure: go.Figure) -> int:
     return len(lines) if all(_same(first.x, line.x) and _same(first.y, line.y) for line in lines[1:]) else 0
 
 
+def same_cells(figure: go.Figure) -> int:
+    """Number of cells if the figure is a heat map of more than one, all of the same value; else 0."""
+    maps = [trace for trace in figure.data if trace.type == "heatmap"]
+    if len(maps) != 1 or any(trace.type != "heatmap" and trace.mode != "text" for trace in figure.data):
+        return 0
+    values = np.asarray(maps[0].z, float)
+    same = values.size > 1 and bool(np.isfinite(values).all()) and float(np.ptp(values)) == 0
+    return values.size if same else 0
+
+
 def _same(one: object, other: object) -> bool:
     if one is None or other is None:
         return False
