@@ -172,7 +172,7 @@ def same_lines(figure: go.Figure) -> int:
 def same_cells(figure: go.Figure) -> int:
     """Number of cells if the figure is a heat map of more than one, all of the same value; else 0."""
     maps = [trace for trace in figure.data if trace.type == "heatmap"]
-    if len(maps) != 1 or any(trace.type != "heatmap" and trace.mode != "text" for trace in figure.data):
+    if len(maps) != 1 or any(trace.type not in ("heatmap", "scatter") or getattr(trace, "mode", None) == "markers" for trace in figure.data):
         return 0
     values = np.asarray(maps[0].z, float)
     same = values.size > 1 and bool(np.isfinite(values).all()) and float(np.ptp(values)) == 0
