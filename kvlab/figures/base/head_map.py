@@ -76,7 +76,7 @@ def head_map(
         zmin=low,
         zmax=high,
         colorscale=SEQUENTIAL[theme] if colours is None else colours,
-        colorbar=colour_bar_below(bar, theme, **(bar_options or {})),
+        colorbar=None if written else colour_bar_below(bar, theme, **(bar_options or {})),
         showscale=not written,
         hovertemplate=f"layer %{{x}}, head %{{y}}{hover}<extra></extra>",
         hoverongaps=False,

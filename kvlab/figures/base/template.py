@@ -170,11 +170,13 @@ def same_lines(figure: go.Figure) -> int:
 
 
 def same_cells(figure: go.Figure) -> int:
-    """Number of cells if the figure is a heat map of more than one, all of the same value; else 0."""
-    maps = [trace for trace in figure.data if trace.type == "heatmap"]
-    if len(maps) != 1 or any(trace.type not in ("heatmap", "scatter") or getattr(trace, "mode", None) == "markers" for trace in figure.data):
+    """Number of cells if the figure is a map of several layers and heads, all of the same value; else 0.
+
+    Maps along the text are drawn in any case, as they are linked with it.
+    """
+    if (figure.layout.meta or {}).get("go") != {"x": "layer", "y": "head"}:
         return 0
-    values = np.asarray(maps[0].z, float)
+    values = np.concatenate([np.ravel(trace.z) for trace in figure.data if trace.type == "heatmap"]).astype(float)
     same = values.size > 1 and bool(np.isfinite(values).all()) and float(np.ptp(values)) == 0
     return values.size if same else 0
 
