@@ -28,6 +28,7 @@ from kvlab import jobs
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 from kvlab.forms import compare_form, plan_preview, truncation
 from kvlab.forms.compare_form import last_form, store_last_form
 from kvlab.model_info import names, token_count
@@ -145,7 +146,9 @@ def cut_section(prompt: str, how: ChatFormat, extra: int = 0) -> str:
     cut = truncation.truncate_prompt(prompt, how, extra + new_tokens(), keep)
     reading = f"{len(cut.removed):,} characters are left out. The text is cut here:"
     st.caption(reading)
-    offer = Offer("Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {how.model}")
+    offer = Offer(
+        "Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {model_title(how.model)}"
+    )
     titled(offer, "cut-text")
     with st.container(height=180, border=True):
         st.html(cut_as_html(cut))

@@ -21,6 +21,7 @@ from app.queue.sweeps import planned, sweep_progress
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.atlas import paper_table_text
 from kvlab.atlas.scores import origin_of
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.request import SampleJob
 from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
@@ -145,7 +146,8 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
         return rows
     key = f"eval_{column}_shown"
     drop_stale_option(key, values)
-    picked = place.selectbox(label, values, **in_url(key))
+    words = model_title if column == "model" else str
+    picked = place.selectbox(label, values, format_func=words, **in_url(key))
     return rows[rows[column] == picked]
 
 
