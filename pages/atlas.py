@@ -2,52 +2,118 @@
 
 from __future__ import annotations
 
+import time
+
 import streamlit as st
 
-from app.atlas.cards import Card, card, fill, scorecard
+from app.atlas import cards, summary
+from app.atlas.cards import Place
 from app.atlas.measure_button import measure_all
 from app.base.links import run_in_url
+from app.base.text import plain
 from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
+from kvlab.atlas.cards import Card, models_to_judge
+from kvlab.atlas.exhibit import RECORDED, Exhibit
 from kvlab.atlas.registry import PAPERS, of_paper
+from kvlab.atlas.scorecard import Judged, by_model, own_claims
+from kvlab.common.model_title import model_title
+from kvlab.results.sources import Sources
 
 PRINTED = 46
+REDRAWN_SECONDS = 3.0  # between two drawings of an incomplete summary
 
 
 def main() -> None:
     page.heading(
         "Atlas",
         "Every figure and table of the five papers, drawn from the comparison chosen above and from the evaluations "
-        "and benchmarks in its folder, or else from the results shipped with kvlab. A badge says whether the paper's "
-        "claim holds, over all heads, merges and prompts; a button queues the jobs that a card needs.",
+        "and benchmarks of its model in this folder. What this model lacks is drawn from mini, with a badge on the "
+        "picture. A badge says whether the paper's claim holds, over all heads, merges and prompts; a button queues "
+        "the jobs that a card needs.",
     )
     sources = current_sources()
     if sources.runs:
         warn_of_reference(sources.runs)
-    counts, card_of_scores = st.empty(), st.empty()
+    st.html(cards.STYLE + summary.STYLE)
+    counts = st.empty()
+    with st.container(border=True, key=summary.KEY):
+        verdicts = st.empty()
     missing = st.container(horizontal=True, vertical_alignment="center")
-    # All cards appear at once; each is filled as it is drawn.
+    # All cards appear at once; each is filled as it is drawn, those that are known first.
     places = [place for paper, title in PAPERS.items() for place in row_of_cards(paper, title)]
-    states = [fill(place, sources) for place in places]
-    exhibits = [place.exhibit for place in places]
-    scorecard(card_of_scores, zip(exhibits, (state.claims for state in states), strict=True), run_in_url())
-    drawn, shipped = (
-        sum(flags) for flags in zip(*((bool(state.origin), state.is_shipped) for state in states), strict=True)
-    )
+    states = draw(places, sources, verdicts)
+    drawn, shipped = sum(bool(card.origin) for card in states), sum(card.is_shipped for card in states)
+    others = sum(bool(card.badge) for card in states)
+    for place, card in zip(places, states, strict=True):
+        cards.show_button(place, card)
     with missing:
-        measure_all([state.measurement for state in states if state.measurement])
+        measure_all([card.measurement for card in states if card.measurement], sources.measured_model)
+    badges = f" {others} of them are of another model or of the papers' shapes, as the badge on the picture says."
     counts.caption(
-        f"{drawn} of {len(places)} can be drawn, {shipped} of them from the results shipped with kvlab. The papers "
-        f"have {PRINTED} figures and tables; figures of several panels have one card per panel."
+        plain(
+            f"{drawn} of {len(places)} can be drawn for {model_title(sources.measured_model)}, {shipped} of them from "
+            f"the results shipped with kvlab.{badges if others else ''} The papers have {PRINTED} figures and tables; "
+            "figures of several panels have one card per panel."
+        )
     )
 
 
-def row_of_cards(paper: str, title: str) -> list[Card]:
+def row_of_cards(paper: str, title: str) -> list[Place]:
     """The cards of one paper under its name."""
     st.subheader(title, anchor=paper)
     with st.container(horizontal=True, gap="small"):
-        return [card(exhibit) for exhibit in of_paper(paper)]
+        return [cards.place_card(exhibit) for exhibit in of_paper(paper)]
+
+
+def draw(places: list[Place], sources: Sources, verdicts: st.delta_generator.DeltaGenerator) -> list[Card]:
+    """Fill all cards, and judge the claims on every other model with data; the summary grows with them."""
+    here, query = sources.measured_model, run_in_url()
+    exhibits = [place.exhibit for place in places]
+    of_model = {model: sources if model == here else sources.of_model(model) for model in models_to_judge(sources)}
+    # What is drawn from rows or shipped takes milliseconds, what is drawn from recorded runs seconds.
+    wanted = sorted(
+        ((exhibit, model) for model in sorted(of_model, key=lambda model: model != here) for exhibit in exhibits),
+        key=lambda pair: pair[0].source in RECORDED and of_model[pair[1]].run is not None,
+    )
+    place_of = {place.exhibit: place for place in places}
+    found: dict[tuple[Exhibit, str], Card] = {}
+    judged: dict[tuple[Exhibit, str], tuple[Judged, ...]] = {}
+
+    def take(exhibit: Exhibit, model: str, card: Card) -> None:
+        found[exhibit, model] = card
+        judged[exhibit, model] = own_claims(card.judged, model)
+        if model == here:
+            cards.show_card(place_of[exhibit], card, here)
+
+    def summarise(is_whole: bool = False) -> None:
+        lines = by_model((pair[0], judged[pair]) for pair in wanted if pair in judged)
+        with verdicts.container(gap="small"):
+            if is_whole:
+                summary.summary(lines, query)
+            else:
+                summary.incomplete(lines, sum(model == here for _, model in judged), len(exhibits), query)
+
+    for exhibit, model in wanted:
+        if (card := cards.known_card(exhibit, of_model[model])) is not None:
+            take(exhibit, model, card)
+        elif (card := cards.known_verdicts(exhibit, of_model[model])) is not None:
+            judged[exhibit, model] = own_claims(card.judged, model)
+            if model != here:
+                found[exhibit, model] = card
+    is_whole = len(judged) == len(wanted)
+    summarise(is_whole)
+    shown = time.monotonic()
+    for exhibit, model in wanted:
+        if (exhibit, model) not in found:
+            take(exhibit, model, cards.drawn_card(exhibit, of_model[model]))
+            if not is_whole and time.monotonic() - shown >= REDRAWN_SECONDS:
+                summarise()
+                shown = time.monotonic()
+    if not is_whole:
+        summarise(is_whole=True)
+    return [found[exhibit, here] for exhibit in exhibits]
 
 
 main()

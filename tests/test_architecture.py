@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "browser": set(),
     "analysis": {"trace"},
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
-    "atlas": {"analysis", "bench", "evaluate", "figures", "results", "trace"},
+    "atlas": {"analysis", "bench", "evaluate", "figures", "model_info", "results", "trace"},
     "attention": {"methods", "stores"},
     "bench": {
         "attention",

@@ -1,8 +1,7 @@
-"""The overview of the atlas: one card per exhibit with a thumbnail and the verdict on the claim, and a scorecard."""
+"""The overview of the atlas: one card per exhibit with a thumbnail and the verdict on the claim."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import streamlit as st
@@ -14,155 +13,100 @@ from app.atlas.measure_button import measure_button
 from app.base.links import link, run_in_url
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
-from app.figures.export_menu import Offer, titled
-from kvlab.atlas.exhibit import Choice, Exhibit, Needs
-from kvlab.atlas.registry import PAPERS
-from kvlab.atlas.scorecard import VERDICTS, Lines, claims_of, lines
-from kvlab.atlas.shipped_exhibits import card_of, with_shipped
-from kvlab.common.errors import UserError
+from kvlab.atlas import cards
+from kvlab.atlas.cards import Card
+from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.scorecard import SHAPES
+from kvlab.common.model_title import model_title
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.thumbnail import blank, thumbnail
-from kvlab.report.views import Table
-from kvlab.requests.measurement import Measurement, command_line
+from kvlab.figures.base.thumbnail import blank
+from kvlab.requests.measurement import command_line
 from kvlab.results.provenance import PUBLISHED
-from kvlab.results.shipped_folder import Shipped, ShippedCard, shipped
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import Claim
 
 CACHE_BYTES = 16_000_000  # of thumbnails and texts: some 30 atlases
 CARD_WIDTH = 264
+CARD_HEIGHT = 470  # pixels; reserved, so that the page does not grow while cards are drawn
+STYLE = f"<style>[class*=st-key-atlas-card]{{min-height:{CARD_HEIGHT}px}}</style>"
 
 
 @dataclass(frozen=True)
-class State:
-    """The content of a card: thumbnail, claims and source; without data the reason, and the command that records it.
-
-    A card of shipped results has the command for the user's own data too.
-    """
-
-    picture: str
-    origin: str = ""
-    source: str = ""
-    claims: tuple[Claim, ...] = ()
-    missing: str = ""
-    measurement: Measurement | None = None
-    is_shipped: bool = False
-
-
-@dataclass(frozen=True)
-class Card:
+class Place:
     """The placeholders of a card whose content is not drawn yet."""
 
     exhibit: Exhibit
     picture: DeltaGenerator
     line: DeltaGenerator
+    button: DeltaGenerator
 
 
-def card(exhibit: Exhibit) -> Card:
-    """A card with its link and title; `fill` adds the thumbnail and the rest."""
-    with st.container(border=True, width=CARD_WIDTH, gap="small"):
+def place_card(exhibit: Exhibit) -> Place:
+    """A card with its link and title; `show_card` adds the thumbnail and the rest."""
+    key = f"atlas-card-{exhibit.key.replace('/', '-')}"
+    with st.container(border=True, width=CARD_WIDTH, gap="small", key=key):
         picture = st.empty()
         picture.image(blank("drawing …", page_theme()), width="stretch")
         link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **run_in_url())
         st.markdown(plain(shorten(exhibit.title, 70)))
-        return Card(exhibit, picture, st.empty())
+        return Place(exhibit, picture, st.empty(), st.empty())
 
 
-def fill(place: Card, sources: Sources) -> State:
-    """Draw the exhibit, for the first recorded layer and head, into its card; from the cache (`FigureCache`)."""
+def known_card(exhibit: Exhibit, sources: Sources) -> Card | None:
+    """The card if it need not be drawn: it is in memory or on disk."""
+    theme = page_theme()
+    found = _cache().known((exhibit.key, theme), exhibit.seen(sources))
+    return found or cards.find_card(exhibit, sources, theme)
+
+
+def known_verdicts(exhibit: Exhibit, sources: Sources) -> Card | None:
+    """`known_card`, or the one of the other theme, whose verdicts are the same."""
+    other: Theme = "dark" if page_theme() == "light" else "light"
+    return known_card(exhibit, sources) or cards.find_card(exhibit, sources, other)
+
+
+def drawn_card(exhibit: Exhibit, sources: Sources) -> Card:
+    """The card, from the cache (`FigureCache`) or drawn now."""
     theme = page_theme()
     try:
-        state = _cache().get(
-            (place.exhibit.key, theme), place.exhibit.seen(sources), lambda: _state(place.exhibit, sources, theme)
+        return _cache().get(
+            (exhibit.key, theme), exhibit.seen(sources), lambda: cards.draw_card(exhibit, sources, theme)
         )
     except Exception as error:  # other cards must not fail with this one; errors are not cached
-        state = State(blank("failed", theme), missing=failed(place.exhibit, error))
-    place.picture.image(state.picture, width="stretch")
+        return Card(blank("failed", theme), missing=failed(exhibit, error))
+
+
+def show_card(place: Place, card: Card, model: str) -> None:
+    """Fill a card of the overview; `model` is the one in view."""
+    place.picture.image(card.picture, width="stretch")
     with place.line.container(gap="small"):
-        if state.claims:
-            judged = state.claims[0]
-            colour, icon = BADGES[judged.verdict]
-            st.badge(judged.verdict, color=colour, icon=icon, help=plain(judged.finding))  # type: ignore[arg-type]
-            if judged.basis.words:
-                st.caption(plain(f"on {judged.basis.words}"))
-        setting = state.claims[0].setting if state.claims else ""
+        if card.judged:
+            judged = card.judged[0]
+            colour, icon = BADGES[judged.claim.verdict]
+            where = "" if judged.model in (model, SHAPES) else f" on {model_title(judged.model)}"
+            words = f"{judged.claim.verdict}{where}"
+            st.badge(words, color=colour, icon=icon, help=plain(judged.claim.finding))  # type: ignore[arg-type]
+            if judged.claim.basis.words:
+                st.caption(plain(f"on {judged.claim.basis.words}"))
+        setting = card.judged[0].claim.setting if card.judged else ""
         if setting and not setting.startswith(PUBLISHED):
             st.caption(f"judged {plain(shorten(setting, 60))}", help=plain(setting))
-        if state.origin:
-            words = state.source if state.is_shipped else f"drawn from {shorten(state.source, 60)}"
-            st.caption(plain(words), help=plain(state.origin))
-            if state.is_shipped and state.measurement:
-                measure_button(state.measurement, place.exhibit.key)
-        elif state.measurement:
-            command = command_line(state.measurement)
-            st.caption(f"needs `{shorten(command, 90)}`", help=f"{plain(state.missing)}\n\n`{command}`")
-            measure_button(state.measurement, place.exhibit.key)
+        if card.origin:
+            words = card.source if card.is_shipped else f"drawn from {shorten(card.source, 60)}"
+            st.caption(plain(words), help=plain(card.origin))
+        elif card.measurement:
+            command = command_line(card.measurement)
+            st.caption(f"needs `{shorten(command, 90)}`", help=f"{plain(card.missing)}\n\n`{command}`")
         else:
-            st.caption(plain(state.missing))
-    return state
+            st.caption(plain(card.missing))
+
+
+def show_button(place: Place, card: Card) -> None:
+    """Add the button that queues what the card needs; its estimate takes longer than most cards."""
+    if card.measurement:
+        with place.button.container():
+            measure_button(card.measurement, place.exhibit.key)
 
 
 @st.cache_resource(show_spinner=False)
-def _cache() -> FigureCache[State]:
-    return FigureCache(CACHE_BYTES, size=lambda state: len(repr(state)), is_useful=lambda state: bool(state.origin))
-
-
-def _state(exhibit: Exhibit, sources: Sources, theme: Theme) -> State:
-    sliding = sources.run.record.sliding_layers if sources.run else ()
-    layer = next((index for index in range(len(sliding) + 1) if index not in sliding), 0)
-    try:
-        own = exhibit.draw(sources, Choice(layer=layer), theme)
-    except UserError as error:
-        own = Needs(str(error))
-    ships = shipped()
-    if isinstance(own, Needs):
-        return _without_own(own, ships, card_of(exhibit, ships, sources, theme), theme)
-    drawn = with_shipped(exhibit, own, ships, sources, theme)
-    first, picture = own[0], thumbnail(own[0].figure, theme)
-    return State(picture, str(first.origin), first.origin.short, claims_of(drawn))
-
-
-def _without_own(missing: Needs, ships: Shipped | None, card: ShippedCard | None, theme: Theme) -> State:
-    if ships is not None and card is not None:
-        return State(
-            card.picture, card.origin, ships.words, card.claims, measurement=missing.measurement, is_shipped=True
-        )
-    empty = "not recorded yet" if missing.measurement else "not recorded"
-    return State(blank(empty, theme), missing=missing.sentence, measurement=missing.measurement)
-
-
-WIDTHS = (1.2, 2.4, 2, 2.4)
-
-
-def scorecard(place: DeltaGenerator, judged: Iterable[tuple[Exhibit, Iterable[Claim]]], query: dict[str, str]) -> None:
-    """One row per paper, one column per verdict: the number of claims, and links to their exhibits."""
-    by_verdict = lines(judged)
-    with place.container(border=True, gap="small"):
-        reading = "How many claims of each paper hold here, and the figures and tables they are judged on."
-        titled(Offer("Verdicts on the papers' claims on this model", lambda: _table(by_verdict), reading), "scorecard")
-        heads = st.columns(WIDTHS, gap="small")
-        for head, verdict in zip(heads[1:], VERDICTS, strict=True):
-            colour, icon = BADGES[verdict]
-            head.badge(verdict, color=colour, icon=icon)  # type: ignore[arg-type]
-        for paper, title in PAPERS.items():
-            row = st.columns(WIDTHS, gap="small", vertical_alignment="center")
-            row[0].markdown(plain(title))
-            for cell, verdict in zip(row[1:], VERDICTS, strict=True):
-                claims = by_verdict[paper][verdict]
-                with cell, st.container(horizontal=True, gap="small", vertical_alignment="center"):
-                    st.markdown(f"**{len(claims)}**", width="content")
-                    for exhibit, claim in claims:
-                        help_text = f"{claim.paper} {claim.basis.words}".strip()
-                        link(paper.replace("-", "_"), exhibit.number, help=help_text, exhibit=exhibit.slug, **query)
-
-
-def _table(by_verdict: Lines) -> Table:
-    rows = (
-        (title, *(_cell([exhibit.number for exhibit, _ in by_verdict[paper][verdict]]) for verdict in VERDICTS))
-        for paper, title in PAPERS.items()
-    )
-    return Table(columns=("paper", *VERDICTS), rows=tuple(rows))
-
-
-def _cell(numbers: list[str]) -> str:
-    return f"{len(numbers)}: {', '.join(numbers)}" if numbers else "0"
+def _cache() -> FigureCache[Card]:
+    return FigureCache(CACHE_BYTES, size=lambda card: len(repr(card)), is_useful=lambda card: bool(card.origin))

@@ -18,15 +18,19 @@ from app.figures.figure import collect, page_file, show
 from app.navigation.selection import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
+from kvlab.atlas.figures.deciding_numbers import deciding_frame, deciding_numbers, read_deciding_numbers
+from kvlab.atlas.figures.model_badge import measured_on, with_badge
 from kvlab.atlas.registry import find
-from kvlab.atlas.shipped_exhibits import with_shipped
+from kvlab.atlas.shown import draw_shown
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import QUIET
 from kvlab.figures.base.words import spaced
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
+from kvlab.results.provenance import Provenance
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim, basis_sentences
@@ -59,8 +63,16 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
     if isinstance(drawn, Needs):
         needs(drawn, exhibit.key)
         return
+    wanted = next((panel.wanted for panel in drawn if panel.wanted is not None), None)
+    if wanted is not None:
+        here, other = (model_title(model) for model in (sources.measured_model, drawn[0].model))
+        st.warning(
+            plain(f"The figures below were measured on {other}, and not on {here}: each has a badge that says so."),
+            icon=":material/warning:",
+        )
+        needs(wanted, exhibit.key)
     for panel in drawn:
-        figure(exhibit, panel)
+        figure(exhibit, panel, sources.measured_model)
     page_file(f"{paper}, {exhibit.number}: {exhibit.title}", f"{exhibit.shows} {exhibit.look_for}")
 
 
@@ -92,7 +104,7 @@ def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tu
     """
 
     def now() -> tuple[Drawn, ...] | Needs:
-        return with_shipped(exhibit, exhibit.draw(sources, choice, theme), shipped(), sources, theme)
+        return draw_shown(exhibit, sources, choice, theme, shipped())
 
     with st.spinner("Drawing"):
         return _cache().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
@@ -125,13 +137,14 @@ def needs(missing: Needs, key: str) -> None:
         measure_button(missing.measurement, key)
 
 
-def figure(exhibit: Exhibit, drawn: Drawn) -> None:
-    """One figure with its export menu, its claim, the paper's values in grey, and its source."""
+def figure(exhibit: Exhibit, drawn: Drawn, model: str) -> None:
+    """One figure with its export menu, its claim, the paper's values in grey, and its source; `model` is in view."""
+    where = "" if drawn.model in ("", model) else model_title(drawn.model)
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
     show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
-    collect(key, Section(drawn.figure, drawn.reading, str(drawn.origin), _claim_lines(drawn.claim)))
+    collect(key, Section(drawn.figure, drawn.reading, str(drawn.origin), _claim_lines(drawn.claim, where)))
     if drawn.claim is not None:
-        claim(drawn.claim)
+        claim(drawn.claim, key, drawn.origin, where)
     if drawn.grey is not None and len(drawn.grey):
         grey(drawn.grey, f"{key}-grey")
     if drawn.further and drawn.further.measurement:
@@ -140,19 +153,28 @@ def figure(exhibit: Exhibit, drawn: Drawn) -> None:
     st.caption(f":material/folder_open: {plain(str(drawn.origin))}")
 
 
-def claim(judged: Claim) -> None:
-    """The paper's claim, the verdict as a coloured badge with an icon, and the finding."""
+def claim(judged: Claim, key: str, origin: Provenance, where: str = "") -> None:
+    """The paper's claim, the verdict as a coloured badge with an icon, the finding, and the numbers that decide it.
+
+    `where` names the model it is judged on, if that is not the one in view.
+    """
     colour, icon = BADGES[judged.verdict]
     with st.container(border=True, gap="small"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.badge(judged.verdict, color=colour, icon=icon)  # type: ignore[arg-type]
+            words = f"{judged.verdict} on {where}" if where else judged.verdict
+            st.badge(words, color=colour, icon=icon)  # type: ignore[arg-type]
             st.markdown(f"**The paper:** {plain(judged.paper)}", width="stretch")
             if judged.judged_at:
                 paper, slug = judged.judged_at.split("/")
                 words = f"judged on {find(paper, slug).number}"
                 link(paper.replace("-", "_"), words, exhibit=slug, **run_in_url())
-        st.markdown(f"**Here:** {plain(judged.finding)}")
+        st.markdown(f"**{f'On {plain(where)}' if where else 'Here'}:** {plain(judged.finding)}")
         st.caption(plain(" ".join(basis_sentences(judged))))
+        evidence = deciding_frame(judged)
+        if len(evidence):
+            chart, reading = deciding_numbers(evidence, page_theme()), read_deciding_numbers(evidence)
+            chart = with_badge(chart, measured_on(where), page_theme()) if where else chart
+            show(chart, evidence, reading, f"{key}-evidence", f"{key}-evidence", origin)
         if judged.settle:
             st.caption("More prompts may decide it:")
             st.code(command_line(judged.settle), language="bash", wrap_lines=True)
@@ -183,8 +205,9 @@ def _printed(value: float) -> str:
     return "–" if pd.isna(value) else f"{value:,.6g}"
 
 
-def _claim_lines(judged: Claim | None) -> tuple[str, ...]:
+def _claim_lines(judged: Claim | None, where: str) -> tuple[str, ...]:
     if judged is None:
         return ()
-    here = f"There is {judged.verdict}" if judged.verdict == OPEN else f"Here it {judged.verdict}"
+    place = f"On {where}" if where else "Here"
+    here = f"{place} there is {judged.verdict}" if judged.verdict == OPEN else f"{place} it {judged.verdict}"
     return (f"The paper: {judged.paper}", f"{here}: {judged.finding}", *basis_sentences(judged))

@@ -62,6 +62,11 @@ class FigureCache(Generic[V]):
             self._redraw_later(key, seen, draw)
         return entry.value
 
+    def known(self, what: Hashable, seen: Seen) -> V | None:
+        """The value if `get` would return it without drawing."""
+        entry = self._find((what, seen.place), seen)
+        return None if entry is None else entry.value
+
     def _find(self, key: Hashable, seen: Seen) -> _Entry[V] | None:
         """The entry, if it may be shown."""
         with self._lock:

@@ -18,6 +18,7 @@ from kvlab.atlas.fill import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.request import EvalJob
 from kvlab.forms.fill_atlas import FillSize, fill_jobs
 from kvlab.forms.measurement_job import estimate, job_of
@@ -45,8 +46,8 @@ def measure_button(measurement: Measurement, key: str) -> None:
         submit([work for work, _ in found])
 
 
-def measure_all(measurements: Sequence[Measurement]) -> None:
-    """Button that queues everything that is missing, at a small size, with the total of the known estimates."""
+def measure_all(measurements: Sequence[Measurement], model: str) -> None:
+    """Button that queues everything that the model lacks, at a small size, with the total of the known estimates."""
     able = tuple(measurement for measurement in dict.fromkeys(measurements) if _has_job(measurement))
     if not able:
         return
@@ -56,8 +57,8 @@ def measure_all(measurements: Sequence[Measurement]) -> None:
     count = f"{len(found)} {'job' if len(found) == 1 else 'jobs'}"
     small = FillSize()
     size = f"{small.prompts} recorded texts, {small.samples} prompts of {small.lengths[0]} tokens per task"
-    words = f"{count} can measure on mini what the cards lack ({size}). This takes {range_text(total(found))}{rest}."
-    st.caption(plain(words))
+    words = f"{count} can measure on {model_title(model)} what the cards lack ({size})."
+    st.caption(plain(f"{words} This takes {range_text(total(found))}{rest}."))
     if permission.button(
         f"Queue all {len(found)}", permission.why_not(), icon=":material/playlist_add:", key="order-all"
     ):
@@ -104,7 +105,7 @@ def _has_job(measurement: Measurement) -> bool:
 def _jobs(measurements: tuple[Measurement, ...], small: bool, root: str, seen: int) -> list[Estimated]:
     first = measurements[0]
     if isinstance(first, ExhibitFill):
-        measurements, small = tuple(measurements_of(runs_root(), [first.exhibit])), True
+        measurements, small = tuple(measurements_of(runs_root(), [first.exhibit], first.model)), True
     works = fill_jobs(measurements, FillSize()) if small else [job_of(measurement) for measurement in measurements]
     rows = _measured()
     return [(work, estimate(work, rows, runs_root())) for work in works]

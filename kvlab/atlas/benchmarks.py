@@ -21,6 +21,7 @@ from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
 
 SMALL = 16  # divides shapes and texts
+NO_MODEL = "It times the paper's shapes with random weights, so that it is the same for every model in view."
 PAPER_COLUMNS = ["method", "budget", "figure", "value", "unit", "batch", "context", "new_tokens", "model", "source"]
 
 
@@ -45,7 +46,7 @@ def draw_rates(
         figure = throughput.against_the_paper(frame, theme, title)
         claim = of_repeats(judge(frame, *measured(sources, rows, preset)), rows)
         reading, where = throughput.read_against_the_paper(frame), bench_origin(rows)
-        return (Drawn(name, figure, frame, reading, where, claim, grey_numbers(preset)),)
+        return (Drawn(name, figure, frame, reading, where, claim, grey_numbers(preset), model=shapes_of(rows)),)
 
     return draw
 
@@ -76,7 +77,7 @@ def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
 def needs(sources: Sources, preset: str) -> Needs:
     """What is missing while `newest` is empty: the preset at a sixteenth of its size, which any machine can run."""
     options = f"--scale {SMALL} --shorten {SMALL}"
-    sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {options} out)."
+    sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {options} out). {NO_MODEL}"
     return Needs(sentence, benchmark(sources, preset, SMALL, SMALL))
 
 
@@ -89,6 +90,13 @@ def bench_origin(rows: pd.DataFrame) -> Provenance:
     over = repeated(rows["repeats"])
     details = (first["device"], first["dtype"], size, over, versions)
     return Provenance(f"benchmark {first['name']}", details, settings_of_rows(rows))
+
+
+def shapes_of(rows: pd.DataFrame) -> str:
+    """What was measured in place of a model: `the shapes llama2-7b, llama2-13b, 1/16 of the size`."""
+    names = [name.removeprefix("shape:") for name in rows["model"].unique()]
+    size = f", 1/{rows['scale'].max()} of the size" if rows["scale"].max() > 1 else ""
+    return f"the {'shape' if len(names) == 1 else 'shapes'} {', '.join(names)}{size}"
 
 
 def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, Benchmark]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from kvlab.atlas.disk_cache import DiskCache
 from kvlab.common.errors import UserError
 from kvlab.results.sources import Sources
 from kvlab.trace.catalogue import ComparisonEntry
@@ -82,8 +83,26 @@ def _rows(run: Run, evidence: Evidence) -> pd.DataFrame:
     if key not in _kept:
         while len(_kept) >= MOST_KEPT:
             _kept.pop(next(iter(_kept)), None)
-        _kept[key] = evidence_rows(run, evidence)
+        _kept[key] = _rows_on_disk(run, evidence)
     return _kept[key]
+
+
+def _rows_on_disk(run: Run, evidence: Evidence) -> pd.DataFrame:
+    """The rows from disk, else computed and kept there; those of a run that is still going are not kept."""
+    if run.record.status != "complete":
+        return evidence_rows(run, evidence)
+    store, key, state = DiskCache(run.path.parent, "evidence"), (run.record.run_id, evidence.name), _checksum(run)
+    rows = store.read_table(key, state)
+    if rows is None:
+        rows = evidence_rows(run, evidence)
+        store.write_table(key, state, rows)
+    return rows
+
+
+def _checksum(run: Run) -> str:
+    """Of the run's record and of the list of its parts, which change with its data."""
+    files = (run.path / name for name in ("run.json", "parts.json"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.exists())).hexdigest()
 
 
 def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterator[list[Run]]:

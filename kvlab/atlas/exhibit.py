@@ -61,7 +61,8 @@ class Drawn:
     """One figure of an exhibit with its frame, reading and origin.
 
     `grey` holds the paper's own values, shown as a grey table under the figure; `further` describes the same
-    measurement on the paper's model and data.
+    measurement on the paper's model and data. `model` is the one it was measured on ("": of no model, as a calculator).
+    `wanted` says what the model in view lacks, where the figure is of another one.
     """
 
     name: str
@@ -72,6 +73,8 @@ class Drawn:
     claim: Claim | None = None
     grey: pd.DataFrame | None = None
     further: Needs | None = None
+    model: str = ""
+    wanted: Needs | None = None
 
 
 @dataclass(frozen=True)
@@ -119,10 +122,11 @@ class Exhibit:
             drawn = self._elsewhere(sources, choice, theme) or drawn
         if isinstance(drawn, Needs):
             return drawn
-        drawn = tuple(replace(one, claim=_judged_under(one)) for one in drawn)
+        model = "" if self.source == "calculator" else sources.measured_model
+        drawn = tuple(replace(one, claim=_judged_under(one), model=one.model or model) for one in drawn)
         if self.source not in RECORDED:
             return drawn
-        settle = ExhibitFill(self.key, sources.root)
+        settle = ExhibitFill(self.key, sources.root, sources.measured_model)
         return tuple(replace(one, claim=_of_prompts(one.claim, settle)) for one in drawn)
 
     def _elsewhere(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | None:

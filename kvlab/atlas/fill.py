@@ -8,7 +8,7 @@ from pathlib import Path
 from kvlab.atlas.exhibit import Choice, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.common.errors import UserError
-from kvlab.requests.measurement import Measurement
+from kvlab.requests.measurement import MINI, Measurement
 from kvlab.results.sources import Sources
 
 
@@ -20,19 +20,19 @@ class Empty(Sources):
         return Path("nowhere")
 
 
-def measurement_of(exhibit: Exhibit, root: Path) -> Measurement | None:
-    """The measurement that produces the exhibit's data in the folder of runs `root`; None for a calculator."""
-    drawn = exhibit.drawing(Empty(root), Choice(), "light")
+def measurement_of(exhibit: Exhibit, root: Path, model: str = MINI) -> Measurement | None:
+    """The measurement of a model that makes the exhibit's data in the folder of runs `root`; None for a calculator."""
+    drawn = exhibit.drawing(Empty(root, named=model), Choice(), "light")
     return drawn.measurement if isinstance(drawn, Needs) else None
 
 
-def measurements_of(root: Path, keys: Sequence[str] = ()) -> list[Measurement]:
-    """The measurements of the named exhibits, or of all; each once.
+def measurements_of(root: Path, keys: Sequence[str] = (), model: str = MINI) -> list[Measurement]:
+    """The measurements of a model for the named exhibits, or for all; each once.
 
     Raises UserError if a key is not `paper/slug`, or there is no such exhibit.
     """
     if bad := next((key for key in keys if key.count("/") != 1), None):
         raise UserError(f"{bad!r} names no exhibit: write its paper and number, such as keepkv/fig-3.")
     chosen = [find(*key.split("/")) for key in keys] or list(EXHIBITS)
-    needed = (measurement_of(exhibit, root) for exhibit in chosen)
+    needed = (measurement_of(exhibit, root, model) for exhibit in chosen)
     return list(dict.fromkeys(measurement for measurement in needed if measurement))

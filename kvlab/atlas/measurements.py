@@ -12,11 +12,12 @@ SAMPLE = "needle_in_a_story"
 
 
 def comparison(sources: Sources, methods: Sequence[str], budgets: Budgets = (0.2,)) -> RecordedComparison:
-    """A comparison over a shipped prompt, recorded in full, each method under its paper's settings.
+    """A comparison of the current model over a shipped prompt, in full, each method under its paper's settings.
 
     `methods` are written as on the command line.
     """
-    return RecordedComparison(SAMPLE, tuple(map(under_paper_settings, methods)), tuple(budgets), sources.root)
+    published = tuple(map(under_paper_settings, methods))
+    return RecordedComparison(SAMPLE, published, tuple(budgets), sources.root, model=sources.measured_model)
 
 
 def benchmark(sources: Sources, preset: str, scale: int = 0, shorten: int = 0, device: str = "") -> Benchmark:

@@ -1,28 +1,33 @@
-"""Scorecard of the papers' claims on this model: how many hold, fail, or are open."""
+"""Scorecard of the papers' claims: how many hold, fail or are open on each model, and claim by claim."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS
-from kvlab.atlas.shipped_exhibits import card_of, with_shipped
-from kvlab.common.errors import UserError
-from kvlab.results.shipped_folder import shipped
-from kvlab.results.sources import Sources
+from kvlab.common.model_title import model_title
+from kvlab.requests.measurement import MINI
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
-from kvlab.trace.catalogue import list_comparisons
-from kvlab.trace.reader import open_run
 
 VERDICTS: tuple[Verdict, ...] = (HOLDS, FAILS, OPEN)
+SHAPES = "the papers' shapes"  # what benchmarks time and calculators compute, in place of a model
 Lines = dict[str, dict[Verdict, list[tuple[Exhibit, Claim]]]]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """A claim with the model whose data decides it."""
+
+    model: str
+    claim: Claim
+
+
 def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
-    """The claims of every paper by verdict, each with its deciding exhibit.
+    """One model's claims of every paper by verdict, each with its deciding exhibit.
 
     A claim shown by several exhibits of a paper counts once: at the exhibit made for it, else at the first.
     """
@@ -36,33 +41,58 @@ def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
     return found
 
 
+def by_model(judged: Iterable[tuple[Exhibit, Iterable[Judged]]]) -> dict[str, Lines]:
+    """`lines` of every model: mini first, then others by name, what benchmarks time last."""
+    shown = [(exhibit, tuple(claims)) for exhibit, claims in judged]
+    names = {one.model for _, claims in shown for one in claims}
+    return {
+        name: lines((exhibit, [one.claim for one in claims if one.model == name]) for exhibit, claims in shown)
+        for name in sorted(names, key=lambda name: (name == SHAPES, name != MINI, name))
+    }
+
+
 def counts(found: Lines) -> pd.DataFrame:
     """One row per paper: paper, title, and the numbers of claims that `holds`, `fails` and are `open`."""
     rows = [(paper, title, *(len(found[paper][verdict]) for verdict in VERDICTS)) for paper, title in PAPERS.items()]
     return pd.DataFrame(rows, columns=["paper", "title", "holds", "fails", "open"])
 
 
-def claims_of(drawn: tuple[Drawn, ...] | Needs) -> tuple[Claim, ...]:
-    """All claims of an exhibit's figures."""
-    return () if isinstance(drawn, Needs) else tuple(one.claim for one in drawn if one.claim is not None)
+def claims_by_model(found: Mapping[str, Lines]) -> pd.DataFrame:
+    """One row per claim: paper, exhibit (where it is judged), claim, and for every model its verdict, number of prompts
+    and finding, as `mini`, `mini, n` and `mini, finding`. Verdicts of several models are never combined."""
+    rows: dict[tuple[str, str], dict[str, object]] = {}
+    order = {exhibit.key: place for place, exhibit in enumerate(EXHIBITS)}
+    places: dict[tuple[str, str], int] = {}
+    for model, of_model in found.items():
+        for paper, verdicts in of_model.items():
+            for exhibit, claim in (pair for pairs in verdicts.values() for pair in pairs):
+                key, name = (paper, claim.paper), model_title(model)
+                first: dict[str, object] = {
+                    "paper": PAPERS[exhibit.paper],
+                    "exhibit": exhibit.number,
+                    "claim": claim.paper,
+                }
+                line = rows.setdefault(key, first)
+                places.setdefault(key, order.get(exhibit.key, len(order)))
+                line |= {name: claim.verdict, f"{name}, n": claim.basis.prompts or claim.basis.repeats,
+                         f"{name}, finding": claim.finding}  # fmt: skip
+    columns = [f"{model_title(model)}{part}" for model in found for part in ("", ", n", ", finding")]
+    frame = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: places[key])])
+    return frame.reindex(columns=["paper", "exhibit", "claim", *columns])
 
 
-def scorecard(root: Path) -> pd.DataFrame:
-    """`counts` for a runs folder, completed by the shipped results."""
-    newest = next(iter(list_comparisons(root, limit=1)), None)
-    runs = [open_run(root / run.run_id) for run in newest.runs] if newest else []
-    sources, ships = Sources(root, runs[0] if runs else None, runs), shipped()
-    judged = []
-    for exhibit in EXHIBITS:
-        own, card = _drawn(exhibit, sources), card_of(exhibit, ships, sources, "light")
-        shown = with_shipped(exhibit, own, ships, sources, "light") if isinstance(own, tuple) else own
-        judged.append((exhibit, card.claims if card and isinstance(own, Needs) else claims_of(shown)))
-    return counts(lines(judged))
+def claims_of(exhibit: Exhibit, drawn: tuple[Drawn, ...] | Needs) -> tuple[Judged, ...]:
+    """All claims of an exhibit's figures, with the models that they are judged on."""
+    if isinstance(drawn, Needs):
+        return ()
+    return tuple(Judged(subject(exhibit, one.model), one.claim) for one in drawn if one.claim is not None)
 
 
-def _drawn(exhibit: Exhibit, sources: Sources) -> tuple[Drawn, ...] | Needs:
-    """The exhibit, or why there is none; errors from an incomplete run must not end the list."""
-    try:
-        return exhibit.draw(sources, Choice(), "light")
-    except UserError as error:
-        return Needs(str(error))
+def subject(exhibit: Exhibit, model: str) -> str:
+    """The column of the scorecard that a claim of the exhibit belongs to, measured on `model`."""
+    return SHAPES if exhibit.source in ("bench", "calculator") else model
+
+
+def own_claims(judged: Iterable[Judged], model: str) -> tuple[Judged, ...]:
+    """The claims that are judged on this model, or on no model."""
+    return tuple(one for one in judged if one.model in (model, SHAPES))

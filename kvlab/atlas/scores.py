@@ -16,10 +16,12 @@ from pydantic import JsonValue
 from kvlab.atlas.exhibit import Needs
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import Interval
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.figures import scores as figures
 from kvlab.figures.base.words import number
+from kvlab.model_info.names import context_length
 from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Evaluation
 from kvlab.requests.method_spec import format_spec
@@ -36,6 +38,8 @@ from kvlab.results.score_tables import (
 )
 from kvlab.results.sources import EVAL_FOLDER, Sources
 
+MINI_WINDOW = 4096  # tokens
+STEP = 64  # of lengths, in tokens
 OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
 
 
@@ -95,24 +99,23 @@ class Experiment:
             self.budgets,
             self.samples,
             sources.root / EVAL_FOLDER / self.name,
-            self.lengths,
+            lengths_within(self.lengths, sources.measured_model),
             self.depths,
             self.question_aware,
+            model=sources.measured_model,
         )
 
     def rows(self, sources: Sources) -> pd.DataFrame:
-        """The experiment's rows of one model: that of the current run, else the most frequent."""
+        """The experiment's rows of one model, `Sources.measured_model`."""
         return sources.once(f"rows of {self}", lambda: self._rows(sources))
 
     def _rows(self, sources: Sources) -> pd.DataFrame:
-        rows = sources.evaluations
+        rows = sources.model_evaluations
         if rows.empty:
             return rows
         rows = rows[rows["question_aware"] == (self.question_aware is not False)]
         found = self._under(rows, [arm.published for arm in self.arms])
-        if found.empty:
-            found = self._under(rows, [dict(arm.options) for arm in self.arms])
-        return _one_model(found, sources) if len(found) else found
+        return found if len(found) else self._under(rows, [dict(arm.options) for arm in self.arms])
 
     def _under(self, rows: pd.DataFrame, options: list[dict[str, JsonValue]]) -> pd.DataFrame:
         parts = [rows_of_arm(rows, arm.method, own) for arm, own in zip(self.arms, options, strict=True)]
@@ -152,6 +155,17 @@ class Experiment:
         return origin_of(self.rows(sources))
 
 
+def lengths_within(lengths: tuple[int, ...], model: str) -> tuple[int, ...]:
+    """The prompt lengths, which are made for mini's window, in proportion to the window of a model with a smaller one.
+
+    A model whose window is not known on this machine keeps them; its evaluation says which lengths do not fit.
+    """
+    window = context_length(model)
+    if window is None or window >= MINI_WINDOW:
+        return lengths
+    return tuple(dict.fromkeys(max(STEP, length * window // MINI_WINDOW // STEP * STEP) for length in lengths))
+
+
 def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -> pd.DataFrame:
     """The rows of a method with the given options, including equivalent requests with fewer explicit options.
 
@@ -180,7 +194,7 @@ def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
 def origin_of(rows: pd.DataFrame) -> Provenance:
     """Which evaluations, model, how many prompts, and, where the rows say so, device and versions."""
     names, prompts = ", ".join(sorted(rows["name"].unique())), len(rows[PROMPT].drop_duplicates())
-    model, digest = rows["model"].iloc[0], str(rows["model_digest"].iloc[0])[:12]
+    model, digest = model_title(str(rows["model"].iloc[0])), str(rows["model_digest"].iloc[0])[:12]
     parts = [f"{model} ({digest})", f"{prompts} prompts"]
     if {"device", "versions"} <= set(rows.columns):
         parts += sorted(rows["device"].dropna().unique())
@@ -236,9 +250,3 @@ def _signed(value: float) -> str:
 def gap_text(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
     """A gap as `+0.12 (+0.02 to +0.2, n = 40)`."""
     return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
-
-
-def _one_model(rows: pd.DataFrame, sources: Sources) -> pd.DataFrame:
-    here = sources.run.record.model.name if sources.run else ""
-    model = here if here in set(rows["model"]) else rows["model"].mode().iloc[0]
-    return rows[rows["model"] == model]

@@ -15,19 +15,19 @@ import plotly.graph_objects as go
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import thumbnail
+from kvlab.requests.measurement import MINI
 from kvlab.results.provenance import Provenance
 from kvlab.results.shipped_folder import Shipped, ShippedCard, parse_claim
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import OPEN, Claim
-
-MODEL = "mini"
 
 
 def draw_shipped(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """The exhibit from shipped results; evaluations and benchmarks are redrawn from their rows."""
     if exhibit.source not in RECORDED:
         return exhibit.draw(Sources(sources.root, shipped=ships), Choice(), theme)
-    return tuple(map(_read, ships.drawings(exhibit.key, theme))) or Needs("It is not among what ships.")
+    found = tuple(replace(_read(row), model=MINI) for row in ships.drawings(exhibit.key, theme))
+    return found or Needs("It is not among what ships.")
 
 
 def with_shipped(
@@ -37,7 +37,7 @@ def with_shipped(
 
     Shipped results are of `mini` and are ignored for other models.
     """
-    if theirs is None or sources.model not in ("", MODEL) or exhibit.source == "calculator":
+    if theirs is None or sources.measured_model != MINI or exhibit.source == "calculator":
         return own
     if isinstance(own, tuple):
         left = list(theirs.claims(exhibit.key, theme))
@@ -48,11 +48,9 @@ def with_shipped(
     return tuple(replace(one, origin=one.origin.at(theirs.words)) for one in found)
 
 
-def card_of(exhibit: Exhibit, theirs: Shipped | None, sources: Sources, theme: Theme) -> ShippedCard | None:
-    """The shipped card of an exhibit; None for another model."""
-    if theirs is None or sources.model not in ("", MODEL):
-        return None
-    return theirs.cards.get((exhibit.key, theme))
+def card_of(exhibit: Exhibit, theirs: Shipped | None, theme: Theme) -> ShippedCard | None:
+    """The shipped card of an exhibit, which is of mini; None if none ships."""
+    return None if theirs is None else theirs.cards.get((exhibit.key, theme))
 
 
 def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:

@@ -20,17 +20,22 @@ atlas_commands = typer.Typer(
 def fill(
     out: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs"),
     only: Annotated[str, typer.Option(help="exhibits, such as keepkv/fig-3,gvote/fig-1; all without it")] = "",
+    model: Annotated[str, typer.Option(help="mini, a local folder, or a hub name")] = "mini",
     prompts: Annotated[int, typer.Option(min=1, help="texts to record")] = 8,
     samples: Annotated[int, typer.Option(min=1, help="prompts for each task and length of an evaluation")] = 5,
     length: Annotated[int, typer.Option(min=64, help="tokens of an evaluation's prompt")] = 384,
     minutes: Annotated[float, typer.Option(help="start nothing new after this; run it again to continue")] = 1e9,
 ) -> None:
-    """Measure on mini what the exhibits draw from; what is in the folder already is not measured again."""
+    """Measure on a model what the exhibits draw from; what is in the folder already is not measured again.
+
+    Benchmarks time the papers' shapes with random weights, whichever the model.
+    """
     from kvlab.atlas.fill import measurements_of
     from kvlab.common.formatting import format_duration
     from kvlab.forms.fill_atlas import FillSize, fill_jobs
+    from kvlab.model_info.names import check_model
 
-    measurements = measurements_of(out, [key for key in only.split(",") if key])
+    measurements = measurements_of(out, [key for key in only.split(",") if key], check_model(model))
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
     stop = time.monotonic() + 60 * minutes
     for place, job in enumerate(jobs, 1):
@@ -53,8 +58,8 @@ def _run(work: Work, root: Path, stop: float) -> str:
     root.mkdir(parents=True, exist_ok=True)
     if isinstance(work, CompareRequest):
         runs = len(work.runs)
-        found = (entry for entry in list_comparisons(root) if entry.title == work.title and len(entry.runs) == runs)
-        if any(entry.status == "complete" for entry in found):
+        found = [entry for entry in list_comparisons(root) if entry.title == work.title and len(entry.runs) == runs]
+        if any(entry.status == "complete" and entry.runs[0].model == work.model for entry in found):
             return f"{work.title}, which was there"
         load_function(COMPARE)(work, root)
         return f"{work.title}: {runs} runs"
@@ -81,9 +86,21 @@ def ship(
 
 
 @atlas_commands.command("scores")
-def scores(runs: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs")) -> None:
-    """Print how many claims of each paper hold, from the folder or from the shipped results."""
-    from kvlab.atlas.scorecard import scorecard
+def scores(
+    runs: Annotated[Path, typer.Option(help="the folder of runs")] = Path("runs"),
+    as_csv: Annotated[bool, typer.Option("--csv", help="print claim by claim, one column per model, as CSV")] = False,
+) -> None:
+    """Print how many claims of each paper hold on each model, from the folder and from the shipped results."""
+    from kvlab.atlas.cards import scorecard
+    from kvlab.atlas.scorecard import claims_by_model, counts
+    from kvlab.common.model_title import model_title
 
-    for line in scorecard(runs).itertuples():
-        typer.echo(f"{line.title:12} {line.holds} hold, {line.fails} do not, {line.open} undecided")
+    found = scorecard(runs)
+    if as_csv:
+        typer.echo(claims_by_model(found).to_csv(index=False), nl=False)
+        return
+    for model, lines in found.items():
+        typer.echo(f"on {model_title(model)}")
+        for line in counts(lines).itertuples():
+            if line.holds + line.fails + line.open:
+                typer.echo(f"  {line.title:24} {line.holds} hold, {line.fails} do not, {line.open} undecided")

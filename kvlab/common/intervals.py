@@ -8,7 +8,7 @@ and Donner 2008). Torch-free.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Literal
 
@@ -25,12 +25,16 @@ Bounds = tuple[float, float, float]  # mean, low, high
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, the bounds of its interval, and the number of samples; bounds of a single sample mean nothing."""
+    """A mean, the bounds of its interval, and the number of samples; bounds of a single sample mean nothing.
+
+    `samples` are the values behind it, for figures; empty if they were not kept.
+    """
 
     mean: float
     low: float
     high: float
     n: int
+    samples: tuple[float, ...] = field(default=(), repr=False, compare=False)
 
 
 def mean_intervals(
@@ -158,7 +162,8 @@ def pairs_interval(table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES,
     pairs = count**2 - (times**2).sum(axis=1)
     drawn = ((times @ apart) * times).sum(axis=1)[pairs > 0] / pairs[pairs > 0]
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(apart.sum() / (count * (count - 1))), float(low), float(high), count)
+    samples = tuple(apart[np.triu_indices(count, 1)].tolist())
+    return Interval(float(apart.sum() / (count * (count - 1))), float(low), float(high), count, samples)
 
 
 def mean_interval(
@@ -181,7 +186,7 @@ def mean_over_groups(
     (interval,) = mean_intervals(column, groups, seed, resamples, level, [kind])
     if interval is None:
         raise ValueError("a mean needs at least one value")
-    return interval
+    return replace(interval, samples=tuple(column[~np.isnan(column)].tolist()))
 
 
 def paired_difference(values: Sequence[float], base: Sequence[float], seed: int = 0, kind: Kind = "any") -> Interval:

@@ -14,7 +14,7 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
 from kvlab.forms import compare_form, eval_form, plan_preview
 from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import ChatFormat
-from kvlab.model_info.names import EMBEDDED
+from kvlab.model_info.names import check_model
 from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, RecordedComparison, command_line
@@ -54,18 +54,20 @@ def estimate(work: Work, rows: pd.DataFrame, root: Path) -> tuple[float, float] 
 
 def _compare(measurement: RecordedComparison) -> CompareRequest:
     sample = shipped_sample(measurement.sample)
-    return compare_form.make_request(
-        sample.text, EMBEDDED, _choices(measurement), max_new_tokens=sample.max_new_tokens, title=sample.title,
-        answer=sample.answer, facts=sample.facts, level=measurement.level,
+    request = compare_form.make_request(
+        sample.text, check_model(measurement.model), _choices(measurement), max_new_tokens=sample.max_new_tokens,
+        title=sample.title, answer=sample.answer, facts=sample.facts, level=measurement.level,
     )  # fmt: skip
+    compare_form.check_fits(request.prompt, ChatFormat.of(request), request.max_new_tokens)
+    return request
 
 
 def _evaluate(measurement: Evaluation) -> EvalJob:
-    if measurement.data or measurement.model not in ("", EMBEDDED):
-        raise UserError("This needs a model and files of your own: run the command in a terminal.")
+    if measurement.data:
+        raise UserError("This needs files of your own: run the command in a terminal.")
     tasks = [task.name for task in task_list().tasks] if measurement.tasks == (ALL_TASKS,) else measurement.tasks
     request = EvalRequest(
-        model=EMBEDDED,
+        model=check_model(measurement.model),
         tasks=tuple(TaskChoice(task=task) for task in tasks),
         choices=_choices(measurement),
         samples=measurement.samples,

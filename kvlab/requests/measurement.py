@@ -7,8 +7,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, get_args
 
 Budgets = Sequence[float | int]
+MINI = "mini"  # the model that ships with kvlab, which commands take without --model
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,16 @@ class RecordedComparison:
     budgets: tuple[float | int, ...]
     out: Path
     level: str = "full"
+    model: str = MINI
 
     @property
     def arguments(self) -> list[str]:
         """The arguments after `kvlab`."""
         methods, budgets = ",".join(self.methods), budgets_text(self.budgets)
-        options = {"sample": self.sample, "methods": methods, "budgets": budgets, "level": self.level}
+        options = {
+            "model": _other(self.model), "sample": self.sample, "methods": methods, "budgets": budgets,
+            "level": self.level,
+        }  # fmt: skip
         return ["compare", *_options(options), "--out", path_text(self.out)]
 
 
@@ -33,7 +39,7 @@ class RecordedComparison:
 class Evaluation:
     """`kvlab eval` into the folder `out`, whose name is that of the evaluation; `tasks` may be `("all",)`.
 
-    With `data` (files of the user's own) or a `model` other than mini it is a command for a terminal.
+    With `data` (files of the user's own) it is a command for a terminal.
     """
 
     tasks: tuple[str, ...]
@@ -45,7 +51,7 @@ class Evaluation:
     depths: tuple[float, ...] = ()
     question_aware: bool | None = None  # None: not given on the command line, which means yes
     data: tuple[str, ...] = ()
-    model: str = ""
+    model: str = MINI
 
     @property
     def arguments(self) -> list[str]:
@@ -56,7 +62,7 @@ class Evaluation:
             "lengths": budgets_text(self.lengths),
             "depths": budgets_text(self.depths),
             "question-aware": {None: "", True: "yes", False: "no"}[self.question_aware],
-            "model": self.model,
+            "model": _other(self.model),
         }
         files = [word for file in self.data for word in ("--data", file)]
         return ["eval", "--tasks", ",".join(self.tasks), *files, *_options(options), "--out", path_text(self.out)]
@@ -64,7 +70,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """`kvlab bench --preset`, its file in the folder `out`; `scale` and `shorten` divide shapes and texts."""
+    """`kvlab bench --preset`, its file in the folder `out`; `scale` and `shorten` divide shapes and texts.
+
+    It has no model: a preset times the paper's shapes with random weights.
+    """
 
     preset: str
     out: Path
@@ -89,10 +98,12 @@ class ExhibitFill:
 
     exhibit: str
     out: Path
+    model: str = MINI
 
     @property
     def arguments(self) -> list[str]:
-        return ["atlas", "fill", "--only", self.exhibit, "--out", path_text(self.out)]
+        options = {"only": self.exhibit, "model": _other(self.model)}
+        return ["atlas", "fill", *_options(options), "--out", path_text(self.out)]
 
 
 Measurement = RecordedComparison | Evaluation | Benchmark | ExhibitFill
@@ -112,6 +123,25 @@ def path_text(path: Path) -> str:
 def budgets_text(budgets: Budgets) -> str:
     """Numbers as the command line takes them: `0.1,64`."""
     return ",".join(f"{budget:g}" if isinstance(budget, float) else str(budget) for budget in budgets)
+
+
+def measurement_values(measurement: Measurement) -> dict[str, Any]:
+    """The measurement as JSON takes it; `parse_measurement` reads it back."""
+    values = {name: str(value) if isinstance(value, Path) else value for name, value in vars(measurement).items()}
+    return {"kind": type(measurement).__name__, **values}
+
+
+def parse_measurement(values: Mapping[str, Any]) -> Measurement:
+    """The measurement that `measurement_values` wrote; raises KeyError or TypeError for other values."""
+    kinds = {kind.__name__: kind for kind in get_args(Measurement)}
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    fields["out"] = Path(fields["out"])
+    return kinds[fields.pop("kind")](**fields)
+
+
+def _other(model: str) -> str:
+    """The value of `--model`; "" for mini, which is the default."""
+    return "" if model == MINI else model
 
 
 def _options(values: Mapping[str, str | int]) -> list[str]:

@@ -93,5 +93,11 @@ def shipped() -> Shipped | None:
 def parse_claim(values: dict[str, Any]) -> Claim:
     """A claim from its JSON."""
     kinds = {"basis": Basis, "interval": Interval, "threshold": Threshold}
-    fields = {name: kinds[name](**value) if name in kinds and value else value for name, value in values.items()}
+    fields = {
+        name: kinds[name](**_tuples(value)) if name in kinds and value else value for name, value in values.items()
+    }
     return Claim(**{**fields, "settle": None})
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.rows import newest
+from kvlab.requests.measurement import MINI
 from kvlab.results.shipped_folder import Shipped
 from kvlab.server.users import viewer
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
@@ -77,13 +78,14 @@ class Sources:
     """The current runs and the runs folder; results are read lazily.
 
     Evaluations are read from `<root>/eval/<name>/`, benchmarks from `<root>/bench/`; with `shipped`, from its folder
-    instead.
+    instead. `named` is the model if no run of it is in view.
     """
 
     root: Path
     run: Run | None = None
     runs: Sequence[Run] = field(default_factory=tuple)
     shipped: Shipped | None = None
+    named: str = ""
     _folder: Folder | None = field(default=None, repr=False, compare=False)  # shared by instances
 
     @cached_property
@@ -98,9 +100,33 @@ class Sources:
 
     @property
     def model(self) -> str:
-        """The current model; "" without a run."""
+        """The current model; "" if neither a run nor a name says which."""
         seen = self.run or next(iter(self.runs), None)
-        return seen.record.model.name if seen else ""
+        return seen.record.model.name if seen else self.named
+
+    @property
+    def measured_model(self) -> str:
+        """The model whose rows are drawn and that missing measurements are of: without a current one that of most
+        evaluations, else mini."""
+        if self.model or self.evaluations.empty:
+            return self.model or MINI
+        return str(self.evaluations["model"].mode().iloc[0])
+
+    @cached_property
+    def models(self) -> list[str]:
+        """The models of the evaluations and of finished comparisons recorded in full: mini first, others by name."""
+        found = set(self.evaluations["model"]) if len(self.evaluations) else set()
+        for entry in self.folder.comparisons:
+            if entry.status != "running" and any(run.level == "full" for run in entry.runs):
+                found.add(entry.runs[0].model)
+        return sorted(found | ({self.model} if self.model else set()), key=lambda name: (name != MINI, name))
+
+    def of_model(self, name: str) -> Sources:
+        """The same sources with another model: its newest finished comparison is in view, if there is one."""
+        if name == self.model:
+            return self
+        bare = replace(self, run=None, runs=(), named=name, _folder=self.folder)
+        return next((found for entry in bare.elsewhere() if (found := bare.with_in_view(entry)) is not None), bare)
 
     def elsewhere(self) -> Iterator[ComparisonEntry]:
         """Other finished comparisons of the current model, newest first."""
@@ -127,6 +153,12 @@ class Sources:
     def evaluations(self) -> pd.DataFrame:
         """Rows of all evaluations (`kvlab.evaluate.results.rows.ROWS` plus `name`), repeated keys dropped."""
         return _evaluations(self.results, _stamps(_files(self.results, EVAL_FOLDER)))
+
+    @cached_property
+    def model_evaluations(self) -> pd.DataFrame:
+        """The rows of `evaluations` that were measured on one model, `measured_model`."""
+        rows = self.evaluations
+        return rows[rows["model"] == self.measured_model] if len(rows) else rows
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """Result of `make` cached under a name."""
@@ -166,7 +198,7 @@ class Sources:
         Only finished comparisons count; a running one would redraw every card at each rerun.
         """
         files = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
-        place = (viewer(), str(self.root), str(self.run.path) if self.run else "", *_stamps(files))
+        place = (viewer(), str(self.root), self.model, str(self.run.path) if self.run else "", *_stamps(files))
         found = self.folder.comparisons
         ended = (run for one in found if one.status != "running" for run in one.runs)
         stamp = _digest(f"{run.run_id} {run.status} {run.label}" for run in ended)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.fill import measurements_of
+from kvlab.atlas.registry import find
 from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob
 from kvlab.cli import commands
 from kvlab.cli.options import compare_request
+from kvlab.common.assets import asset_path
+from kvlab.common.errors import UserError
 from kvlab.evaluate import data_check
 from kvlab.evaluate.request import EvalJob, EvalRequest
 from kvlab.forms.measurement_job import job_of
@@ -27,7 +34,11 @@ from kvlab.requests.measurement import (
     Measurement,
     RecordedComparison,
     command_line,
+    measurement_values,
+    parse_measurement,
 )
+from kvlab.results.sources import Sources
+from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("h2o:preset=paper", "kvmerger:preset=paper:sigma_mode=1", "gvote")
 EVALUATION = Evaluation(
@@ -90,25 +101,99 @@ def same(measurement: Measurement, parsed: Any) -> None:
         assert parsed.model_dump(exclude=left_out) == job.model_dump(exclude=left_out)
 
 
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Models by name: mini, and copies of it in folders, one of them with a window of 1,024 tokens."""
+    root = tmp_path_factory.mktemp("models")
+    for name in ("another", "short"):
+        shutil.copytree(asset_path("mini"), root / name)
+    file = root / "short" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_position_embeddings": 1024}))
+    return {"mini": "mini", "another": str(root / "another"), "short": str(root / "short")}
+
+
+def on_model(measurement: Measurement, model: str) -> Measurement:
+    return measurement if isinstance(measurement, Benchmark) else replace(measurement, model=model)
+
+
+@pytest.mark.parametrize("model", ["mini", "another"])
 @pytest.mark.parametrize("measurement", MEASUREMENTS, ids=lambda one: one.arguments[0])
 def test_a_command_line_is_parsed_into_the_same_request(
-    measurement: Measurement, parse: Callable[[Measurement], Any]
+    measurement: Measurement, model: str, parse: Callable[[Measurement], Any], folders: dict[str, str]
 ) -> None:
+    measurement = on_model(measurement, folders[model])
     same(measurement, parse(measurement))
 
 
+@pytest.mark.parametrize("model", ["mini", "another"])
 def test_every_exhibit_s_command_line_is_parsed_into_the_same_request(
-    tmp_path: Path, parse: Callable[[Measurement], Any]
+    tmp_path: Path, parse: Callable[[Measurement], Any], model: str, folders: dict[str, str]
 ) -> None:
-    for measurement in measurements_of(tmp_path):
+    for measurement in measurements_of(tmp_path, model=folders[model]):
         same(measurement, parse(measurement))
+        if not isinstance(measurement, Benchmark):
+            job = job_of(measurement)
+            assert isinstance(job, EvalJob | CompareRequest)
+            assert (job.request if isinstance(job, EvalJob) else job).model == folders[model]
+
+
+def test_lengths_shrink_with_the_window_and_a_prompt_that_does_not_fit_is_one_sentence(
+    tmp_path: Path, parse: Callable[[Measurement], Any], folders: dict[str, str]
+) -> None:
+    too_long = set()
+    for measurement in measurements_of(tmp_path, model=folders["short"]):
+        if isinstance(measurement, Evaluation):
+            assert max(measurement.lengths, default=0) <= 1024
+            same(measurement, parse(measurement))
+        elif isinstance(measurement, RecordedComparison):
+            with pytest.raises(UserError, match=r"context window of .*short is 1,024") as raised:
+                job_of(measurement)
+            too_long.add(str(raised.value))
+    assert len(too_long) == 1
+    (by_length,) = (one for one in measurements_of(tmp_path, ["gvote/fig-1"]) if isinstance(one, Evaluation))
+    assert by_length.lengths == (512, 1024, 2048, 3584)
+
+
+def test_a_benchmark_says_why_it_has_no_model(tmp_path: Path) -> None:
+    for key in ("zsmerge/tab-1", "kvmerger/tab-2"):
+        needs = find(*key.split("/")).draw(Sources(tmp_path, named="any"), Choice(), "light")
+        assert isinstance(needs, Needs) and needs.measurement is not None
+        assert "same for every model" in needs.sentence and "--model" not in command_line(needs.measurement)
 
 
 def test_command_lines_are_written_in_full(tmp_path: Path) -> None:
-    assert command_line(EVALUATION) == (
+    words = (
         "kvlab eval --tasks needle,few_shot --methods h2o:preset=paper,kvmerger:preset=paper:sigma_mode=1,gvote "
-        "--budgets 0.1,64 --samples 7 --lengths 512,1024 --depths 0.05,0.5 --question-aware no --out runs/eval/x"
+        "--budgets 0.1,64 --samples 7 --lengths 512,1024 --depths 0.05,0.5 --question-aware no"
     )
+    assert command_line(EVALUATION) == f"{words} --out runs/eval/x"
+    assert command_line(replace(EVALUATION, model="a/b")) == f"{words} --model a/b --out runs/eval/x"
     assert command_line(ExhibitFill("keepkv/fig-3", tmp_path)) == (
         f"kvlab atlas fill --only keepkv/fig-3 --out {tmp_path}"
     )
+    assert command_line(ExhibitFill("keepkv/fig-3", tmp_path, "a/b")) == (
+        f"kvlab atlas fill --only keepkv/fig-3 --model a/b --out {tmp_path}"
+    )
+
+
+@pytest.mark.parametrize("model", ["mini", "another"])
+def test_fill_measures_the_model_that_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, folders: dict[str, str]
+) -> None:
+    """Also where the same texts were compared on another model."""
+    ran: list[str] = []
+
+    def compare(work: CompareRequest, root: Path) -> None:
+        ran.append(work.model)
+
+    write_synthetic_run(tmp_path, method="full", comparison_id="there", title="excerpt 1: alice")
+    monkeypatch.setattr("kvlab.jobs.worker.load_function", lambda _: compare)
+    fill = ExhibitFill("keepkv/fig-2a", tmp_path, folders[model])
+    done = CliRunner().invoke(commands, [*fill.arguments, "--prompts", "2"])
+    assert done.exit_code == 0, done.output
+    assert ran == [folders[model]] * 2
+
+
+@pytest.mark.parametrize("measurement", [*MEASUREMENTS, ExhibitFill("keepkv/fig-3", Path("runs"), "a/b")])
+def test_a_measurement_reads_back_from_json(measurement: Measurement) -> None:
+    assert parse_measurement(json.loads(json.dumps(measurement_values(measurement)))) == measurement

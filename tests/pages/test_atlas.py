@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +18,14 @@ from kvlab.atlas import registry
 from kvlab.atlas.exhibit import Choice, Exhibit
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.bench.request import BenchJob
+from kvlab.common.assets import asset_path
+from kvlab.evaluate.request import EvalJob
 from kvlab.results.sources import Sources
+from kvlab.trace.schema import ModelShape
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
+CARD_STATES = ("drawn from run", "drawn from comp", "drawn from eval", "shipped with kvlab, mini", "needs `kvlab")
 METHODS = ("full", "h2o", "zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote")
 
 
@@ -42,6 +48,11 @@ def comparison(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def texts(page: AppTest) -> str:
     found = [*page.markdown, *page.caption, *page.info, *page.error, *page.header, *page.warning, *page.code]
     return "\n".join(str(element.value) for element in found)
+
+
+def states(shown: str) -> int:
+    """How many cards say where they are from or what they need."""
+    return sum(shown.count(words) for words in CARD_STATES)
 
 
 def script(exhibit: Exhibit) -> str:
@@ -75,7 +86,7 @@ def test_the_index_lists_every_exhibit_with_its_state(comparison: Path, open_pag
     assert not page.exception
     shown = texts(page)
     assert f"of {len(EXHIBITS)} can be drawn" in shown
-    assert shown.count("drawn from") + shown.count("needs `kvlab") >= len(EXHIBITS)
+    assert states(shown) >= len(EXHIBITS)
 
 
 def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: Open):
@@ -83,7 +94,7 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
     page = open_page("atlas")
     assert not page.exception
     shown = texts(page)
-    assert "Verdicts on the papers' claims on this model" in shown
+    assert "Verdicts on the papers' claims, by model" in shown and "**mini**" in shown
     filled = sum(exhibit.source != "calculator" for exhibit in EXHIBITS)
     assert shown.count("shipped with kvlab, mini, two CPU cores") == filled
     keys = {button.key for button in page.button}
@@ -91,7 +102,7 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
 
 
 def test_the_index_without_what_ships_names_commands(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("app.atlas.cards.shipped", lambda: None)
+    monkeypatch.setattr("kvlab.atlas.cards.shipped", lambda: None)
     st.cache_resource.clear()
     page = open_page("atlas")
     assert not page.exception
@@ -104,8 +115,9 @@ def broken(sources: Sources, choice: Choice, theme: str) -> tuple[()]:
 
 
 @pytest.fixture
-def one_broken(monkeypatch: pytest.MonkeyPatch) -> Exhibit:
+def one_broken(monkeypatch: pytest.MonkeyPatch, recorded: Path) -> Exhibit:
     """An exhibit whose drawing has a fault, in the place of the first one."""
+    shutil.rmtree(recorded / ".atlas", ignore_errors=True)
     first = replace(EXHIBITS[0], drawing=broken)
     monkeypatch.setattr(registry, "EXHIBITS", (first, *EXHIBITS[1:]))
     st.cache_resource.clear()  # what another test has drawn
@@ -120,7 +132,7 @@ def test_a_fault_in_one_exhibit_leaves_the_rest_of_the_index(
     assert not page.exception
     shown = texts(page)
     assert shown.count("This exhibit failed with an error") == 1
-    assert shown.count("drawn from") + shown.count("needs `kvlab") >= len(EXHIBITS) - 1
+    assert states(shown) >= len(EXHIBITS) - 1
     record = next(one for one in caplog.records if one_broken.key in one.getMessage())
     assert record.exc_info and isinstance(record.exc_info[1], ValueError)
 
@@ -150,3 +162,72 @@ def test_a_card_s_button_and_the_one_for_all_queue_what_they_say(
     every.click().run()
     assert len(jobs.list_jobs(runs_root)) == 1 + int(every.label.removeprefix("Queue all "))
     assert started_workers
+
+
+@pytest.fixture
+def another(runs_root: Path, tmp_path: Path) -> str:
+    """A model in a folder, with one comparison of it in the runs."""
+    folder = tmp_path / "models" / "another"
+    shutil.copytree(asset_path("mini"), folder)
+    shape = ModelShape(
+        name=str(folder), family="llama", num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=32, dtype="float32", parameters=0,
+    )  # fmt: skip
+    for method in ("full", "h2o", "zsmerge"):
+        write_synthetic_run(runs_root, method=method, comparison_id="theirs", model=shape)
+    return str(folder)
+
+
+def badges(page: AppTest) -> list[str]:
+    """The text of the badge of every chart, "" without one."""
+    specs = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")]
+    return [
+        next((one["text"] for one in spec["layout"].get("annotations", ()) if one.get("name") == "measured-on"), "")
+        for spec in specs
+    ]
+
+
+def test_with_another_model_in_view_its_jobs_are_queued_and_mini_s_figures_have_a_badge(
+    runs_root: Path, another: str, open_page: Open, started_workers: list[Path]
+):
+    page = open_page("keepkv", comparison="theirs", exhibit="tab-3")
+    assert not page.exception
+    assert "were measured on mini, and not on another" in texts(page)
+    assert f"--model {another}" in texts(page)
+    assert "On mini" in texts(page) and "**Here" not in texts(page)
+    assert badges(page) and set(badges(page)) == {"<b>measured on mini</b>"}  # the evidence of the verdict too
+    page.button(key="order-keepkv/tab-3").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    work = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(work, EvalJob) and work.request.model == another
+    own = open_page("zsmerge", comparison="theirs", exhibit="fig-2")
+    assert set(badges(own)) == {""} and "measured on mini" not in texts(own)
+
+
+def test_the_index_of_another_model_has_a_column_of_its_own(runs_root: Path, another: str, open_page: Open):
+    page = open_page("atlas", comparison="theirs")
+    assert not page.exception
+    shown = texts(page)
+    assert "**mini**" in shown and "**another**" in shown
+    assert "can measure on another what the cards lack" in shown
+    (table,) = (frame.value for frame in page.dataframe if "claim" in frame.value)
+    assert list(table.columns) == ["paper", "exhibit", "claim", "mini", "another", "the papers' shapes"]
+    assert not table["another"].str.contains("holds").any()  # one prompt decides nothing
+    assert table["mini"].str.startswith("✓ holds").sum() > 20
+
+
+def test_verdicts_are_kept_on_disk_and_the_incomplete_summary_says_how_many_there_are(
+    comparison: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.rmtree(comparison / ".atlas", ignore_errors=True)
+    st.cache_resource.clear()
+    told: list[int] = []
+    monkeypatch.setattr("app.atlas.summary.incomplete", lambda lines, known, of, query: told.append(known))
+    first = texts(open_page("atlas", comparison="all"))
+    assert told and told[0] == 0
+    st.cache_resource.clear()
+    told.clear()
+    monkeypatch.setattr("kvlab.atlas.cards._draw", lambda *_: 1 / 0)
+    again = open_page("atlas", comparison="all")
+    assert not again.exception and not told
+    assert states(texts(again)) == states(first)

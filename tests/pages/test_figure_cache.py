@@ -12,6 +12,7 @@ import pytest
 
 from app.atlas import cards, figure_cache
 from app.atlas.figure_cache import FigureCache
+from kvlab.atlas.cards import draw_card
 from kvlab.atlas.registry import find
 from kvlab.results.sources import Seen, Sources
 from kvlab.server.users import ALONE, Role, User, acting, set_current_user
@@ -161,6 +162,6 @@ def test_a_card_of_the_atlas_takes_some_kilobytes(tmp_path: Path):
     for method in ("full", "keepkv"):
         write_synthetic_run(tmp_path, method=method, comparison_id="all")
     runs = [open_run(folder) for folder in sorted(tmp_path.glob("*keepkv*"))]
-    card = cards._state(find("keepkv", "fig-1"), Sources(tmp_path, runs[0], runs), "light")
+    card = draw_card(find("keepkv", "fig-1"), Sources(tmp_path, runs[0], runs), "light")
     assert card.origin
     assert len(repr(card)) < cards.CACHE_BYTES / (30 * 70)

@@ -81,7 +81,8 @@ class Contest:
             return unable(self.says, f"The full cache itself scores {full['score'].mean():.2f} here.", len(full))
         found = self.difference(rows)
         unit = " (nats of KL saved)" if self.tasks == TEXT else ""
-        finding = f"{self.first.label} minus {self.second.label} at {self.budget:.0%}: {gap_text(found)}{unit}."
+        first, second = (self.name_of(arm) for arm in (self.first, self.second))
+        finding = f"{first} minus {second} at {100 * self.budget:g} %: {gap_text(found)}{unit}."
         return contest(self.says, {self.slug: found}, finding, settle, self.threshold)
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -91,15 +92,33 @@ class Contest:
             return self.experiment.needs(sources)
         table = score_table(rows)
         claim = self.claim(rows, self.experiment.more_prompts(sources))
-        figure = figures.benchmark_table(table, theme, self.title)
-        return (Drawn("scores", figure, table, read_table(rows, table), origin_of(rows), claim),)
+        named = table.assign(arm=[self._name(method, *pair) for method, *pair in zip(
+            table["method"], table["options"], table["arm"], strict=True)])  # fmt: skip
+        reading = read_table(rows, table)
+        for written, name in sorted(zip(table["arm"], named["arm"], strict=True), key=lambda one: -len(one[0])):
+            reading = reading.replace(f"{written} ", f"{name} ")
+        figure = figures.benchmark_table(named, theme, self.title)
+        return (Drawn("scores", figure, named, reading, origin_of(rows), claim),)
+
+    def name_of(self, arm: Arm) -> str:
+        """A short name that tells the two arms apart; the options are in the figure's frame."""
+        first, second = NAMES.get(self.slug, ("", ""))
+        return (first if arm == self.first else second) or arm.label
+
+    def _name(self, method: str, options: str, written: str) -> str:
+        own = without_preset(json.loads(options))
+        for arm in (self.first, self.second):
+            if arm.method == method and without_preset(arm.options) == own:
+                return written if method == "full" else self.name_of(arm)
+        return written
 
     def exhibit(self) -> Exhibit:
         """The exhibit of this contest."""
         seen = "before its question is read" if self.unseen else "with its question in sight"
         shows = (
-            f"Both arms at {self.budget:.0%} and the full cache, a column per task; each prompt is compressed {seen}. "
-            "Cells show mean scores with intervals."
+            f"Both arms at {100 * self.budget:g} % and the full cache, a column per task; each prompt is compressed "
+            f"{seen}. Cells show mean scores with intervals. The share kept exceeds the budget by what is read and "
+            "written after the compression."
         )
         return Exhibit("beyond", self.slug, self.title, shows, self.look_for, "eval", self.draw)
 
@@ -112,6 +131,22 @@ def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
     return mine[[without_preset(json.loads(text)) == own for text in mine["options"]]]
 
 
+# Arms of one method differ in an option; of two methods only those with options have a name.
+NAMES = {
+    "tab-3": ("largest attention", "mean attention"),
+    "tab-4": ("budgets by head", "equal heads"),
+    "tab-5": ("with bias", "without bias"),
+    "tab-6": ("with ridge", "without ridge"),
+    "tab-8": ("32 queries", "64 queries"),
+    "tab-9": ("4 bits", ""),
+    "tab-10": ("4 bits", "2 bits"),
+    "tab-12": ("duoattention", ""),
+    "tab-14": ("on-policy", "off-policy"),
+    "tab-15": ("kvzap", ""),
+    "tab-16": ("in blocks", "at once"),
+    "tab-17": ("in blocks", "at once"),
+    "tab-18": ("in blocks", "at once"),
+}
 FULL = Arm("full")
 MATCHING = Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False})
 GRKV = Arm("grkv")

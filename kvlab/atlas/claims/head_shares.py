@@ -41,7 +41,7 @@ def invariant(rows: pd.DataFrame) -> Claim:
     if len(found) < 2 or np.isnan(found).any():
         return Claim(INVARIANT, OPEN, f"{prompts(basis.prompts).capitalize()}: it takes 2.", basis, threshold=SAME)
     pairs = pairs_interval(found)
-    over = Interval(pairs.mean, pairs.low, pairs.high, basis.prompts)
+    over = Interval(pairs.mean, pairs.low, pairs.high, basis.prompts, pairs.samples)
     return judge(
         INVARIANT, over, SAME, basis, f"Two prompts' shares have a rank correlation of {mean_text(over, two_digits)}."
     )

@@ -41,7 +41,8 @@ def same(rows: pd.DataFrame) -> Claim:
         f"The rank correlation of two prompts' layers is {_pair_words(layers)} on average, of their heads "
         f"{_pair_words(_correlations(rows, ['layer', 'head']))} (sets at a cosine of {PAPER_THRESHOLD})."
     )
-    return judge(SAME, Interval(found.mean, found.low, found.high, basis.prompts), ORDER, basis, finding)
+    over = Interval(found.mean, found.low, found.high, basis.prompts, found.samples)
+    return judge(SAME, over, ORDER, basis, finding)
 
 
 def _correlations(rows: pd.DataFrame, place: list[str]) -> np.ndarray:

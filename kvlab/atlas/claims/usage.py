@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import LEVEL, Interval
 from kvlab.figures import scores as figures
 from kvlab.figures.base.words import number, percent
-from kvlab.results.verdict import HOLDS, OPEN, Basis, Claim, Threshold, Verdict, judge
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge
 
 OURS, FULL = "gvote", "full"
 SAVES = "GVote needs half the memory of fixed budgets at the same accuracy."
@@ -142,16 +143,14 @@ def follows(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
     return judge(FOLLOWS, ratio, DIFFERENT, Basis(ratio.n), finding)
 
 
-def everywhere(claims: dict[str, Claim]) -> Claim:
-    """Combine `saves` over models."""
-    if len(claims) < 2:
-        which = f" ({', '.join(claims)})" if claims else ""
-        more = "evaluate another with --model into the same folder"
-        return Claim(EVERYWHERE, OPEN, f"Only {len(claims)} model was evaluated{which}: {more}.")
-    verdicts: list[Verdict] = [claim.verdict for claim in claims.values()]
-    verdict: Verdict = OPEN
-    if OPEN not in verdicts:
-        verdict = HOLDS if all(one == HOLDS for one in verdicts) else "does not hold"
-    told = ", ".join(f"{name}: {claim.verdict}" for name, claim in claims.items())
-    finding = f"Half the memory at equal score in {verdicts.count(HOLDS)} of {len(claims)} models ({told})."
-    return Claim(EVERYWHERE, verdict, finding, Basis(min(claim.basis.prompts for claim in claims.values())))
+def everywhere(claims: dict[str, Claim], here: str) -> Claim:
+    """`saves` on the model `here`, as this claim, which takes a second model; the finding names the others' verdicts.
+
+    Verdicts of several models are never combined into one.
+    """
+    judged = replace(claims[here], paper=EVERYWHERE)
+    others = "; ".join(f"{claim.verdict} on {name}" for name, claim in claims.items() if name != here)
+    if others:
+        return replace(judged, finding=f"On {here}: {judged.finding} On the other models: {others}.")
+    more = "evaluate another with --model into the same folder"
+    return Claim(EVERYWHERE, OPEN, f"Only 1 model was evaluated ({here}): {more}.")

@@ -12,6 +12,7 @@ from kvlab.atlas.claims.contests import ABLE, contest, unable
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import usage
 from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, arms, gap, gap_text, read_by_budget
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.evaluate.scoring.metrics import higher_is_better
@@ -137,29 +138,30 @@ def prompt_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 5: one panel per model, scores averaged over the tasks."""
+    """Figure 5: one panel per model, scores averaged over the tasks; the claim is judged on the model in view."""
+    here = sources.measured_model
     names = sources.evaluations["model"].unique() if len(sources.evaluations) else []
     parts, asked, claims = [], [], {}
-    for model in names:
-        rows = BY_MODEL.rows(_only(sources, str(model)))
+    for model in sorted(map(str, names), key=lambda name: (name != here, name)):
+        rows = BY_MODEL.rows(_only(sources, model))
         if len(rows) and (rows["method"] == OURS).any():
-            scores = score_table(rows)
-            parts.append(mean_rows(rows, scores).assign(task=model))
-            claims[str(model)] = _saves(rows)
-            asked.append(rename_tasks(rows[rows["metric"].map(higher_is_better)], str(model)))
-    if not parts:
+            title = model_title(model)
+            parts.append(mean_rows(rows, score_table(rows)).assign(task=title))
+            claims[title] = _saves(rows, BY_MODEL.more_prompts(sources) if model == here else None)
+            asked.append(rename_tasks(rows[rows["metric"].map(higher_is_better)], title))
+    if model_title(here) not in claims:
         return BY_MODEL.needs(sources)
     table = pd.concat(parts, ignore_index=True)
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, by model")
     reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
-    claim = usage_claims.everywhere(claims)
+    claim = usage_claims.everywhere(claims, model_title(here))
     return (Drawn("models", figure, table, reading, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
 
 
 def _only(sources: Sources, model: str) -> Sources:
-    """The evaluations of one model."""
-    narrowed = Sources(sources.root)
-    narrowed.__dict__["evaluations"] = sources.evaluations[sources.evaluations["model"] == model]
+    """The same evaluations, of which those of one model count."""
+    narrowed = replace(sources, run=None, runs=(), named=model)
+    narrowed.__dict__["evaluations"] = sources.evaluations
     return narrowed
 
 

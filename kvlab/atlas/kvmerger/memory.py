@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.benchmarks import bench_origin, by_method
+from kvlab.atlas.benchmarks import NO_MODEL, bench_origin, by_method, shapes_of
 from kvlab.atlas.claims import speed as claims
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import cache_share as figures
@@ -27,7 +27,7 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if frame.empty:
         return Needs(
             "No benchmark of the paper's memory table was found; this one is a small version for any machine, and on a "
-            "GPU the same without --device, --scale and --shorten is the paper's own size.",
+            f"GPU the same without --device, --scale and --shorten is the paper's own size. {NO_MODEL}",
             benchmark(sources, PRESET, scale=16, shorten=8, device="cpu"),
         )
     figure, reading = figures.cache_share(frame, theme), figures.read_cache_share(frame)
@@ -41,6 +41,7 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
             bench_origin(newest),
             claims.shares(frame, int(rows["repeats"].max())),
             grey,
+            model=shapes_of(rows),
         ),
     )
 

@@ -14,11 +14,11 @@ from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import compression_ratio as figures
 from kvlab.atlas.kvmerger.recordings import models_of, prompt_name, prompts_of, run_with_keys, sample_sentence
 from kvlab.common.intervals import mean_interval
+from kvlab.common.model_title import model_title
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural
 from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import Claim
 from kvlab.trace.reader import Run
 
 VECTORS, SWEEP_VECTORS = 240_000, 40_000
@@ -39,25 +39,14 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 9: the same for every model with recorded prompts."""
+    """Figure 9: the same for every model with recorded prompts, each with its own verdict."""
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
     runs, here = prompts_of(sources), run.record.model.name
     names = list(dict.fromkeys([here, *models_of(runs)]))
     drawn = [_of_model(sources, prompts_of(sources, name), theme) for name in names]
-    return tuple(
-        replace(one, claim=_claim_of_model(one.claim, name, here)) for one, name in zip(drawn, names, strict=True)
-    )
-
-
-def _claim_of_model(claim: Claim | None, model: str, here: str) -> Claim | None:
-    """The claim on the current model, judged at figure 3b, or marked as one on another model."""
-    if claim is None:
-        return None
-    if model == here:
-        return replace(claim, judged_at="kvmerger/fig-3b")
-    return replace(claim, paper=f"{claim.paper} (on {model})")
+    return tuple(replace(one, claim=one.claim and replace(one.claim, judged_at="kvmerger/fig-3b")) for one in drawn)
 
 
 def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
@@ -66,18 +55,20 @@ def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
     parts = [table.assign(prompt=name) for name, table in tables.items()]
     by_layer = pd.concat(parts).groupby(["prompt", "layer"], sort=False)["ratio"].mean().reset_index()
     figure = figures.ratio_by_layer(by_layer, theme)
-    figure.update_layout(title_text=f"{figure.layout.title.text} ({runs[0].record.model.name})")
+    model = runs[0].record.model.name
+    figure.update_layout(title_text=f"{figure.layout.title.text} ({model_title(model)})")
     means = over_prompts(by_layer)
     fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
     reading = figures.read_ratio_by_layer(means) + sample_sentence(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
     more = f"and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else ""
     return Drawn(
-        runs[0].record.model.name,
+        model_title(model),
         figure,
         by_layer,
         reading,
         replace(of_run(runs[0]), note=more),
         same(gather(Sources(sources.root, None, runs), EVIDENCE)),
+        model=model,
     )
 
 

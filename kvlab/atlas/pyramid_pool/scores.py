@@ -117,9 +117,10 @@ def _between_budgets(rows: pd.DataFrame, small: float, large: float) -> Interval
 
 def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Table 1: the evaluated tasks with metrics and lengths, and the paper's."""
-    rows = sources.evaluations
+    rows = sources.model_evaluations
     if rows.empty:
-        everything = Evaluation(("all",), (OURS,), (0.2,), 4, sources.root / EVAL_FOLDER / "tasks")
+        out, model = sources.root / EVAL_FOLDER / "tasks", sources.measured_model
+        everything = Evaluation(("all",), (OURS,), (0.2,), 4, out, model=model)
         return Needs("No evaluation was found.", everything)
     frame = _with_intervals(evaluated_tasks(rows), rows)
     origin = Provenance(f"evaluation {', '.join(sorted(rows['name'].unique()))}")

@@ -42,6 +42,7 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
             benchmarks.bench_origin(rows),
             benchmarks.of_repeats(claims.steady(frame, *benchmarks.measured(sources, rows, FIGURE_3)), rows),
             benchmarks.grey_numbers(FIGURE_3),
+            model=benchmarks.shapes_of(rows),
         ),
     )
 

@@ -100,11 +100,15 @@ def test_budgets_follow_the_task_only_where_tasks_differ_clearly():
         assert usage.follows(table, means).verdict == verdict
 
 
-def test_an_advantage_across_models_takes_two_of_them():
+def test_an_advantage_across_models_takes_two_of_them_and_is_judged_on_one():
     good, bad = (usage.saves(*of_gvote(kept)) for kept in (0.1, 0.3))
-    assert usage.everywhere({"mini": good}).verdict == OPEN
-    assert usage.everywhere({"mini": good, "other": good}).verdict == HOLDS
-    assert usage.everywhere({"mini": good, "other": bad}).verdict == FAILS
+    assert usage.everywhere({"mini": good}, "mini").verdict == OPEN
+    for here, verdict in (("mini", HOLDS), ("other", FAILS)):
+        both = usage.everywhere({"mini": good, "other": bad}, here)
+        assert (both.paper, both.verdict) == (usage.EVERYWHERE, verdict)
+    assert (
+        "On the other models: does not hold on other." in usage.everywhere({"mini": good, "other": bad}, "mini").finding
+    )
 
 
 def answers(gap: float, prompts: int = 8) -> pd.DataFrame:
