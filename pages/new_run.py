@@ -18,6 +18,7 @@ from app.navigation.selection import runs_root, session_id
 from app.new_run.answer import Question, answer_section, planted
 from app.new_run.full_answer import full_answer
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
+from app.new_run.packaged_models import download_buttons
 from app.new_run.plan_panel import show_plan
 from app.new_run.prompt_library import save_section
 from app.new_run.prompt_preview import cut_as_html, cut_as_passages
@@ -63,12 +64,13 @@ def model_section() -> str:
             "On this disk",
             local,
             index=None,
-            format_func=short_name,
+            format_func=model_name,
             key="model_here",
             on_change=take_model,
             placeholder="Choose another",
         )
-    others = "A folder or a hub name such as `Qwen/Qwen3-0.6B` works too."
+    download_buttons()
+    others = "A folder, a GGUF file or a hub name such as `Qwen/Qwen3-0.6B` works too."
     others = plain(f"This server has {model_field_help()}.") if offered() is not None else others
     st.caption(f"`mini` is shipped with kvlab. {others}")
     if model.strip() == EMBEDDED:
@@ -120,6 +122,12 @@ def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
     for note in token_count.notes(prompt, how):
         st.warning(plain(note), icon=":material/info:")
     return count
+
+
+def model_name(model: str) -> str:
+    """A model in the list of those on this disk: within its folder, or by its title."""
+    short = short_name(model)
+    return short if short != model else model_title(model)
 
 
 def take_model() -> None:

