@@ -17,7 +17,7 @@ from kvlab.atlas.figures.model_badge import badge_of, on_thumbnail, with_badge
 from kvlab.atlas.registry import find
 from kvlab.atlas.scorecard import SHAPES, Judged, by_model, claims_by_model, counts
 from kvlab.atlas.scores import Arm
-from kvlab.atlas.shown import draw_shown
+from kvlab.atlas.exhibit_view import draw_shown
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import Evaluation
