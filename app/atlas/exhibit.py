@@ -18,10 +18,10 @@ from app.figures.figure import collect, page_file, show
 from app.navigation.selection import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit_view import draw_shown
 from kvlab.atlas.figures.deciding_numbers import deciding_frame, deciding_numbers, read_deciding_numbers
 from kvlab.atlas.figures.model_badge import measured_on, with_badge
 from kvlab.atlas.registry import find
-from kvlab.atlas.exhibit_view import draw_shown
 from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
 from kvlab.figures.base.export import Section
