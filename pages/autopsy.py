@@ -24,6 +24,7 @@ from kvlab.analysis.comparison.facts import fact_positions
 from kvlab.analysis.lineage import states_at
 from kvlab.common.errors import UserError
 from kvlab.figures import autopsy as figures
+from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.palette import FATES
 from kvlab.jobs.reruns import counterfactual
 from kvlab.tasks.shipped_samples import shipped_samples
@@ -53,7 +54,7 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
         return
     step, moment = moment_of(run)
     table = autopsy_of(run, span, step)
-    everywhere(run, table, moment)
+    everywhere(run, table, moment, (layer, head))
     here(run, table, layer, head, moment)
     restore(run, span)
 
@@ -169,18 +170,18 @@ def forget_span() -> None:
     clear_page_param("span")
 
 
-def everywhere(run: Run, table: pd.DataFrame, moment: str) -> None:
+def everywhere(run: Run, table: pd.DataFrame, moment: str, focus: Place) -> None:
     st.subheader("In every head")
     survived, theme = autopsy.survival(table), page_theme()
-    left, right = st.columns(2, gap="large")
+    left, right = page.map_columns(run)
     with left:
         if st.session_state.get("fate") not in (None, *autopsy.FATES):  # an old link: "kept" was "own slot"
             st.session_state["fate"] = "kept"
         labels = {fate: FATES[fate][0] for fate in autopsy.FATES}
         fate = one_of("Show the share", labels, "dropped", key="fate")
-        figure = figures.survival_by_head(survived, fate, theme)
+        figure = figures.survival_by_head(survived, fate, theme, focus)
         reading = figures.read_survival_by_head(survived, moment)
-        page.show_figure(run, figure, survived, reading, "autopsy-heads", "autopsy-heads")
+        page.show_figure(run, figure, survived, reading, "autopsy-heads", "autopsy-heads", focus)
     with right:
         steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()))
         figure = along_text(figures.fates_over_steps(steps, theme), offset=run.record.prompt_tokens - 1)

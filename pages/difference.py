@@ -20,6 +20,7 @@ from app.session.streamlit_internals import is_fragment_run, wait_until_sent
 from kvlab.analysis.comparison import difference
 from kvlab.analysis.comparison.labels import distinct_names
 from kvlab.figures import difference as figures
+from kvlab.figures.base.head_map import read_focus
 from kvlab.results.provenance import Provenance, joined
 from kvlab.trace.reader import Run
 
@@ -62,7 +63,8 @@ def outputs(a: Run, b: Run) -> None:
     table = difference.kl_of_both(a, b)
     labels = names(a, b)
     figure = along_text(figures.kl_of_both(table, labels, page_theme(), hues(a, b)), offset=a.record.prompt_tokens - 1)
-    show(figure, table, figures.read_kl_of_both(table), "difference-kl", "kl-of-both", origin(a, b))
+    reading = f"{figures.read_kl_of_both(table)} {figures.read_hues(a.record.method, b.record.method)}".strip()
+    show(figure, table, reading, "difference-kl", "kl-of-both", origin(a, b))
 
 
 @st.fragment
@@ -70,9 +72,10 @@ def tokens(a: Run, b: Run, layer: int, head: int) -> None:
     st.subheader("Kept tokens")
     step = view.run_scrubber(a)
     theme, (by_head, along) = page_theme(), compared(a, b, step)
-    left, right = st.columns([2, 3], gap="large")
+    left, right = page.map_columns(a, (2, 3))
     with left:
-        figure, reading = figures.jaccard_by_head(by_head, theme), figures.read_jaccard_by_head(by_head)
+        figure = figures.jaccard_by_head(by_head, theme, (layer, head))
+        reading = read_focus(figures.read_jaccard_by_head(by_head), figure, (layer, head))
         show(figure, by_head, reading, "difference-jaccard", "jaccard-by-head", origin(a, b))
     with right:
         figure = along_text(figures.along_positions(along, theme, hues(a, b)))

@@ -7,7 +7,7 @@ import streamlit as st
 
 from app.base.theme import theme as page_theme
 from app.figures.tables import show_table
-from app.navigation.selection import current_run, recorded_layers
+from app.navigation.selection import current_run, head_in_view, recorded_layers
 from app.run_views import page
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url
@@ -27,7 +27,7 @@ def main() -> None:
         "**key likeness** (cosine of neighbouring keys: how well they merge) and **regret**. Nearby points are similar "
         "heads. The first figure shows where the memory is: the slots of each head after the prompt.",
     )
-    run = current_run()
+    run = current_run("budgets")
     if run is None:
         return
     page.explain_status(run)
@@ -53,8 +53,9 @@ def slots_of_heads(run: Run) -> None:
     if steps.empty:
         return
     table = budgets_by_layer(steps, 0)
-    figure, reading = slots_by_head(table, page_theme()), read_slots_by_head(table)
-    page.show_figure(run, figure, table, reading, "heads-slots", "slots-by-head")
+    focus = head_in_view(run)
+    figure, reading = slots_by_head(table, page_theme(), focus), read_slots_by_head(table)
+    page.show_figure(run, figure, table, reading, "heads-slots", "slots-by-head", focus)
 
 
 def groups_of(run: Run, table: pd.DataFrame) -> None:
@@ -63,14 +64,15 @@ def groups_of(run: Run, table: pd.DataFrame) -> None:
     table = table.assign(group=fingerprints.cluster(table, count))
     groups = fingerprints.describe(table.drop(columns="group"), table["group"].to_numpy())
     theme = page_theme()
-    left, right = st.columns([3, 2], gap="large")
+    left, right = page.map_columns(run, (3, 2))
     with left:
         places, directions, shares = fingerprints.plane(table)
         figure = figures.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)
         page.show_figure(run, figure, table, figures.read_heads_plane(table, groups), "heads-plane", "fingerprints")
     with right:
-        figure, reading = figures.groups_by_head(table, theme), figures.read_groups_by_head(table)
-        page.show_figure(run, figure, table, reading, "heads-where", "groups-by-head")
+        focus = head_in_view(run)
+        figure, reading = figures.groups_by_head(table, theme, focus), figures.read_groups_by_head(table)
+        page.show_figure(run, figure, table, reading, "heads-where", "groups-by-head", focus)
     shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
     shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
     show_table(shown, "One row per group: means of the four features")

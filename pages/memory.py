@@ -34,7 +34,7 @@ def main() -> None:
         "What compression really saves: **live** bytes are those of valid slots, **allocated** those of the tensors, "
         "the **peak** is the largest footprint within a step, **logical** what the whole text would take.",
     )
-    sources = current_sources()
+    sources = current_sources("budgets")
     if (run := sources.run) is None:
         return
     page.explain_status(run)

@@ -13,6 +13,7 @@ from app.base.lazy_views import after_first_chart
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
+from app.navigation.selection import head_in_view
 from app.run_views import page, view
 from app.run_views.require_level import run_with_steps
 from app.session.open_runs import BY_STAMP
@@ -20,7 +21,7 @@ from kvlab.analysis.attention import sag
 from kvlab.analysis.lineage import merges
 from kvlab.figures import merges as merge_figures
 from kvlab.figures import sag as sag_figures
-from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.words import percent
 from kvlab.trace.reader import Run
 
@@ -95,13 +96,15 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
         return
     st.subheader("Evicted and merged slots")
     merged = recorded and bool(steps["merged"].sum())
-    left, right = st.columns(2, gap="large")
+    left, right = page.map_columns(run)
     with left:
         picture(run, merge_figures.events_over_steps, merge_figures.read_events_over_steps, counts, "steps", "events")
     with right:
         if layer is None and merged:
-            draw, read = merge_figures.events_by_head, merge_figures.read_events_by_head
-            picture(run, draw, read, table_of(run, layer, head, "by_head"), "heads", "merged-share")
+            focus = head_in_view(run)
+            draw = partial(merge_figures.events_by_head, focus=focus)
+            table = table_of(run, layer, head, "by_head")
+            picture(run, draw, merge_figures.read_events_by_head, table, "heads", "merged-share", focus)
 
 
 def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
@@ -120,14 +123,15 @@ def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
 
 def picture(
     run: Run,
-    draw: Callable[[pd.DataFrame, Theme], Any],
+    draw: Callable[..., Any],
     read: Callable[[pd.DataFrame], str],
     table: pd.DataFrame,
     key: str,
     name: str,
+    focus: Place | None = None,
 ) -> None:
     figure = draw(table, page_theme())
-    page.show_figure(run, figure, table, read(table), f"merges-{key}", name)
+    page.show_figure(run, figure, table, read(table), f"merges-{key}", name, focus)
 
 
 PLACE = ("layer", "head")
@@ -184,10 +188,10 @@ def where(run: Run, steps: pd.DataFrame) -> None:
         "max_votes": "largest votes",
     }
     measure = one_of("Measure", names, "output_error", key="measure")
-    figure = sag_figures.measure_by_head(table, measure, page_theme())
-    page.show_figure(
-        run, figure, table, sag_figures.read_measure_by_head(table, measure), "merges-where", f"{measure}-by-head"
-    )
+    focus = head_in_view(run)
+    figure = sag_figures.measure_by_head(table, measure, page_theme(), focus)
+    reading = sag_figures.read_measure_by_head(table, measure)
+    page.show_figure(run, figure, table, reading, "merges-where", f"{measure}-by-head", focus)
 
 
 main()

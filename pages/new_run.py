@@ -18,6 +18,7 @@ from app.navigation.selection import runs_root, session_id
 from app.new_run.answer import Question, answer_section, planted
 from app.new_run.full_answer import full_answer
 from app.new_run.method_section import hyper_parameter_section, method_section, placement_section
+from app.new_run.packaged_models import download_buttons
 from app.new_run.plan_panel import show_plan
 from app.new_run.prompt_library import save_section
 from app.new_run.prompt_preview import cut_as_html, cut_as_passages
@@ -28,6 +29,7 @@ from kvlab import jobs
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.catalogue.models import local_models, model_field_help
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 from kvlab.forms import compare_form, plan_preview, truncation
 from kvlab.forms.compare_form import last_form, store_last_form
 from kvlab.model_info import names, token_count
@@ -62,12 +64,13 @@ def model_section() -> str:
             "On this disk",
             local,
             index=None,
-            format_func=short_name,
+            format_func=model_name,
             key="model_here",
             on_change=take_model,
             placeholder="Choose another",
         )
-    others = "A folder or a hub name such as `Qwen/Qwen3-0.6B` works too."
+    download_buttons()
+    others = "A folder, a GGUF file or a hub name such as `Qwen/Qwen3-0.6B` works too."
     others = plain(f"This server has {model_field_help()}.") if offered() is not None else others
     st.caption(f"`mini` is shipped with kvlab. {others}")
     if model.strip() == EMBEDDED:
@@ -121,6 +124,12 @@ def count_section(prompt: str, how: ChatFormat, of: int = 0) -> int:
     return count
 
 
+def model_name(model: str) -> str:
+    """A model in the list of those on this disk: within its folder, or by its title."""
+    short = short_name(model)
+    return short if short != model else model_title(model)
+
+
 def take_model() -> None:
     """Callback: take over the picked model."""
     if picked := st.session_state.get("model_here"):
@@ -145,7 +154,9 @@ def cut_section(prompt: str, how: ChatFormat, extra: int = 0) -> str:
     cut = truncation.truncate_prompt(prompt, how, extra + new_tokens(), keep)
     reading = f"{len(cut.removed):,} characters are left out. The text is cut here:"
     st.caption(reading)
-    offer = Offer("Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {how.model}")
+    offer = Offer(
+        "Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {model_title(how.model)}"
+    )
     titled(offer, "cut-text")
     with st.container(height=180, border=True):
         st.html(cut_as_html(cut))

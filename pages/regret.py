@@ -10,6 +10,7 @@ from app.base.lazy_views import after_first_chart
 from app.base.theme import theme as page_theme
 from app.components.tokentext import along_text
 from app.figures.tables import show_table
+from app.navigation.selection import head_in_view
 from app.run_views import page, view
 from app.run_views.require_level import run_with_steps
 from app.session.url_state import go_to_and_redraw
@@ -17,6 +18,7 @@ from kvlab.analysis.attention import regret, sag
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import regret as figures
 from kvlab.figures import sag as sag_figures
+from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.words import percent, plural
 from kvlab.trace.reader import Run
 
@@ -27,15 +29,19 @@ def main() -> None:
         "**Regret** is the share of the full cache's attention that would go to tokens already dropped. The map shows "
         "in which layers and at which steps it occurs, the budgets whether the slots are where the loss is.",
     )
-    run = run_with_steps()
+    run = run_with_steps("budgets")
     if run is None:
         return
     if not sag.has_shadow(run.steps):
         page.explain_level(run, "the comparison with the full cache's attention behind regret")
-        budgets(run)
+        budgets(run, head_in_view(run))
         return
-    view.at_place(run, partial(missed, run))
-    after_first_chart(f"regret-{run.record.run_id}", budgets, run)
+    view.at_place(run, partial(shown, run))
+
+
+def shown(run: Run, layer: int, head: int) -> None:
+    missed(run, layer, head)
+    after_first_chart(f"regret-{run.record.run_id}", budgets, run, (layer, head))
 
 
 @st.fragment
@@ -91,19 +97,20 @@ def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:
     )
 
 
-def budgets(run: Run) -> None:
+def budgets(run: Run, focus: Place) -> None:
     st.subheader("Budget and regret")
     table, theme = regret.budget_and_regret(run.steps), page_theme()
-    left, right = st.columns(2, gap="large")
+    left, right = page.map_columns(run)
     with left:
-        figure, reading = memory_figures.slots_by_head(table, theme), memory_figures.read_slots_by_head(table)
-        page.show_figure(run, figure, table, reading, "regret-budget", "slots-by-head")
+        figure = memory_figures.slots_by_head(table, theme, focus)
+        reading = memory_figures.read_slots_by_head(table)
+        page.show_figure(run, figure, table, reading, "regret-budget", "slots-by-head", focus)
     if not table["regret"].notna().any():
         return
     with right:
-        figure = sag_figures.measure_by_head(table, "regret", theme)
+        figure = sag_figures.measure_by_head(table, "regret", theme, focus)
         reading = sag_figures.read_measure_by_head(table, "regret")
-        page.show_figure(run, figure, table, reading, "regret-heads", "regret-by-head")
+        page.show_figure(run, figure, table, reading, "regret-heads", "regret-by-head", focus)
     if table["live_slots"].nunique() < 2:
         st.caption("All heads have the same number of slots, so slots cannot follow the loss.")
         return

@@ -18,6 +18,7 @@ from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention import bound
 from kvlab.analysis.attention.bound import query_heads_per_slot
 from kvlab.figures import bound as figures
+from kvlab.figures.base.head_map import Place
 from kvlab.figures.base.words import number, percent
 from kvlab.trace.reader import Run
 
@@ -31,7 +32,7 @@ def main() -> None:
         "How each step changed one head's attention (**sag**) and output, and the bound KeepKV proves for merging: "
         "2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.",
     )
-    run = full_run("merging", "values, attention rows and the comparison with the full cache")
+    run = full_run("bound", "values, attention rows and the comparison with the full cache")
     if run is None:
         return
     view.at_place(run, partial(shown, run))
@@ -43,7 +44,7 @@ def shown(run: Run, layer: int, head: int) -> None:
         one_head(run, layer, head)
         after_first_chart(f"sag-{run.record.run_id}", linked_text, run, layer, head)
     else:
-        many_heads(run, [layer] if scope == SCOPES[1] else recorded_layers(run))
+        many_heads(run, [layer] if scope == SCOPES[1] else recorded_layers(run), (layer, head))
 
 
 def one_head(run: Run, layer: int, head: int) -> None:
@@ -129,7 +130,7 @@ def linked_text(run: Run, layer: int, head: int) -> None:
     view.head_text(run, layer, head, step, "sag-text")
 
 
-def many_heads(run: Run, layers: list[int]) -> None:
+def many_heads(run: Run, layers: list[int], focus: Place) -> None:
     if not page.reads_all(run, layers, MAX_VECTORS, f"Read the values of {len(layers)} layers ({{vectors:,}} vectors)"):
         return
     table = table_of_layers(run, tuple(layers))
@@ -143,8 +144,9 @@ def many_heads(run: Run, layers: list[int]) -> None:
     titles = {title: name for name, (title, _) in figures.MEASURES.items()}
     measure = titles[one_of("Measure", list(titles), key="measure")]
     heads = bound.heads_summary(table)
-    figure, reading = figures.bound_by_head(heads, measure, page_theme()), figures.read_bound_by_head(heads, measure)
-    page.show_figure(run, figure, heads, reading, "sag-heads", f"bound-{measure}")
+    figure = figures.bound_by_head(heads, measure, page_theme(), focus)
+    reading = figures.read_bound_by_head(heads, measure)
+    page.show_figure(run, figure, heads, reading, "sag-heads", f"bound-{measure}", focus)
     how_it_is_computed(run)
 
 

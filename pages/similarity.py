@@ -77,7 +77,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
     with details:
         neighbours(run, layer, head, what)
     band(run, layer, head, what)
-    wall(run, layer, what)
+    wall(run, layer, head, what)
 
 
 @st.fragment
@@ -172,7 +172,7 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
     page.show_figure(run, figure, frame, reading, "similarity-band", f"band-{what}-layer-{layer}-head-{head}")
 
 
-def wall(run: Run, layer: int, what: str) -> None:
+def wall(run: Run, layer: int, head: int, what: str) -> None:
     st.subheader("All heads")
     layers = recorded_layers(run)
     label = f"Compare all heads of {len(layers)} layers (reads all {what})"
@@ -184,10 +184,9 @@ def wall(run: Run, layer: int, what: str) -> None:
         return
     shown = figures.layers_to_show(frame["layer"].unique().tolist(), layer, *figures.extreme_layers(frame))
     drawn = {place: thumbnail for place, thumbnail in thumbnails.items() if place[0] in shown}
+    figure = figures.similarity_wall(drawn, page_theme(), what, every=len(thumbnails), focus=(layer, head))
     reading = figures.read_similarity_wall(frame, shown)
-    page.show_figure(
-        run, figures.similarity_wall(drawn, page_theme(), what), frame, reading, "similarity-wall", f"wall-{what}"
-    )
+    page.show_figure(run, figure, frame, reading, "similarity-wall", f"wall-{what}", (layer, head))
 
 
 @st.cache_data(max_entries=16, show_spinner="Reading all heads")

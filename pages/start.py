@@ -16,6 +16,7 @@ from app.queue.job_panel import badge
 from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
+from kvlab.common.model_title import model_title
 from kvlab.forms.compare_form import sample_request
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, rebuild, worst_status
 
@@ -90,7 +91,9 @@ def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -
     title.markdown(plain(shorten(comparison.text)))
     methods = list(dict.fromkeys(run.method for run in comparison.runs))
     times = f"{prompts(len(repeats))} · " if len(repeats) > 1 else ""
-    what.caption(f"{plain(', '.join(methods))}  \n{times}{plain(first.model)} · {first.prompt_tokens:,} tokens")
+    what.caption(
+        f"{plain(', '.join(methods))}  \n{times}{plain(model_title(first.model))} · {first.prompt_tokens:,} tokens"
+    )
     when.caption(ago(comparison.created))
     with where, st.container(horizontal=True):
         link("compare", "Compare", comparison=comparison.comparison_id)

@@ -14,7 +14,7 @@ from app.base.widgets import one_of
 from app.components.tokenstrip import tokenstrip
 from app.components.tokentext import along_text
 from app.figures.tables import MOST_ROWS, show_table
-from app.navigation.selection import chosen_step, current_run, step_reason
+from app.navigation.selection import chosen_step, current_run, head_in_view, step_reason
 from app.run_views import page, view
 from app.run_views.decision import decision_section, played_decision
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
@@ -77,10 +77,10 @@ def show_without_events(run: Run) -> None:
     if run.steps.empty:
         return
     budgets = budgets_by_layer(run.steps)
+    focus = head_in_view(run)
+    figure = memory_figures.slots_by_head(budgets, page_theme(), focus)
     reading = memory_figures.read_slots_by_head(budgets)
-    page.show_figure(
-        run, memory_figures.slots_by_head(budgets, page_theme()), budgets, reading, "timeline-budget", "slots-by-head"
-    )
+    page.show_figure(run, figure, budgets, reading, "timeline-budget", "slots-by-head", focus)
 
 
 @st.fragment

@@ -17,6 +17,7 @@ from app.session.url_state import in_url
 from kvlab.catalogue.methods import MethodEntry, methods
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
+from kvlab.common.model_title import model_title
 from kvlab.fitting.request import Fittable
 from kvlab.forms import fit_form
 from kvlab.forms.compare_form import PLACEMENTS
@@ -38,7 +39,9 @@ def fit_section(model: str, chosen: Sequence[MethodEntry]) -> None:
 def _box(model: str, entry: MethodEntry) -> None:
     method = fit_form.LEARNS[entry.name]
     files = fit_form.fitted(runs_root(), model, method)
-    with st.expander(plain(f"{entry.title}: fit it to {model}"), expanded=not files and not fit_form.ships(model)):
+    with st.expander(
+        plain(f"{entry.title}: fit it to {model_title(model)}"), expanded=not files and not fit_form.ships(model)
+    ):
         st.caption(plain(f"{entry.title} learns {WHAT[method]}, from the texts shipped with kvlab."))
         if fit_form.ships(model):
             st.caption("A file fitted to mini is shipped with kvlab and used by default.")

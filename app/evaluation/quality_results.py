@@ -21,6 +21,7 @@ from app.queue.sweeps import planned, sweep_progress
 from app.session.url_state import drop_stale_option, in_url
 from kvlab.atlas import paper_table_text
 from kvlab.atlas.scores import origin_of
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.request import SampleJob
 from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
@@ -29,6 +30,7 @@ from kvlab.forms import eval_form
 from kvlab.report.views import table_of
 from kvlab.requests.compare import FULL
 from kvlab.results import quality_tables
+from kvlab.results.informative import informative
 from kvlab.results.provenance import Provenance
 from kvlab.trace.user_labels import load_labels
 
@@ -51,19 +53,22 @@ class Tables:
     bytes: pd.DataFrame
     needles: pd.DataFrame
     needle_means: pd.DataFrame
+    left_out: str  # a sentence about tasks that the model cannot do
 
 
 @st.cache_resource(max_entries=16, show_spinner="Comparing")
 def _tables(_rows: pd.DataFrame, budget: str, key: tuple) -> Tables:
     table = quality_tables.scores(_rows)
     cells, means = quality_tables.needles(_rows, budget)
+    telling, left_out = informative(_rows)
     return Tables(
         table,
-        quality_tables.means(_rows, table, ["arm"]),
-        quality_tables.ranks(_rows, budget),
-        quality_tables.by_bytes(_rows),
+        quality_tables.means(telling, table, ["arm"]),
+        quality_tables.ranks(telling, budget),
+        quality_tables.by_bytes(telling),
         cells,
         means,
+        left_out,
     )
 
 
@@ -81,6 +86,8 @@ def results(name: str | None = None) -> None:
         rows, budget, (name, budget, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
     )
     origin = origin_of(rows)
+    if tables.left_out:
+        st.info(tables.left_out)
     ranks(tables, budget, origin)
     left, right = st.columns(2, gap="large")
     with left:
@@ -139,7 +146,8 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
         return rows
     key = f"eval_{column}_shown"
     drop_stale_option(key, values)
-    picked = place.selectbox(label, values, **in_url(key))
+    words = model_title if column == "model" else str
+    picked = place.selectbox(label, values, format_func=words, **in_url(key))
     return rows[rows[column] == picked]
 
 

@@ -17,7 +17,7 @@ from app.figures.image_writer import browser, image_writer
 from app.figures.page_contents import Item, clear_items, record_item
 from app.figures.provenance import picture_source, view_query
 from kvlab.figures.base import export
-from kvlab.figures.base.template import has_colour_bar, same_lines
+from kvlab.figures.base.template import has_colour_bar, same_cells, same_lines
 from kvlab.results.provenance import FigureSource
 
 SHOWN = "shown_figures"
@@ -41,13 +41,16 @@ def show(
     """Draw title and export menu, the chart, and its one-line reading; `source` is the run and versions, for exports.
 
     `on_click` is called when a mark of the chart is clicked; the selection is then in the session under `key`. Returns
-    False, without a chart, if all of its lines are equal.
+    False, without a chart, if all of its lines or cells are equal.
     """
     collect(key, export.Section(figure, reading, str(source)))
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, reading, key, filename, source)
     if count := same_lines(figure):
         note(f"All {count} lines are equal, so they are not drawn. {reading}")
+        return False
+    if count := same_cells(figure):
+        note(f"All {count:,} cells have the same colour, so the map is not drawn. {reading}")
         return False
     # The title is page text, so that it wraps and zooms. The margin keeps the toolbar off a colour bar.
     above = 34 if has_colour_bar(figure) else 30 if figure.layout.annotations else 12

@@ -14,9 +14,10 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
-from app.base.text import plain
+from app.base.text import code, plain
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.browser import read_static
+from kvlab.common.model_title import model_title
 from kvlab.report.views import Passages
 
 KEY, CLICKS = "context-bar", "context-clicks"
@@ -99,10 +100,14 @@ def prompt_text(prompt: str) -> None:
             st.caption(f"The first {MAX_CHARACTERS:,} of {len(prompt):,} characters.")
 
 
-def caption(*parts: str) -> None:
-    """The line below the pickers, from the parts that are not empty."""
+def caption(*parts: str, model: str = "") -> None:
+    """The line below the pickers, from the parts that are not empty.
+
+    Its tooltip has the path of the `model`, if it is one.
+    """
+    loaded = f"  \nThe model's folder is {code(model, 200)}." if model_title(model) != model else ""
     with row("line"):
-        st.caption(" · ".join(plain(part) for part in parts if part), help=MEANS)
+        st.caption(" · ".join(plain(part) for part in parts if part), help=f"{MEANS}{loaded}")
 
 
 def clicks(on_go: Callable[[dict[str, int]], None]) -> None:

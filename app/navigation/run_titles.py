@@ -9,6 +9,7 @@ from app.navigation import context_bar as bar
 from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.labels import parse_label
 from kvlab.common.formatting import ONE_PROMPT, prompts
+from kvlab.common.model_title import model_title
 from kvlab.figures.base.words import number
 from kvlab.library import side_by_side
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
@@ -18,14 +19,16 @@ from kvlab.trace.reader import Run
 def show_run(run: Run) -> None:
     """Put prompt, model, method, budget and changed settings of one run into the bar."""
     label = parse_label(run.record)
-    bar.caption(_prompt_words(run), run.record.model.name, label.method, label.budget, label.changed)
+    model = run.record.model.name
+    bar.caption(_prompt_words(run), model_title(model), label.method, label.budget, label.changed, model=model)
     bar.prompt_text(run.record.prompt)
 
 
 def show_runs(runs: Sequence[Run]) -> None:
     """Put prompt, model, methods, budgets and changed settings of a comparison into the bar."""
     changed = ", ".join(dict.fromkeys(changes for run in runs if (changes := parse_label(run.record).changed)))
-    bar.caption(_prompt_words(runs[0]), runs[0].record.model.name, runs_words(runs), changed)
+    model = runs[0].record.model.name
+    bar.caption(_prompt_words(runs[0]), model_title(model), runs_words(runs), changed, model=model)
     bar.prompt_text(runs[0].record.prompt)
 
 

@@ -91,10 +91,13 @@ def current_pair(runs: Sequence[Run]) -> tuple[Run, Run]:
     return pair[0], pair[1]
 
 
-def current_sources() -> Sources:
-    """The sources of exhibits: the run shown, its comparison, and the results in the folder of runs."""
+def current_sources(prefer: Prefer = "any") -> Sources:
+    """The sources of exhibits: the run shown, its comparison, and the results in the folder of runs.
+
+    `prefer` is the kind of run that the page opens with by default.
+    """
     comparison = _pick_comparison()
-    entry = _pick_run(comparison, "any") if comparison else None
+    entry = _pick_run(comparison, prefer) if comparison else None
     if comparison is None or entry is None:
         return Sources(runs_root())
     runs = _open_all(comparison)
@@ -151,6 +154,15 @@ def place_of(run: Run) -> tuple[int, int]:
     """The layer and head shown, for callbacks: the session has them before the URL does."""
     layer, head = (pending_value(name) or chosen_value(name) for name in ("layer", "head"))
     return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
+
+
+def head_in_view(run: Run) -> tuple[int, int]:
+    """The layer and head to outline on a page without pickers for them: the chosen ones, if this run has them."""
+    layer, head = (
+        parse_number(pending_value(name) or get_param(name) or chosen_value(name)) for name in ("layer", "head")
+    )
+    known = layer in recorded_layers(run) and head in range(run.record.model.num_key_value_heads)
+    return (layer, head) if known and layer is not None and head is not None else telling_head(run)[:2]
 
 
 def recorded_layers(run: Run) -> list[int]:

@@ -10,6 +10,7 @@ import streamlit as st
 from app.base.text import plain
 from app.figures.export_menu import Offer, titled
 from kvlab.common.formatting import format_bytes
+from kvlab.common.model_title import model_title
 from kvlab.planning import Plan
 from kvlab.report.views import table_of
 
@@ -30,7 +31,7 @@ def show_plan(plan: Plan | None, notes: Sequence[str] = ()) -> None:
             {"part": part.name, "where": where[part.place], "at most": format_bytes(part.bytes), "purpose": part.why}
             for part in plan.parts
         )
-        of = f"{plan.model.name} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
+        of = f"{model_title(plan.model.name)} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
         offer = Offer(
             "Memory, disk and time of the comparison", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of
         )

@@ -19,6 +19,7 @@ from app.new_run.prompt_preview import tokens_as_html, tokens_as_text
 from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 from kvlab.documents.document import LARGEST_BYTES
 from kvlab.forms import compare_form, truncation, uploads
 from kvlab.model_info.chat_template import ChatFormat, render_prompt
@@ -316,7 +317,7 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
     def content() -> Passages | Text:
         return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.own)
 
-    titled(Offer("The prompt, token by token", content, READ, f"as {how.model} reads it"), "prompt-tokens")
+    titled(Offer("The prompt, token by token", content, READ, f"as {model_title(how.model)} reads it"), "prompt-tokens")
     with st.container(height=560, border=True):
         if spans is None:
             st.text(prompt[:PREVIEW_CHARACTERS])

@@ -18,6 +18,7 @@ from kvlab.bench.request import BenchJob
 from kvlab.catalogue.methods import methods
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration, hide_paths, time_left
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
@@ -85,7 +86,11 @@ def _request(request: Work) -> None:
     if isinstance(request, SampleJob):
         return
     count = len(request.choices)
-    facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
+    facts = [
+        model_title(request.model),
+        f"{count} {'run' if count == 1 else 'runs'}",
+        f"{request.max_new_tokens} new tokens",
+    ]
     facts += [f"{request.comparisons} {_parts(request)}"] if request.is_batch else []
     with st.expander("Request"):
         st.caption(plain(" · ".join([*facts, f"level {request.level}", f"seed {request.seed}"])))

@@ -39,8 +39,9 @@ def decision_section(run: Run, layer: int, head: int, token: int | None) -> None
         return
     heads = budgets_by_head(run, tuple(chosen))
     if heads["needed"].notna().any():
-        figure, reading = figures.budgets_for(heads, page_theme()), figures.read_budgets_for(heads)
-        page.show_figure(run, figure, heads, reading, "decision-heads", "decision-budgets")
+        figure = figures.budgets_for(heads, page_theme(), (layer, head))
+        reading = figures.read_budgets_for(heads)
+        page.show_figure(run, figure, heads, reading, "decision-heads", "decision-budgets", (layer, head))
 
 
 def chosen_tokens(run: Run, token: int | None, table: pd.DataFrame) -> list[int]:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.base.text import plain
 from app.components.payload import SentTexts
@@ -18,6 +19,7 @@ from app.session.url_state import in_url
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.errors import UserError
+from kvlab.figures.base.head_map import Place, read_focus, takes_whole_width
 from kvlab.results.provenance import Provenance, of_run
 from kvlab.trace.reader import Run
 
@@ -43,9 +45,14 @@ def file_name(run: Run, what: str) -> str:
     return f"{run.record.label}-{what}"
 
 
-def show_figure(run: Run, figure: go.Figure, frame: pd.DataFrame, reading: str, key: str, name: str) -> bool:
-    """As `app.figures.figure.show`, with the run's source and `name` as the file name."""
-    return show(figure, frame, reading, key, file_name(run, name), source(run))
+def show_figure(
+    run: Run, figure: go.Figure, frame: pd.DataFrame, reading: str, key: str, name: str, focus: Place | None = None
+) -> bool:
+    """As `app.figures.figure.show`, with the run's source and `name` as the file name.
+
+    `focus` is the head that a map outlines.
+    """
+    return show(figure, frame, read_focus(reading, figure, focus), key, file_name(run, name), source(run))
 
 
 def explain_level(run: Run, what: str) -> None:
@@ -62,6 +69,13 @@ def explain_status(run: Run) -> None:
     if run.record.status in ("cancelled", "running"):
         words = {"cancelled": "was cancelled", "running": "is still running"}[run.record.status]
         st.info(f"This run {words}: what it has recorded so far is shown.", icon=":material/info:")
+
+
+def map_columns(run: Run, widths: Sequence[int] = (1, 1)) -> list[DeltaGenerator]:
+    """Two columns for figures with a map of layers and heads; below each other if the map takes the whole width."""
+    if takes_whole_width(run.record.model.num_hidden_layers - len(run.record.sliding_layers)):
+        return [st.container(), st.container()]
+    return st.columns(widths, gap="large")
 
 
 def metrics(values: Iterable[tuple[str, str, str]]) -> None:

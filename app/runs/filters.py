@@ -15,6 +15,7 @@ from app.navigation.selection import runs_root
 from app.runs.table import COLUMNS, pick_columns
 from app.session.url_state import get_param, params, set_param
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 from kvlab.library import saved_views
 from kvlab.library.find import ANSWERS, SORTS, Search, from_url, to_url
 
@@ -60,7 +61,7 @@ def _choices(table: pd.DataFrame, current: Search) -> dict:
     for name, (label, options) in several.items():
         # Values in the URL that no row has stay in the list, so that the user sees why nothing is found.
         values = [*options, *(value for value in getattr(current, name) if value not in options)]
-        words = ANSWERS.get if name == "answers" else str
+        words = {"answers": ANSWERS.get, "models": model_title}.get(name, str)
         chosen[name] = tuple(
             st.multiselect(label, values, getattr(current, name), format_func=words, key=f"runs_{name}")  # type: ignore[arg-type]
         )

@@ -13,6 +13,7 @@ from app.figures.export_menu import Offer, menu
 from app.figures.figure import slug
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, set_param
+from kvlab.common.model_title import model_title
 from kvlab.figures.base.words import byte_size
 from kvlab.library import catalogue as library
 from kvlab.library.catalogue import Listing
@@ -64,7 +65,9 @@ def runs_table(found: pd.DataFrame, count: str, query: str) -> pd.DataFrame:
     if columns == DEFAULT_COLUMNS:  # only evaluations have a score, and only runs on a shared server an owner
         empty = {"score": found["score"].isna().all(), "owner": not found["owner"].any()}
         columns = [name for name in columns if not empty.get(name)]
-    shown = found.assign(open=[_address(row.kind, row.id) for row in found.itertuples()])[columns]
+    titles = [", ".join(map(model_title, names.split(", "))) for names in found["model"]]
+    addresses = [_address(row.kind, row.id) for row in found.itertuples()]
+    shown = found.assign(open=addresses, model=titles)[columns]
     shown = shown.rename(columns=TITLES)
     if "bytes" in columns:
         shown["MiB"] = (shown["MiB"].astype("Float64") / 2**20).round(2)

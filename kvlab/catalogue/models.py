@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kvlab.model_info.files import EMBEDDED, HUB_NAME, model_file
 from kvlab.model_info.names import PREFIX
+from kvlab.model_info.packaged_models import PACKAGED
 from kvlab.server.offered_models import offered, server_models
 from kvlab.trace.catalogue import list_runs
 
@@ -13,17 +14,22 @@ from kvlab.trace.catalogue import list_runs
 def model_field_help() -> str:
     """Help of a form's model field: names it accepts; on a server with a list of models, those of the list."""
     on_offer = offered()
-    return "mini, a folder saved by transformers, a hub name" if on_offer is None else ", ".join(on_offer)
+    return (
+        "mini, smollm2, a folder saved by transformers, a GGUF file, a hub name"
+        if on_offer is None
+        else ", ".join(on_offer)
+    )
 
 
 def local_models(root: Path) -> list[str]:
     """Models that need no download: those of the runs under `root` (newest first), `mini`, those in the server's model
-    folders, and those in the hub's cache.
+    folders, those downloaded from a package index, and those in the hub's cache.
     """
     if (on_offer := offered()) is not None:
         return list(on_offer)
     ran = [entry.model for entry in list_runs(root)]
-    names = dict.fromkeys([*ran, EMBEDDED, *server_models(), *_cached()])
+    packaged = [name for name, model in PACKAGED.items() if model.file() is not None]
+    names = dict.fromkeys([*ran, EMBEDDED, *packaged, *server_models(), *_cached()])
     return [name for name in names if model_file(name, "config.json")]
 
 

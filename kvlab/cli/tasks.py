@@ -1,9 +1,11 @@
-"""`kvlab tasks`: list the generated tasks with their difficulty parameters, and the file formats."""
+"""`kvlab tasks`: list the generated tasks and file formats, or measure which tasks a model can do."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,11 +13,23 @@ import typer
 
 def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with the formats of files")] = False,
+    model: Annotated[str, typer.Option(help="measure what this model's full cache scores in each task")] = "",
+    samples: Annotated[int, typer.Option(help="prompts per task, with --model")] = 10,
+    style: Annotated[str, typer.Option(help="how the tasks ask, with --model, as for `kvlab eval`")] = "auto",
+    out: Annotated[
+        Path | None, typer.Option(help="folder of results, with --model [default: runs/eval/tasks-MODEL]")
+    ] = None,
     fits: Annotated[bool, typer.Option("--fits", hidden=True, help="whether the request on stdin is feasible")] = False,
 ) -> None:
-    """List the tasks of `kvlab eval` with their parameters, and the file formats of its --data."""
+    """List the tasks of `kvlab eval` with their parameters, and the file formats of its --data.
+
+    With --model: run the full cache alone, and mark tasks that are not informative for this model.
+    """
     if fits:
         typer.echo(json.dumps({"problem": _problem(sys.stdin.read())}))
+        return
+    if model:
+        _measure(model, samples, style, out, as_json)
         return
     from kvlab.atlas.paper_tables import table_names
     from kvlab.tasks.loaders import LOADERS, OF_SAMPLES, about, options_of
@@ -51,6 +65,45 @@ def tasks(
     files.caption = f"Every format also takes {', '.join(OF_SAMPLES)}; `kvlab data check FILE` inspects a file."
     print_wide(files)
     typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(table_names())}.")
+
+
+def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bool) -> None:
+    """Evaluate the full cache on every generated task and print one line per task."""
+    from rich.table import Table
+
+    from kvlab.cli.options.tables import print_wide
+    from kvlab.common.model_title import model_title
+    from kvlab.common.terminal import standard_error
+    from kvlab.evaluate.harness import evaluate
+    from kvlab.evaluate.progress import shown_progress
+    from kvlab.evaluate.request import EvalRequest, TaskChoice
+    from kvlab.evaluate.request_parser import parse_style
+    from kvlab.results.informative import LEAST_SCORE, abilities
+    from kvlab.tasks.registry import TASKS
+
+    title = model_title(model)
+    asked = tuple(TaskChoice(task=name) for name in TASKS)
+    request = EvalRequest(model=model, tasks=asked, samples=samples, style=parse_style(style))
+    with shown_progress(standard_error()) as listener:
+        rows = evaluate(request, out or Path("runs/eval") / f"tasks-{_as_file_name(title)}", on_progress=listener).rows
+    found = abilities(rows)
+    if as_json:
+        typer.echo(found.to_json(orient="records", indent=2))
+        return
+    table = Table("task", "options", "tokens", "metric", "prompts", "full cache", "95 % interval", "")
+    for line in found.itertuples():
+        low, high = f"{line.score_low:.2f}", f"{line.score_high:.2f}"
+        words = "" if line.informative else "not informative"
+        table.add_row(
+            line.task, line.difficulty, str(line.length), line.metric, str(line.prompts), f"{line.score:.2f}",
+            f"{low} to {high}", words,
+        )  # fmt: skip
+    table.caption = f"{title}; not informative: the full cache scores below {LEAST_SCORE:g}"
+    print_wide(table)
+
+
+def _as_file_name(title: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
 
 
 def _problem(request: str) -> str:

@@ -51,6 +51,8 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         head_dim=getattr(attention, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+        quantization=loaded.quantization,
+        checksum=loaded.checksum,
         **({} if rotary is None else _rotation(rotary, unrotated_layers(loaded.model))),
     )
 

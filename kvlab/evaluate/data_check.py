@@ -139,7 +139,7 @@ def check_tasks(request: EvalRequest) -> None:
     chat = chat_of(request, tokenizer)
     turn = 0 if chat is None else sum(map(len, chat.around()))
     few = request.model_copy(update={"files": (), "samples": min(request.samples, TRIED)})
-    plan = make_plan(few, tokenizer, window - turn)
+    plan = make_plan(few, tokenizer, window - turn, chat is not None)
     for _, cell in groupby(plan.prompts, lambda prompt: (prompt.identity.task, prompt.identity.length)):
         for prompt in islice(cell, TRIED):
             prompt.make()

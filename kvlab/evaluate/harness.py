@@ -28,7 +28,7 @@ from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.model_cache import held_model
 from kvlab.models.placement import input_device
-from kvlab.requests.compare import MethodChoice, Progress
+from kvlab.requests.compare import FULL, MethodChoice, Progress
 from kvlab.requests.generation_settings import generation_notes
 
 Listener = Callable[[Progress], None]
@@ -99,7 +99,7 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     make_cache = make_cache or _cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)  # report an impossible budget or hyper-parameter early
-    plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn)
+    plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn, chat is not None)
     check_passes(request, plan)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
     shared = request.question_aware, loaded.name, digest, request.prefill_chunk
@@ -134,7 +134,8 @@ def _measure_missing(
         for prompt, choice, rows in evaluation.measured(missing):
             store.append(rows)
             finished += len(rows)
-            on_progress(Progress(stage=f"{prompt.task}: {choice.label}", done=finished, total=total))
+            arm = "full cache" if choice.method == FULL.method else choice.label
+            on_progress(Progress(stage=f"{prompt.task}: {arm}", done=finished, total=total))
     except Cancelled:
         return
     finally:

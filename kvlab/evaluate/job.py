@@ -13,6 +13,7 @@ from kvlab.evaluate.harness import evaluate, model_window
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.progress import seconds_left
 from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.models.chat import chat_of
 from kvlab.models.model_cache import held_model
 from kvlab.requests.compare import MOST_NEW_TOKENS, CompareRequest, ModelRequest, Progress
 from kvlab.requests.facts import LONGEST_ANSWER, find_facts
@@ -69,7 +70,8 @@ def run_sample(
     prompt no longer exists, and as `compare`.
     """
     loaded = held_model(job.request, download_reporter(progress))
-    plan = make_plan(job.request, loaded.tokenizer, model_window(loaded))
+    has_chat = chat_of(job.request, loaded.tokenizer) is not None
+    plan = make_plan(job.request, loaded.tokenizer, model_window(loaded), has_chat)
     matches = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
     if not matches:
         raise UserError("The file of this evaluation no longer contains this prompt: restore the file.")

@@ -20,7 +20,7 @@ from kvlab.models.chat import Chat
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import continuation_ids, hidden_positions, prompt_ids, start_ids
+from kvlab.tasks.tokens import answer_start_ids, continuation_ids, hidden_positions, prompt_ids, start_ids
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,15 @@ def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> Prep
     forced = sample.metric in LIKELIHOOD_METRICS
     continuation = continuation_ids(loaded.tokenizer, sample) if forced else []
     hidden = tuple(hidden_positions(loaded.tokenizer, sample))
+    opening = answer_start_ids(loaded.tokenizer, sample)
     if chat is None or forced or not sample.chat:
-        return PreparedPrompt(planned.identity, sample, context, question, continuation, hidden)
+        return PreparedPrompt(planned.identity, sample, context, question + opening, continuation, hidden)
     before, after = chat.around()
     start = len(start_ids(loaded.tokenizer))  # the template has its own
     moved = tuple(place + len(before) - start for place in hidden)
-    return PreparedPrompt(planned.identity, sample, before + context[start:], question + after, [], moved, len(after))
+    closing = 0 if opening else len(after)  # what is held back then ends with the opening
+    asked = question + after + opening
+    return PreparedPrompt(planned.identity, sample, before + context[start:], asked, [], moved, closing)
 
 
 class Measurer:

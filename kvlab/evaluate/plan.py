@@ -20,6 +20,7 @@ from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
 from kvlab.tasks.registry import Task, get_task
 from kvlab.tasks.sample import Sample
+from kvlab.tasks.style import Style, apply_style, choose_style
 from kvlab.tasks.task import DEFAULT_LENGTHS
 from kvlab.tasks.tokens import Cut, shorten
 
@@ -44,15 +45,18 @@ class Plan:
     notes: list[str]
 
 
-def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int) -> Plan:
-    """Return the plan for a model with a context window of `window` tokens.
+def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: int, has_chat: bool = False) -> Plan:
+    """Return the plan for a model with a context window of `window` tokens; `has_chat`: prompts are put into a chat.
 
     The first sample of every cell is generated immediately, so that an impossible length or difficulty raises UserError
     before the first forward pass.
     """
     if not request.tasks and not request.files:
         raise UserError("Nothing to evaluate: name tasks with --tasks or files with --data.")
-    prompts = [prompt for choice in request.tasks for prompt in _task_prompts(request, choice, tokenizer, window)]
+    style = choose_style(request.style, has_chat)
+    prompts = [
+        prompt for choice in request.tasks for prompt in _task_prompts(request, choice, tokenizer, window, style)
+    ]
     notes: list[str] = []
     for file in request.files:
         file_prompts, file_notes = _file_prompts(request, file, tokenizer, window)
@@ -104,17 +108,18 @@ def _options(request: EvalRequest, file: FileChoice, window: int) -> dict[str, A
 
 
 def _task_prompts(
-    request: EvalRequest, choice: TaskChoice, tokenizer: PreTrainedTokenizerBase, window: int
+    request: EvalRequest, choice: TaskChoice, tokenizer: PreTrainedTokenizerBase, window: int, style: Style
 ) -> Iterator[PlannedPrompt]:
     task = get_task(choice.task)
     difficulty = task.resolve(choice.difficulty)
+    recorded = difficulty if style == "continuation" else {**difficulty, "style": style}
     for length in request.lengths or default_lengths(task, window):
         if length > window:  # before a haystack of that length is built
             raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's context window of {window}.")
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
-                identity = PromptIdentity(task.name, canonical_json(difficulty), length, depth, index, request.seed)
-                prompt = PlannedPrompt(identity, _maker(task, tokenizer, identity, difficulty))
+                identity = PromptIdentity(task.name, canonical_json(recorded), length, depth, index, request.seed)
+                prompt = PlannedPrompt(identity, _maker(task, tokenizer, identity, difficulty, style))
                 if index == 0:
                     _check_window(prompt.make(), window)
                 yield prompt
@@ -126,10 +131,19 @@ def default_lengths(task: Task, window: int) -> tuple[int, ...]:
 
 
 def _maker(
-    task: Task, tokenizer: PreTrainedTokenizerBase, identity: PromptIdentity, difficulty: dict[str, object]
+    task: Task,
+    tokenizer: PreTrainedTokenizerBase,
+    identity: PromptIdentity,
+    difficulty: dict[str, object],
+    style: Style,
 ) -> Callable[[], Sample]:
     place = {"depth": identity.depth} if task.uses_depth else {}
-    return lambda: task.generate(tokenizer, identity.length, identity.seed, identity.index, **place, **difficulty)
+
+    def make() -> Sample:
+        sample = task.generate(tokenizer, identity.length, identity.seed, identity.index, **place, **difficulty)
+        return apply_style(sample, style)
+
+    return make
 
 
 def _check_window(sample: Sample, window: int) -> None:

@@ -13,6 +13,7 @@ from kvlab.common.validation import Text
 from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
 from kvlab.requests.method_spec import parse_value
 from kvlab.tasks.sample import check_seed
+from kvlab.tasks.style import StyleChoice
 
 Depth = Annotated[float, Field(ge=0, le=1)]
 # Name of a result folder or file: one path component, not hidden.
@@ -80,6 +81,11 @@ class EvalRequest(ModelRequest):
     batch_rows: int | None = Field(default=None, ge=1, le=4096, description="batch size; None: 8 on a GPU, else 1")
     prefill_chunk: int | None = Field(
         default=None, ge=1, lt=2**31, description="prompt tokens per pass; None: the whole prompt in one"
+    )
+    style: StyleChoice = Field(
+        default="auto",
+        description="of the tasks' questions: continuation (as mini was trained), chat (the model's turn begins with "
+        "the answer's first words) or question; auto: chat for a model with a chat template, else continuation",
     )
     skip_malformed: bool = False
     max_prompt: int | None = Field(

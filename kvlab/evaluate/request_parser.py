@@ -15,6 +15,7 @@ from kvlab.methods.spec import parse_choices
 from kvlab.requests.method_spec import parse_spec, split_list
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
+from kvlab.tasks.style import StyleChoice
 from kvlab.tasks.tokens import Cut
 
 Number = TypeVar("Number", int, float)
@@ -56,6 +57,13 @@ def parse_whole(number: int | None, option: str, least: int) -> int | None:
     if number is not None and not least <= number < 2**31:
         raise UserError(f"{option} takes a whole number of at least {least}, not {number}.")
     return number
+
+
+def parse_style(text: str) -> StyleChoice:
+    """Parse `--style`; raises UserError for an unknown one."""
+    if text not in get_args(StyleChoice):
+        raise UserError(f"--style takes {', '.join(get_args(StyleChoice))}, not '{text}'.")
+    return cast(StyleChoice, text)
 
 
 def parse_cut(text: str) -> Cut:

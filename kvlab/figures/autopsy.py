@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_area, add_lines
 from kvlab.figures.base.palette import FATES, STATE_COLOURS, Theme, fate_scale, pick
 from kvlab.figures.base.template import finish
@@ -17,7 +17,7 @@ MASSES = (
 )
 
 
-def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light") -> go.Figure:
+def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Share of the chosen tokens with this fate by layer and KV head, from `autopsy.survival`."""
     table = frame.pivot(index="layer", columns="head", values=fate)
     lost = frame.assign(text=[_lost(step) for step in frame["first_lost"]]).pivot(
@@ -25,7 +25,7 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light") -> 
     )
     return head_map(
         table, "Fate of the chosen tokens by head", theme, bar=f"share {FATES[fate][0]}", hover=": %{z:.0%}<br>%{text}",
-        tickformat=".0%", text=lost.to_numpy(), colours=fate_scale(fate, theme),
+        bar_options={"tickformat": ".0%"}, text=lost.to_numpy(), colours=fate_scale(fate, theme), focus=focus,
     )  # fmt: skip
 
 

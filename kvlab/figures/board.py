@@ -11,10 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
-from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.head_map import integer_ticks
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
-from kvlab.figures.base.template import INK, QUIET, colour_bar, finish
+from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
@@ -24,7 +23,6 @@ PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 
 # With more columns than these, cells put bytes on their own line, shorten the KLs, and show one KL only.
 ONE_LINE, ROOMY, CROWDED = 1, 2, 4
 MOST_TOKENS, MOST_LABELS = 48, 45
-MOST_WORDS = 96  # cells of the head map that show their share as text
 
 
 def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -151,34 +149,17 @@ def verdict_text(line: Any, limit: int = 40) -> str:
     return "not finished"
 
 
-def fact_by_head(
-    frame: pd.DataFrame, label: str, fate: str, reader: tuple[int, int] | None, theme: Theme = "light"
-) -> go.Figure:
+def fact_by_head(frame: pd.DataFrame, label: str, fate: str, reader: Place | None, theme: Theme = "light") -> go.Figure:
     """Share of the fact's tokens with this fate by layer and KV head (`facts.head_shares`).
 
     `reader`, the (layer, head) that reads the fact, is outlined.
     """
     table = frame.pivot(index="layer", columns="head", values=fate)
-    heat = go.Heatmap(
-        z=table.to_numpy(np.float32), x=table.columns.to_numpy(), y=table.index.to_numpy(), xgap=2, ygap=2, zmin=0,
-        zmax=1, colorscale=fate_scale(fate, theme),
-        colorbar=colour_bar(f"share {FATES[fate][0]}", theme, tickformat=".0%"),
-        hovertemplate="layer %{y}, head %{x}: %{z:.0%}<extra></extra>",
+    shares = np.array([["" if pd.isna(share) else f"{share:.0%}" for share in row] for row in table.to_numpy()], object)
+    return head_map(
+        table, f"{label}: fate of the fact's tokens by head", theme, bar=f"share {FATES[fate][0]}", hover=": %{z:.0%}",
+        colours=fate_scale(fate, theme), bar_options={"tickformat": ".0%"}, focus=reader, words=shares,
     )  # fmt: skip
-    heat.showscale = table.size > MOST_WORDS
-    figure = go.Figure(heat)
-    if not heat.showscale:
-        figure.add_trace(cell_text(heat, [[f"{share:.0%}" for share in row] for row in table.to_numpy()]))
-    if reader is not None:
-        layer, head = reader
-        edge = {"color": pick(HUES["orange"], theme), "width": 3}
-        figure.add_shape(
-            type="rect", x0=head - 0.48, x1=head + 0.48, y0=layer - 0.46, y1=layer + 0.46, line=edge, layer="above"
-        )
-    title = f"{label}: fate of the fact's tokens by head"
-    height = 120 + max(220, min(26 * len(table), 520))
-    finish(figure, title=title, x="KV head", y="layer", theme=theme, legend=False, height=height)
-    return integer_ticks(figure, table)
 
 
 def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:

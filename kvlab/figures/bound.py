@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural
@@ -112,14 +112,14 @@ def _broken(frame: pd.DataFrame) -> str:
     return f"The change exceeded it at {plural(sum(counts.values()), 'step')}: {' and '.join(parts)}."
 
 
-def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -> go.Figure:
+def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """One of `MEASURES` by layer and KV head, from `heads_summary`."""
     title, unit = MEASURES[measure]
     table = frame.assign(epsilon=frame["epsilon"].clip(upper=2)).pivot(index="layer", columns="head", values=measure)
     largest = 2.0 if measure == "epsilon" else 1.0
     colours = SEQUENTIAL[theme] if measure == "bounded" else LOSS[theme]
     hover = f"<br>{unit} %{{z:.3g}}"
-    return head_map(table, title, theme, bar=unit, hover=hover, high=largest, colours=colours)
+    return head_map(table, title, theme, bar=unit, hover=hover, high=largest, colours=colours, focus=focus)
 
 
 def read_bound_by_head(frame: pd.DataFrame, measure: str) -> str:

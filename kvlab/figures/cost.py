@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.limits import BLOCK
+from kvlab.figures.base.layer_axis import axis_height, layer_axis, mark_size
 from kvlab.figures.base.lines import add_area
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.template import finish
@@ -65,7 +66,7 @@ def _free_words(line: pd.Series, allocated: float) -> str:
 def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live and allocated bytes of every layer after one step, stacked, with its uncompressed bytes."""
     factor, unit = byte_unit(float(frame["full"].max()))
-    figure = go.Figure()
+    layers, figure = frame["layer"].tolist(), go.Figure()
     for column, name, hue, pattern in PACKED if _is_packed(frame) else LAYERS[:2]:
         marker = {"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}, "line": {"width": 0}}
         figure.add_bar(
@@ -81,12 +82,20 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         y=frame["layer"],
         name="uncompressed",
         mode="markers",
-        marker={"symbol": "line-ns-open", "size": 18, "color": pick(HUES["ink"], theme), "line": {"width": 2}},
+        # Plotly draws this symbol 1.4 times as long as its size.
+        marker={
+            "symbol": "line-ns-open",
+            "size": mark_size(layers) / 1.4,
+            "color": pick(HUES["ink"], theme),
+            "line": {"width": 2},
+        },
         hovertemplate=f"layer %{{y}}: uncompressed %{{x:.4g}} {unit}<extra></extra>",
     )
-    finish(figure, title="Bytes of each layer", x=f"bytes ({unit})", y="layer", theme=theme)
+    height = axis_height(layers) + 136
+    finish(figure, title="Bytes of each layer", x=f"bytes ({unit})", y="layer", theme=theme, height=height)
     figure.update_layout(barmode="stack")
-    return figure.update_yaxes(dtick=max(1, len(frame) // 16), autorange="reversed")
+    largest = max(float(frame["full"].max()), float((frame["live"] + frame["slack"]).max()))
+    return figure.update_yaxes(**layer_axis(layers)).update_xaxes(range=[0, 1.03 * largest / factor])
 
 
 def read_layer_bytes(frame: pd.DataFrame) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.decision import FATES, budget_for, cutoff, nearly_kept
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, plural, visible
@@ -96,7 +96,7 @@ def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> 
     return told
 
 
-def budgets_for(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def budgets_for(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Missing slots per head to keep all chosen tokens, from `decision.budgets_by_head`."""
     table = frame.assign(lacked=(frame["needed"] - frame["slots"]).astype(float))
     lacked = table.pivot(index="layer", columns="head", values="lacked")
@@ -105,6 +105,7 @@ def budgets_for(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return head_map(
         lacked, "Slots needed for the chosen tokens", theme, bar="missing slots", hover=hover,
         high=float(np.nanmax(lacked.to_numpy(np.float64), initial=1.0)), colours=LOSS[theme], customdata=had.to_numpy(),
+        focus=focus,
     )  # fmt: skip
 
 

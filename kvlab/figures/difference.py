@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.difference import NAMES
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import HUES, Theme, method_hue, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, visible
@@ -14,38 +14,61 @@ from kvlab.figures.base.words import number, percent, plural, visible
 FLOOR = 1e-6
 Hues = tuple[str, str]  # of A and of B
 HUES_OF_TWO: Hues = ("blue", "orange")
+# Hues of one family look alike; a colour of another family is far from both.
+FAMILIES = (("ink", "grey"), ("blue", "sky"), ("orange", "red", "gold"), ("purple", "wine"), ("green",))
+REPLACEMENTS = ("blue", "orange", "green", "purple")
 
 
 def hues_of(method_a: str, method_b: str) -> Hues:
-    """Hues of two methods, replaced if they are equal or reserved.
+    """Hues of two methods: those they have in all figures, unless B's is like A's, or one is grey.
 
-    Ink and grey mark tokens in both and in neither.
+    Grey marks tokens in neither. Two runs of one method differ in hue here.
     """
-    hues = [method_hue(method) for method in (method_a, method_b)]
-    free = [hue for hue in HUES_OF_TWO if hue not in hues]
-    if hues[0] == hues[1]:
-        hues[1] = free.pop(0)
-    a, b = (free.pop(0) if hue in ("ink", "grey") else hue for hue in hues)
+    a, b = (method_hue(method) for method in (method_a, method_b))
+    if a == "grey":
+        a = _far_from("grey", b)
+    if b == "grey" or _family(a) == _family(b):
+        b = _far_from("grey", a)
     return a, b
+
+
+def read_hues(method_a: str, method_b: str) -> str:
+    """One sentence if a run has another colour here than in other figures; "" if none has."""
+    shown = zip("AB", (method_a, method_b), hues_of(method_a, method_b), strict=True)
+    changed = [f"{letter} ({method})" for letter, method, hue in shown if hue != method_hue(method)]
+    if not changed:
+        return ""
+    verb = "has" if len(changed) == 1 else "have"
+    return f"{' and '.join(changed)} {verb} another colour here than on other pages, to tell A and B apart."
 
 
 def class_looks(hues: Hues = HUES_OF_TWO) -> dict[str, tuple[str, str]]:
     """(hue, pattern) of each class of `NAMES`; the pattern is a second cue besides colour."""
     return {
-        "in both": ("ink", ""),
+        "in both": (_far_from(*hues) if "ink" in hues else "ink", ""),
         "only in A": (hues[0], "/"),
         "only in B": (hues[1], "\\"),
         "in neither": ("grey", "."),
     }
 
 
-def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def _family(hue: str) -> int:
+    return next(place for place, family in enumerate(FAMILIES) if hue in family)
+
+
+def _far_from(*hues: str) -> str:
+    taken = {_family(hue) for hue in hues}
+    return next(hue for hue in REPLACEMENTS if _family(hue) not in taken)
+
+
+def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Jaccard index of the kept tokens by layer and KV head, from `difference.jaccard`."""
     table = frame.pivot(index="layer", columns="head", values="jaccard")
     parts = frame.pivot(index="layer", columns="head", values=["both", "only_a", "only_b"]).to_numpy()
     detail = parts.reshape(len(table), 3, -1).transpose(0, 2, 1)
     hover = ": %{z:.3f}<br>%{customdata[0]:,} in both, %{customdata[1]:,} only in A, %{customdata[2]:,} only in B"
-    return head_map(table, "Overlap of the kept tokens", theme, bar="Jaccard index", hover=hover, customdata=detail)
+    title = "Overlap of the kept tokens"
+    return head_map(table, title, theme, bar="Jaccard index", hover=hover, customdata=detail, focus=focus)
 
 
 def read_jaccard_by_head(frame: pd.DataFrame) -> str:

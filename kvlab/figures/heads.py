@@ -7,8 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.attention.fingerprints import FEATURES
-from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.head_map import integer_ticks
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent, plural
@@ -72,29 +71,18 @@ def read_heads_plane(table: pd.DataFrame, groups: pd.DataFrame) -> str:
     return f"{plural(len(table), 'head')} in {plural(len(groups), 'group')}. " + "; ".join(parts) + "."
 
 
-def groups_by_head(table: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """The group of every head by layer and KV head; the cell's number is the second cue."""
+def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
+    """The group of every head by layer and KV head; the number is on the cell, or on the bar if cells are small."""
     wide = table.pivot(index="layer", columns="head", values="group")
     count = int(table["group"].max()) + 1
     colours = [pick(HUES[LOOK[group % len(LOOK)][0]], theme) for group in range(count)]
     scale = [(edge / count, colour) for group, colour in enumerate(colours) for edge in (group, group + 1)]
-    heat = go.Heatmap(
-        z=wide.to_numpy(np.float32),
-        x=wide.columns.to_numpy(),
-        y=wide.index.to_numpy(),
-        text=(wide + 1).to_numpy(),
-        xgap=1,
-        ygap=1,
-        zmin=-0.5,
-        zmax=count - 0.5,
-        colorscale=scale,
-        showscale=False,
-        hovertemplate="layer %{y}, head %{x}: group %{text:.0f}<extra></extra>",
-    )
-    numbers = (wide + 1).map(lambda group: "" if pd.isna(group) else f"{group:.0f}").to_numpy()
-    traces = [heat, cell_text(heat, numbers, 12)] if wide.size <= 400 else [heat]
-    figure = finish(go.Figure(traces), title="Where the groups are", x="KV head", y="layer", theme=theme, legend=False)
-    return integer_ticks(figure, wide)
+    numbers = wide.map(lambda group: "" if pd.isna(group) else f"{group + 1:.0f}").to_numpy(object)
+    key = {"tickvals": list(range(count)), "ticktext": [str(group + 1) for group in range(count)]}
+    return head_map(
+        wide, "Where the groups are", theme, bar="group", hover=": group %{text}", low=-0.5, high=count - 0.5,
+        colours=scale, bar_options=key, text=numbers, words=numbers, focus=focus,
+    )  # fmt: skip
 
 
 def read_groups_by_head(table: pd.DataFrame) -> str:

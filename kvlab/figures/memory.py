@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import byte_size, byte_unit, percent, plural
@@ -46,11 +46,12 @@ def read_memory_over_steps(frame: pd.DataFrame) -> str:
     )
 
 
-def slots_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def slots_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Live slots by layer and KV head, from `memory.budgets_by_layer`."""
     table = frame.pivot(index="layer", columns="head", values="live_slots")
     high = float(frame["live_slots"].max())
-    return head_map(table, "Slots of each head", theme, bar="live slots", hover=": %{z:,} slots", high=high)
+    hover = ": %{z:,} slots"
+    return head_map(table, "Slots of each head", theme, bar="live slots", hover=hover, high=high, focus=focus)
 
 
 def read_slots_by_head(frame: pd.DataFrame) -> str:

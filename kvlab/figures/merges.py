@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import lost, number, percent, plural
@@ -51,7 +51,7 @@ def read_events_over_steps(frame: pd.DataFrame) -> str:
     return "; ".join(parts) + "."
 
 
-def events_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def events_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Share of departures that were merges or pools, by layer and KV head."""
     table = frame.pivot(index="layer", columns="head", values="merged_share")
     counts = frame.assign(total=frame[["evict", "merge", "pool"]].sum(axis=1)).pivot(
@@ -60,7 +60,7 @@ def events_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     hover = "<br>%{z:.1f} % merged, of %{customdata:,} that left"
     return head_map(
         100 * table, "Merged rather than evicted", theme, bar="merged (% of slots that left)", hover=hover, high=100,
-        customdata=counts.to_numpy(),
+        customdata=counts.to_numpy(), focus=focus,
     )  # fmt: skip
 
 

@@ -7,12 +7,14 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from kvlab.figures.base.layer_axis import axis_height, layer_axis
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, LOSS, Theme, pick
 from kvlab.figures.base.template import colour_bar, finish
 from kvlab.figures.base.words import number, percent, plural, visible
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
+TALLEST = 520  # pixels of the axis of layers
 
 
 def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "light") -> go.Figure:
@@ -32,19 +34,18 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
     figure = go.Figure(heat)
     if step is not None and len(frame.columns) > 1:
         figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(HUES["ink"], theme)})
-    height = min(640, max(260, 130 + 18 * len(frame)))
+    layers = frame.index.tolist()
+    pixels = min(TALLEST, axis_height(layers))
     finish(
         figure,
         title="Regret by layer and step",
         x="step",
         y="layer",
         theme=theme,
-        height=height,
+        height=pixels + 120,
         legend=False,
     )
-    return figure.update_yaxes(autorange="reversed", showgrid=False, dtick=max(1, len(frame) // 8)).update_xaxes(
-        showgrid=False
-    )
+    return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
 
 def read_regret_map(frame: pd.DataFrame) -> str:

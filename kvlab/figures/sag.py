@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.head_map import head_map
+from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_line, add_lines
 from kvlab.figures.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
 from kvlab.figures.base.palette import SURFACES as GROUND
@@ -163,7 +163,7 @@ def read_guard_over_steps(frame: pd.DataFrame) -> str:
     )
 
 
-def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -> go.Figure:
+def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """One measure by layer and KV head, averaged over the steps; `measure` is a key of `MEASURES`."""
     title, unit = MEASURES[measure]
     table = frame.pivot(index="layer", columns="head", values=measure)
@@ -173,7 +173,8 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -
     return head_map(
         table, title, theme, bar=unit, hover=f"<br>{unit} %{{z:.3~{'p' if share else 'g'}}}",
         low=-largest if signed else 0, high=largest or 1.0,
-        colours=DIVERGING[theme][::-1] if signed else LOSS[theme], tickformat=".3~p" if share else "",
+        colours=DIVERGING[theme][::-1] if signed else LOSS[theme],
+        bar_options={"tickformat": ".3~p"} if share else None, focus=focus,
     )  # fmt: skip
 
 

@@ -9,14 +9,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.similarity.float16 import block_edges, block_means
+from kvlab.figures.base.head_map import Place, outline
 from kvlab.figures.base.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.base.template import colour_bar, finish, token_ticks
+from kvlab.figures.base.template import colour_bar, colour_bar_below, finish, token_ticks
 from kvlab.figures.base.words import number, plural, shown_of, token_labels, visible
 
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
 MOST_OUTLINES = 2000
-TALLEST_WALL, WIDEST_WALL = 900, 800  # pixels
+TALLEST_WALL, WIDEST_WALL = 900, 880  # pixels
+LARGEST_MAP, SMALLEST_MAP = 230, 28  # pixels of a side
 MOST_LAYERS = 16  # with more, the maps would be too small to read
 
 
@@ -119,44 +121,43 @@ def extreme_layers(frame: pd.DataFrame) -> tuple[int, int]:
 
 
 def similarity_wall(
-    thumbnails: dict[tuple[int, int], np.ndarray], theme: Theme = "light", what: str = "keys"
+    thumbnails: dict[tuple[int, int], np.ndarray],
+    theme: Theme = "light",
+    what: str = "keys",
+    *,
+    every: int = 0,
+    focus: Place | None = None,
 ) -> go.Figure:
-    """Thumbnails of the whole text per layer and KV head; the longer axis is horizontal.
+    """Thumbnails of the whole text per layer (across) and KV head (down); the head `focus` is outlined.
 
-    All maps form one heat map with separating lines, as one plotly axis per map takes seconds for a hundred heads.
+    `every` is the number of heads if only some are drawn. All maps form one heat map with separating lines, as one
+    plotly axis per map takes seconds for a hundred heads.
     """
     layers, heads = sorted({layer for layer, _ in thumbnails}), sorted({head for _, head in thumbnails})
-    sideways = len(layers) > len(heads)
-    down, across = (heads, layers) if sideways else (layers, heads)
-    size = min(len(next(iter(thumbnails.values()))), MAX_WALL_SIDE // max(len(down), len(across)))
+    size = min(len(next(iter(thumbnails.values()))), MAX_WALL_SIDE // max(len(heads), len(layers)))
     # Hundredths in one byte per cell keep a wall of hundreds of heads small.
-    cells = np.zeros((size * len(down), size * len(across)), np.int8)
+    cells = np.zeros((size * len(heads), size * len(layers)), np.int8)
     for (layer, head), values in thumbnails.items():
-        first, second = (head, layer) if sideways else (layer, head)
-        row, column = size * down.index(first), size * across.index(second)
+        row, column = size * heads.index(head), size * layers.index(layer)
         cells[row : row + size, column : column + size] = np.clip(np.rint(100 * _pooled(values, size)), -100, 100)
-    # Below the maps at the left, visible at any page width.
-    under = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"}
-    length = {"lenmode": "pixels", "len": 260}
-    marks = {"tickvals": [-100, 0, 100], "ticktext": ["-1", "0", "1"]}
-    bar = colour_bar("mean cosine", theme, **under, **length, **marks)
-    bar["title"] = {"text": "mean cosine", "side": "top", "font": {"size": 12}}
+    bar = colour_bar_below("mean cosine", theme, tickvals=[-100, 0, 100], ticktext=["-1", "0", "1"])
     scale = {"zmin": -100, "zmax": 100, "colorscale": DIVERGING[theme], "colorbar": bar}
     # Maps span rank - 0.5 to rank + 0.5, so that a coordinate rounds to the rank of its layer or head.
     places = {"x0": -0.5 + 0.5 / size, "dx": 1 / size, "y0": -0.5 + 0.5 / size, "dy": 1 / size}
     figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
-    side = max(40, min(230, WIDEST_WALL // len(across), TALLEST_WALL // len(down)))
-    title, height = f"Similarity of tokens in each head (each map is the whole text): {what}", 200 + side * len(down)
-    x, y = ("layer", "KV head") if sideways else ("KV head", "layer")
-    finish(figure, title=title, x=x, y=y, theme=theme, height=height, legend=False)
-    figure.update_layout(margin_b=120, meta={**figure.layout.meta, "ranks": {"x": across, "y": down}})
+    side = max(SMALLEST_MAP, min(LARGEST_MAP, WIDEST_WALL // len(layers), TALLEST_WALL // len(heads)))
+    which = f"{len(thumbnails):,} of {every:,} heads" if every > len(thumbnails) else "each head"
+    title, height = f"Similarity of {what} in {which} (each map is the whole text)", 200 + side * len(heads)
+    finish(figure, title=title, x="layer", y="KV head", theme=theme, height=height, legend=False)
+    figure.update_layout(margin_b=120, meta={**figure.layout.meta, "ranks": {"x": layers, "y": heads}})
     # Maps stay square at any page width.
-    figure.update_xaxes(**_ranks(across), range=[-0.5, len(across) - 0.5], constrain="domain", constraintoward="left")
-    figure.update_yaxes(**_ranks(down), range=[len(down) - 0.5, -0.5])
+    figure.update_xaxes(**_ranks(layers), range=[-0.5, len(layers) - 0.5], constrain="domain", constraintoward="left")
+    figure.update_yaxes(**_ranks(heads), range=[len(heads) - 0.5, -0.5])
     figure.update_yaxes(scaleanchor="x", constrain="domain", constraintoward="top")
-    between = "".join(f"M{place - 0.5},-0.5V{len(down) - 0.5}" for place in range(1, len(across)))
-    between += "".join(f"M-0.5,{place - 0.5}H{len(across) - 0.5}" for place in range(1, len(down)))
-    return figure.add_shape(type="path", path=between or "M0,0", line={"color": SURFACES[theme], "width": 4})
+    between = "".join(f"M{place - 0.5},-0.5V{len(heads) - 0.5}" for place in range(1, len(layers)))
+    between += "".join(f"M-0.5,{place - 0.5}H{len(layers) - 0.5}" for place in range(1, len(heads)))
+    figure.add_shape(type="path", path=between or "M0,0", line={"color": SURFACES[theme], "width": 4})
+    return outline(figure, layers, heads, focus, theme)
 
 
 def _pooled(values: np.ndarray, size: int) -> np.ndarray:

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from kvlab.common.assets import project_root
+from kvlab.common.errors import UserError
+from kvlab.model_info.gguf_files import described, gguf_file
 from kvlab.server.offered_models import offered
 
 HUB_NAME = re.compile(r"(?!.*(--|\.\.))\w[\w.-]*/\w(?:[\w.-]*\w)?", re.ASCII)
@@ -29,13 +31,18 @@ def model_file(name: str, file: str) -> Path | None:
 
 
 def model_folder(name: str) -> Path | None:
-    """The folder that `name` is the path of, if it exists."""
+    """The folder with a local model's config and tokenizer, if it exists: for a GGUF file, where it is described."""
     models = offered()
-    if models is not None:
-        place = models.get(name, "")
-        return Path(place) if Path(place).is_absolute() else None
+    place = name if models is None else models.get(name, "")
+    if models is not None and not Path(place).is_absolute():
+        return None
+    if (file := gguf_file(place)) is not None:
+        try:
+            return described(file)
+        except UserError:  # `model_faults.fault` gives the reason
+            return None
     try:
-        folder = Path(name).expanduser()
+        folder = Path(place).expanduser()
         return folder if folder.is_dir() else None
     except (OSError, RuntimeError):  # a name too long for a path, or an unknown home
         return None

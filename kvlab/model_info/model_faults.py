@@ -7,6 +7,9 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+from kvlab.model_info.gguf_files import SUFFIX, gguf_fault, gguf_file
+from kvlab.model_info.packaged_models import not_here
+
 CONVERT = (
     "convert it once (from_pretrained({given}) of transformers' AutoModelForCausalLM and AutoTokenizer, then "
     "save_pretrained(OUT) of both) and give OUT"
@@ -22,9 +25,13 @@ OTHERS = ("*.h5", "*.msgpack", "*.onnx", "*.npz", "*.tflite", "*.mlmodel", "*.pd
 
 
 def fault(place: Path, name: str = "") -> str:
-    """Why the file or folder `place`, shown as `name`, holds no safetensors model; empty if it does."""
+    """Why the file or folder `place`, shown as `name`, holds no model that can be loaded; empty if it does."""
     called = name or str(place)
+    if message := not_here(str(place)):
+        return message
     try:
+        if (file := gguf_file(str(place))) is not None:
+            return gguf_fault(file, called)
         if place.is_file():
             return _of_file(place, called)
         if not place.is_dir():
@@ -47,14 +54,7 @@ def no_tokenizer(folder: Path, name: str) -> str:
 
 
 def _of_file(file: Path, called: str) -> str:
-    if file.suffix.lower() == ".gguf":
-        return _gguf(called, str(Path(called).parent), file.name)
     return f"{called!r} is a file: give its folder, with config.json and the tokenizer in it."
-
-
-def _gguf(called: str, folder: str, file: str) -> str:
-    arguments = f"{folder!r}, gguf_file={file!r}"
-    return f"{called!r} is a GGUF file, which kvlab does not read: pip install gguf, {CONVERT.format(given=arguments)}."
 
 
 def _without_config(folder: Path, called: str) -> str:
@@ -77,8 +77,10 @@ def _adapter_or_gguf(folder: Path, called: str) -> str:
             f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of "
             "peft's AutoPeftModelForCausalLM, merge_and_unload, save_pretrained(OUT), the tokenizer too) and give OUT."
         )
-    if ggufs := sorted(folder.glob("*.gguf")):
-        return _gguf(f"{called}/{ggufs[0].name}", called, ggufs[0].name)
+    if files := sorted(file.name for file in folder.iterdir() if file.suffix.lower() == SUFFIX):
+        if len(files) == 1:
+            return f"The folder {called!r} holds no weights but {files[0]}: give that file, {called}/{files[0]}."
+        return f"The folder {called!r} holds {len(files)} GGUF files: give one of them, such as {called}/{files[0]}."
     return ""
 
 

@@ -9,14 +9,17 @@ from typing import Any
 from kvlab.common.errors import UserError
 from kvlab.common.validation import read_json
 from kvlab.model_info.files import EMBEDDED, HUB_NAME, model_file, model_folder
+from kvlab.model_info.gguf_files import described, gguf_file
 from kvlab.model_info.model_faults import fault
+from kvlab.model_info.packaged_models import PACKAGED
 from kvlab.server.offered_models import offered, place_of
 
+EXAMPLES = "mini, smollm2, a folder with config.json, a GGUF file, or a hub name such as Qwen/Qwen3-0.6B"
 PREFIX = "models--"  # of folders in the hub's cache, with -- for the slash
 
 
 def check_model(name: str) -> str:
-    """The model's name if it is valid: `mini`, a folder that holds a model, or a hub name.
+    """The model's name if it is valid: `mini`, `smollm2`, a folder that holds a model, a GGUF file, or a hub name.
 
     A hub name is not looked up; the worker reports an unknown one. Raises UserError if it is none of these.
     """
@@ -25,17 +28,18 @@ def check_model(name: str) -> str:
         place_of(name)
         return name
     if not name:
-        raise UserError("Name a model: mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B.")
+        raise UserError(f"Name a model: {EXAMPLES}.")
     if name == EMBEDDED:
         return name
+    if (file := gguf_file(name)) is not None:
+        described(file, name)
+        return name if name in PACKAGED else str(_path(name).absolute())
     if (folder := model_folder(name)) is not None:
         return _check_folder(folder)
     if why := fault(_path(name), name):
         raise UserError(why)
     if not HUB_NAME.fullmatch(name):
-        raise UserError(
-            f"There is no model {name!r}: write mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B."
-        )
+        raise UserError(f"There is no model {name!r}: write {EXAMPLES}.")
     return name
 
 

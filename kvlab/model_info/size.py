@@ -13,6 +13,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import read_file, read_json
 from kvlab.model_info.architectures import find_shape
 from kvlab.model_info.files import model_file
+from kvlab.model_info.gguf_files import ABOUT, about
 from kvlab.model_info.model_faults import fault
 
 LARGEST_CONFIG_BYTES = 2**24
@@ -147,7 +148,9 @@ def _key_value_heads(config: Mapping[str, Any], heads: int) -> int:
 
 
 def _counted(folder: Path) -> int | None:
-    """Parameters in a folder's safetensors files, from their headers; None if there are none."""
+    """Parameters in a folder's safetensors files, from their headers, or of its GGUF file; None if there are none."""
+    if (folder / ABOUT).is_file():
+        return int(about(folder)["parameters"])
     files = sorted(folder.glob("*.safetensors"))
     named = folder / "model.safetensors.index.json"
     if named.is_file():  # some folders hold a second, merged copy, and parts may be missing

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from kvlab.attention import register_attention
 from kvlab.common.errors import UserError
 from kvlab.common.token_ids import check_ids
 from kvlab.common.validation import path_of
+from kvlab.model_info.gguf_files import about
 from kvlab.model_info.model_faults import no_tokenizer
 from kvlab.models.checkpoint import (
     check_files,
@@ -40,6 +43,8 @@ class LoadedModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
+    quantization: str = ""  # type of a GGUF file's weights, such as Q4_1
+    checksum: str = ""  # SHA-256 of that file
 
     @property
     def device(self) -> torch.device:
@@ -69,7 +74,7 @@ def load_model(
     cache_dir: str | None = None,
     report: Report | None = None,
 ) -> LoadedModel:
-    """Load the embedded model `mini`, a local folder, or a hub name, in evaluation mode.
+    """Load the embedded model `mini`, a local folder, a GGUF file, or a hub name, in evaluation mode.
 
     `device` auto prefers cuda, then mps, then cpu; `cuda:1` selects one of several. `dtype` auto is float32 on cpu,
     else the checkpoint's. `placement` auto spreads the weights over all devices with accelerate. `load_in` 4bit or 8bit
@@ -81,10 +86,16 @@ def load_model(
     source = _source(name_or_path, revision, cache_dir)
     place = pick_device(device)
     kind, where, packed = pick_dtype(dtype, place), device_map(placement, place), quantization(load_in)
+    if source.gguf is not None and packed is not None:
+        raise UserError(
+            f"The weights of {source.name!r} are quantized as they are: leave the 4-bit or 8-bit option out."
+        )
     raw = read_config(source.config_file(), source.name)
     with _without_warnings(), _sentences(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
+        if source.gguf is not None:
+            return _of_gguf(source, config, kind, where, place)
         if source.folder is not None:
             check_files(source.folder, source.name)
             check_size(config, source.folder, source.name)
@@ -106,6 +117,32 @@ def load_model(
         check_vocabulary(model, tokenizer, source.name)
         prepare(model).eval()
     return LoadedModel(model if where or packed else model.to(place), tokenizer, source.name)
+
+
+def _of_gguf(source: Source, config: Any, kind: Any, where: Any, place: torch.device) -> LoadedModel:
+    """The weights of a GGUF file as transformers converts them, in the dtype `kind`."""
+    file = source.gguf
+    assert file is not None
+    tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
+    with redirect_stderr(io.StringIO()):  # a progress bar that transformers does not let one turn off
+        model, info = model_class(config).from_pretrained(
+            file.parent,
+            gguf_file=file.name,
+            config=config,  # reading it from the file again takes seconds
+            dtype=config.dtype if kind == "auto" else kind,
+            device_map=where,
+            attn_implementation=_attention_of(config),
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
+    if hasattr(model.config, "quantization_config"):  # the weights no longer are: they can be moved and cast
+        del model.config.quantization_config
+    check_loaded(model, info, source.name)
+    check_vocabulary(model, tokenizer, source.name)
+    prepare(model).eval()
+    known = about(Path(source.where))
+    weights = {"quantization": known["quantization"], "checksum": known["checksum"]}
+    return LoadedModel(model if where else model.to(place), tokenizer, source.name, **weights)
 
 
 def load_tokenizer(
@@ -157,6 +194,8 @@ def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
     name = source.name
     if "trust_remote_code" in str(error):
         return no_foreign_code(name)
+    if source.gguf is not None:
+        return f"The GGUF file {name!r} cannot be loaded ({reason(error)})."
     packing = raw.get("quantization_config")
     if packing and isinstance(error, ImportError | RuntimeError):
         kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"

@@ -20,7 +20,9 @@ from transformers.utils import cached_file
 
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
+from kvlab.model_info.gguf_files import described, gguf_file
 from kvlab.model_info.model_faults import fault
+from kvlab.model_info.packaged_models import not_here
 from kvlab.server.offered_models import place_of
 
 EMBEDDED = ("mini",)
@@ -39,9 +41,16 @@ class Source:
         place_of(self.name, self.revision, self.cache_dir)  # raises UserError for models a server does not offer
 
     @property
+    def gguf(self) -> Path | None:
+        """The GGUF file with the weights, if they are in one."""
+        return gguf_file(place_of(self.name))
+
+    @property
     def where(self) -> str:
-        """Folder or hub name for transformers."""
+        """Folder or hub name for transformers; for a GGUF file, the folder with its config and tokenizer."""
         place = place_of(self.name)
+        if (file := self.gguf) is not None:
+            return str(described(file, self.name))
         return str(asset_path(place)) if place in EMBEDDED else place
 
     @property
@@ -60,6 +69,10 @@ class Source:
 
     def config_file(self) -> Path:
         """The model's `config.json` on this disk, downloaded if needed. Raises UserError if it is unavailable."""
+        if message := not_here(self.name):
+            raise UserError(message)
+        if self.gguf is not None:
+            return Path(self.where) / "config.json"
         if (folder := self.folder) is not None:
             if message := fault(folder, self.name):
                 raise UserError(message)
@@ -79,7 +92,7 @@ class Source:
         """Error message for an unknown name."""
         return (
             f"There is no model {self.name[:80]!r}: use 'mini', a local folder, or a hub name that can be downloaded "
-            "from here (only safetensors checkpoints are loaded)."
+            "from here (only safetensors and GGUF files are loaded)."
         )
 
     def _check_reachable(self) -> None:
@@ -110,8 +123,8 @@ class Source:
             return self.not_found()
         if isinstance(error, EntryNotFoundError):
             return (
-                f"The repository {self.name!r} has no config.json, so it is not a transformers model: convert GGUF "
-                "files with transformers first, and merge LoRA adapters with peft."
+                f"The repository {self.name!r} has no config.json, so it is not a transformers model: download "
+                "a GGUF file and give its path, and merge LoRA adapters with peft."
             )
         if isinstance(error, OfflineModeIsEnabled):
             return f"There is no model {self.name!r} on this disk, and HF_HUB_OFFLINE forbids downloading it."

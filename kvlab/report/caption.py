@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.common.formatting import ONE_PROMPT
+from kvlab.common.model_title import model_title
 from kvlab.trace.reader import Run
 
 MOST_CHARACTERS, MOST_RUNS, MOST_WORDS = 70, 6, 60
@@ -24,7 +25,12 @@ def caption_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequenc
     record, labels = runs[0].record, _named(runs)
     more = f" and {len(labels) - MOST_RUNS} more" if len(labels) > MOST_RUNS else ""
     prompt = f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens"
-    parts = (", ".join(labels[:MOST_RUNS]) + more, record.model.name, prompt, place_of(runs, address, without))
+    parts = (
+        ", ".join(labels[:MOST_RUNS]) + more,
+        model_title(record.model.name),
+        prompt,
+        place_of(runs, address, without),
+    )
     return " · ".join(filter(None, parts))
 
 
@@ -60,7 +66,8 @@ def provenance(runs: Sequence[Run]) -> str:
         lines.append(f"{label}: run {run.record.run_id}" + (f"; {settings}" if settings else ""))
     record = runs[0].record
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    made = f"{record.model.name} on {record.device}, seed {record.seed}, {record.created[:16].replace('T', ' ')}"
+    created = record.created[:16].replace("T", " ")
+    made = f"{model_title(record.model.name)} on {record.device}, seed {record.seed}, {created}"
     return "\n".join((*lines, f"{made}; {versions}"))
 
 

@@ -14,6 +14,7 @@ from kvlab.analysis.comparison.textdiff import Segment, diff
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import ONE_PROMPT
+from kvlab.common.model_title import model_title
 from kvlab.figures import board as board_figures
 from kvlab.figures import compare as figures
 from kvlab.figures import regret
@@ -195,7 +196,7 @@ def _origin(runs: Sequence[Run]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
     tokens = f"{record.prompt_tokens:,} tokens"
     return " · ".join(
-        (f"comparison {record.comparison_id}", record.created[:16].replace("T", " "), record.model.name,
+        (f"comparison {record.comparison_id}", record.created[:16].replace("T", " "), model_title(record.model.name),
          f"{ONE_PROMPT} of {tokens}", record.device, versions)
     )  # fmt: skip
 

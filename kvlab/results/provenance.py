@@ -10,6 +10,7 @@ import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.common.formatting import ONE_PROMPT
+from kvlab.common.model_title import model_title
 from kvlab.requests.method_spec import format_spec, parse_spec
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
@@ -69,14 +70,14 @@ def of_run(run: Run) -> Provenance:
     """Run, method, model, prompt, device and versions."""
     record = run.record
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    details = (record.label, record.model.name, _prompt(run), record.device, versions)
+    details = (record.label, model_title(record.model.name), _prompt(run), record.device, versions)
     return Provenance(f"run {record.run_id}", details, settings_of_record(record), (record.run_id,))
 
 
 def of_comparison(runs: Sequence[Run]) -> Provenance:
     """Comparison, model and prompt."""
     record = runs[0].record
-    details = (record.model.name, _prompt(runs[0]))
+    details = (model_title(record.model.name), _prompt(runs[0]))
     return Provenance(f"comparison {record.comparison_id}", details, comparison_id=record.comparison_id)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 # By bits, numbers that fill whole bytes together: (numbers, bytes).
-LOTS = {2: (4, 1), 3: (8, 3), 4: (2, 1), 8: (1, 1)}
+LOTS = {2: (4, 1), 3: (8, 3), 4: (2, 1), 6: (4, 3), 8: (1, 1)}
 
 
 def packed(codes: Tensor, bits: int) -> Tensor:

@@ -67,6 +67,9 @@ STORES: Registry[Store] = Registry(
         "lean4": Store(
             "TurboQuant, 4 bits, all of a prompt but two slots", Rotated(4), Rotated(4), 1, 1, TURBO, gathered=16
         ),
+        "lean6": Store(
+            "TurboQuant, 6 bits, all of a prompt but two slots", Rotated(6), Rotated(6), 1, 1, TURBO, gathered=16
+        ),
         AUTO: Store("lean4 for a budget in bytes, int8 from a third of the full cache on, else native"),
     },
 )

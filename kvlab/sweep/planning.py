@@ -30,7 +30,7 @@ def make_sweep(requests: Sequence[EvalRequest], block: int = BLOCK) -> tuple[Swe
         tokenizer, config = load_tokenizer(request.model, request.revision, request.cache_dir)
         chat = chat_of(request, tokenizer)
         turn = 0 if chat is None else sum(map(len, chat.around()))
-        plan = make_plan(request, tokenizer, window_of(config) - turn)
+        plan = make_plan(request, tokenizer, window_of(config) - turn, chat is not None)
         check_passes(request, plan)
         cut = request_shards(request, number, plan.prompts, None if chat is None else chat.settings, block)
         shards += sorted(cut, key=lambda shard: -shard.cost)

@@ -28,6 +28,7 @@ class Sample(BaseModel):
     depth: float | None = Field(default=None, description="0: the context's start, 1: its end; None: spread out")
     context: str
     question: str
+    answer_start: str = Field(default="", description="first words of the answer; in a chat they open the model's turn")
     answers: list[str]
     metric: str = Field(description="a name in kvlab.evaluate.scoring.metrics")
     max_new_tokens: int

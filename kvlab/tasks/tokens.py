@@ -25,8 +25,13 @@ def start_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> tuple[list[int], list[int]]:
-    """Return (BOS + context ids, question ids)."""
+    """Return (BOS + context ids, question ids), without the first words of the answer."""
     return start_ids(tokenizer) + text_ids(tokenizer, sample.context), text_ids(tokenizer, sample.question)
+
+
+def answer_start_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
+    """Return the ids of the first words of the answer, which follow the question, in a chat the turn's header."""
+    return text_ids(tokenizer, sample.answer_start)
 
 
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:

@@ -96,6 +96,8 @@ class ModelShape(BaseModel):
     rotary_interleaved: bool = Field(False, description="coordinate 2 i is rotated with 2 i + 1 instead (Cohere, GLM)")
     rotary_scaling: float = Field(1.0, gt=0, description="scale factor of rotated coordinates (YaRN)")
     unrotated_layers: tuple[int, ...] = Field((), description="layers without rotation in a model with rotation")
+    quantization: str = Field("", description="type of the weights in a GGUF file, such as Q4_1; they run in `dtype`")
+    checksum: str = Field("", description="SHA-256 of that file")
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> ModelShape:

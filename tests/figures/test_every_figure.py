@@ -79,17 +79,19 @@ def test_the_maps_of_a_wall_are_square_however_wide_the_page(figures: list[Drawn
     assert wall.layout.xaxis.constrain == wall.layout.yaxis.constrain == "domain"
 
 
-def test_layers_run_down_from_the_first_wherever_heads_or_steps_run_across(figures: list[Drawn]):
-    seen = 0
+def test_layers_lie_across_above_heads_and_run_down_beside_anything_else(figures: list[Drawn]):
+    across = down = 0
     for name, draw, _, _ in figures:
         figure = draw("light")
-        # A wall of small maps lays the more numerous across, so that a deep model uses the width of the page.
-        assert name == "wall" or "layer" not in (figure.layout.xaxis.title.text or ""), f"{name}: layers run down"
-        if figure.layout.yaxis.title.text == "layer":
-            low_to_high = figure.layout.yaxis.range
-            assert figure.layout.yaxis.autorange == "reversed" or low_to_high[0] > low_to_high[1], name
-            seen += 1
-    assert seen > 15
+        if "layer" in (figure.layout.xaxis.title.text or ""):
+            assert figure.layout.yaxis.title.text == "KV head", name
+            assert figure.layout.yaxis.scaleanchor == "x", f"{name}: its cells are square"
+            across += 1
+        if figure.layout.yaxis.title.text in ("layer", "KV head"):
+            first, last = figure.layout.yaxis.range
+            assert first > last, f"{name}: the first is on top"
+            down += figure.layout.yaxis.title.text == "layer"
+    assert across > 12 and down >= 3
 
 
 def test_a_cell_of_every_heat_map_says_where_a_click_on_it_leads(figures: list[Drawn]):

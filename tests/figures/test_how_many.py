@@ -91,19 +91,26 @@ def test_a_wall_of_a_few_layers_is_whole():
     assert "over 10 heads of 40" in similarity.read_similarity_wall(heads_of(10, 1, (0, 0)), None, 40)
 
 
-@pytest.mark.parametrize(("layers", "heads", "across"), [(30, 3, "layer"), (6, 4, "layer"), (4, 8, "KV head")])
-def test_the_longer_side_of_a_wall_lies_across(layers: int, heads: int, across: str):
+@pytest.mark.parametrize(("layers", "heads"), [(30, 3), (6, 4), (4, 8), (19, 32)])
+def test_layers_of_a_wall_lie_across(layers: int, heads: int):
     maps = {(layer, head): np.full((8, 8), layer / 100) for layer in range(layers) for head in range(heads)}
     figure = similarity.similarity_wall(maps)
-    assert figure.layout.xaxis.title.text == across
-    lead = {"layer": "layer", "KV head": "head"}
-    assert figure.layout.meta["go"] == {"x": lead[across], "y": "head" if across == "layer" else "layer"}
-    ranks = figure.layout.meta["ranks"]
-    assert [len(ranks["x"]), len(ranks["y"])] == [max(layers, heads), min(layers, heads)]
+    assert figure.layout.meta["go"] == {"x": "layer", "y": "head"}
+    assert figure.layout.meta["ranks"] == {"x": list(range(layers)), "y": list(range(heads))}
     # The map at the place of a layer is that layer's.
     cells, size = np.asarray(figure.data[0].z), round(1 / figure.data[0].dx)
-    last = cells[:, -size:] if across == "layer" else cells[-size:]
-    assert (last == layers - 1).all()
+    assert cells.shape == (heads * size, layers * size)
+    assert (cells[:, -size:] == layers - 1).all()
+
+
+def test_a_wall_says_how_many_heads_it_shows_and_outlines_the_one_in_view():
+    maps = {(layer, head): np.zeros((8, 8)) for layer in (0, 4, 29) for head in range(3)}
+    figure = similarity.similarity_wall(maps, every=90, focus=(29, 2))
+    assert "in 9 of 90 heads" in figure.layout.title.text
+    edges = [shape for shape in figure.layout.shapes if shape.type == "rect"]
+    assert {(edge.x0, edge.x1, edge.y0, edge.y1) for edge in edges} == {(1.5, 2.5, 1.5, 2.5)}
+    assert "in each head" in similarity.similarity_wall(maps, every=9).layout.title.text
+    assert len(similarity.similarity_wall(maps, focus=(28, 2)).layout.shapes) == 1
 
 
 def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():

@@ -25,8 +25,9 @@ ADAPTER = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/base"
 CONFIG = {"config.json": "", "tokenizer.json": ""}  # copied from the tiny model
 # What a folder holds, and words of what is said of it.
 FOLDERS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
-    "GGUF alone": ({"m.Q4.gguf": "GGUF"}, ("m.Q4.gguf", "gguf_file=", "save_pretrained(OUT)")),
-    "GGUF beside a config": (CONFIG | {"m.gguf": "GGUF"}, ("gguf_file=",)),
+    "a damaged GGUF file": ({"m.Q4.gguf": "GGUF"}, ("incomplete or damaged", "copy it again")),
+    "two GGUF files": ({"a.gguf": "GGUF", "b.gguf": "GGUF"}, ("2 GGUF files", "a.gguf")),
+    "GGUF beside a config": (CONFIG | {"m.gguf": "GGUF"}, ("holds no weights but m.gguf", "give that file")),
     "an adapter": (
         {"adapter_config.json": ADAPTER, "adapter_model.safetensors": ""},
         ("'org/base'", "merge_and_unload"),
@@ -79,7 +80,7 @@ def test_a_folder_that_holds_no_model_is_one_sentence_wherever_it_is_named(
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("m.Q4_1.gguf", "gguf_file='m.Q4_1.gguf'"), ("m.safetensors", "give its folder"), ("m.bin", "give")],
+    [("m.Q4_1.gguf", "incomplete or damaged"), ("m.safetensors", "give its folder"), ("m.bin", "give")],
 )
 def test_a_file_in_place_of_a_folder_is_told_apart(tmp_path: Path, name: str, words: str):
     (tmp_path / name).write_text("x")

@@ -67,7 +67,9 @@ def test_pages_of_one_head_open_at_the_same_head_and_say_why(shared_runs: Path, 
 
 @pytest.mark.parametrize("name", ["regret", "merges", "autopsy", "difference", "heads"])
 def test_the_toolbar_has_room_above_a_colour_bar(shared_runs: Path, open_page: Open, name: str):
-    page = open_page(name, run=RUN, words="the")
+    # The run of other tests drops no token, and a map of one colour is not drawn.
+    run = "newer-h2o-25pc-0" if name == "autopsy" else RUN
+    page = open_page(name, run=run, span="10-40")
     charts = [json.loads(element.proto.spec) for element in page.get("plotly_chart")]
     barred = [chart for chart in charts if any("colorbar" in trace for trace in chart["data"])]
     assert barred or name == "heads", "groups have colours of their own"

@@ -25,6 +25,7 @@ from kvlab.requests.compare import LARGEST_PROMPT_BYTES
 from kvlab.requests.recording import Recording
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
+from tests.catalogue.small_package import small_package
 from tests.families import CHAT_TEMPLATE, tiny_folder
 from tests.synthetic.runs import write_synthetic_run
 
@@ -359,3 +360,28 @@ def test_a_checkpoint_with_penalties_is_noted_and_may_be_honoured(
     for model, noted in ((str(folder), True), ("mini", False)):
         said = [caption.value.replace("\\", "") for caption in open_page("new_run", model=model).caption]
         assert any("sets repetition_penalty 1.2" in words and "honour" in words for words in said) is noted
+
+
+def test_a_missing_real_model_is_one_click_away(
+    runs_root: Path, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_package(tmp_path, monkeypatch)
+    page = open_page("new_run")
+    button = page.button(key="get_small")
+    assert button.label.startswith("Download small (")
+    page = button.click().run(timeout=60)
+    assert not page.exception and any("its name is `small`" in message.value for message in page.success)
+    assert not [button for button in page.button if button.key == "get_small"], "it is here now"
+    assert "small" in page.selectbox(key="model_here").options
+    page = page.text_input(key="model").input("small").run(timeout=60)
+    assert not page.exception and not page.error
+
+
+def test_a_download_that_fails_says_why(
+    runs_root: Path, open_page: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_package(tmp_path, monkeypatch)
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    page = open_page("new_run").button(key="get_small").click().run(timeout=60)
+    assert not page.exception
+    assert any("index does not provide some" in error.value for error in page.error), [e.value for e in page.error]

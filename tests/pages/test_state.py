@@ -65,10 +65,10 @@ def pair_page() -> None:
     st.text(" ".join(run.record.run_id for run in current_pair(current_comparison())))
 
 
-def test_without_an_address_the_newest_compressed_run_is_shown_and_named_in_the_url(synthetic_runs: Path):
+def test_without_an_address_the_run_with_most_to_show_is_shown_and_named_in_the_url(synthetic_runs: Path):
     page = opened(one_run_page)
-    assert text(page).startswith("newer-h2o-25pc-0 ")
-    assert query(page) == {"comparison": "newer", "run": "newer-h2o-25pc-0"}
+    assert text(page).startswith("newer-keepkv-25pc-0 ")
+    assert query(page) == {"comparison": "newer", "run": "newer-keepkv-25pc-0"}
 
 
 def test_the_address_names_run_layer_head_and_step(synthetic_runs: Path):
@@ -164,12 +164,13 @@ def test_what_was_chosen_stays_when_the_menu_drops_the_address(synthetic_runs: P
 
 def test_a_run_that_a_page_opened_by_itself_is_not_kept_as_a_choice(synthetic_runs: Path):
     page = opened(one_run_page)
-    assert "the first compressed run" in page.selectbox(key="pick_run").help
+    assert text(page).startswith("newer-keepkv-25pc-0")
+    assert "it has most to show" in page.selectbox(key="pick_run").help
     assert "chosen_run" not in page.session_state
     page = page.run()
-    assert "the first compressed run" in page.selectbox(key="pick_run").help, "the address it wrote is no choice"
-    page = page.selectbox(key="pick_run").set_value("newer-keepkv-25pc-0").run()
-    assert page.session_state["chosen_run"] == "newer-keepkv-25pc-0"
+    assert "it has most to show" in page.selectbox(key="pick_run").help, "the address it wrote is no choice"
+    page = page.selectbox(key="pick_run").set_value("newer-h2o-25pc-0").run()
+    assert page.session_state["chosen_run"] == "newer-h2o-25pc-0"
     assert page.selectbox(key="pick_run").help == ""
 
 
@@ -180,7 +181,7 @@ def test_a_page_about_merging_opens_the_run_that_merges_and_the_autopsy_a_wrong_
     assert merged["h2o"] == 0 < merged["keepkv"]
     page = opened(merging_page)
     assert text(page) == "newer-keepkv-25pc-0"
-    assert f"most merges: {merged['keepkv']:,} slots" in page.selectbox(key="pick_run").help
+    assert f"it has most to show: {merged['keepkv']:,} merges" in page.selectbox(key="pick_run").help
     save_answer(synthetic_runs, "newer", open_run(synthetic_runs / "newer-full-100pc-0").record.prompt, "zebra")
     page = opened(wrong_page)
     assert "wrong answer" in page.selectbox(key="pick_run").help

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,10 @@ from kvlab.analysis.comparison.board import (
 from kvlab.analysis.comparison.compare import at_same_bytes, headline
 from kvlab.trace.reader import Run
 
-Prefer = Literal["any", "merging", "wrong"]
+LEAST_SPREAD = 0.01  # of the heads' slots, below which a map of them has one colour
+
+# What a page shows: all that a method does, budgets by head, merges, KeepKV's bound, or a wrong answer.
+Prefer = Literal["any", "budgets", "merging", "bound", "wrong"]
 
 
 class Head(NamedTuple):
@@ -44,21 +48,59 @@ class SuggestedRuns(NamedTuple):
     reason: str
 
 
-def suggest_run(runs: Sequence[Run], wanted: ExpectedAnswer | None, prefer: Prefer) -> SuggestedRuns:
-    """The run a page opens with: the one that merged most, or one with a wrong answer, else the first compressed run.
+@dataclass(frozen=True)
+class Contents:
+    """What there is to see in a run: slots merged and evicted, and how its heads differ.
 
-    Of wrong runs the nearest miss; without an answer the one furthest from the full cache. The full cache is suggested
-    only if it is the only run.
+    `uneven` is the spread of the heads' slots at the end relative to their mean, `differs` whether two heads far apart
+    lost different tokens, `regret` its mean, `bounded` the share of steps in which KeepKV's bound exists.
+    """
+
+    is_full: bool
+    merged: int
+    evicted: int
+    uneven: float
+    differs: bool
+    regret: float
+    bounded: float
+
+    def rank(self, prefer: Prefer) -> tuple[float, ...]:
+        """Larger for a run with more to show."""
+        # Merges count twice: only they have groups, votes and a history.
+        kinds = 2 * (self.merged > 0) + (self.evicted > 0) + self.differs + (self.uneven > 0)
+        first: dict[str, tuple[float, ...]] = {
+            "budgets": (self.uneven > 0, self.regret > 0),
+            "merging": (self.merged > 0,),
+            "bound": (self.bounded, self.merged > 0),
+        }
+        return (self.is_full, *first.get(prefer, ()), kinds, self.uneven if prefer == "budgets" else 0.0)
+
+    def words(self, prefer: Prefer) -> str:
+        """What there is, the most important part first; "" if there is nothing."""
+        parts = {
+            "bound": f"a bound at {self.bounded:.0%} of its steps" if self.bounded else "",
+            "merging": _count(self.merged, "merge"),
+            "evicting": _count(self.evicted, "eviction"),
+            "budgets": "heads with different budgets" if self.uneven else "",
+            "tokens": "heads that keep different tokens" if self.differs else "",
+        }
+        shown = [name for name in parts if name == prefer] + [name for name in parts if name not in (prefer, "bound")]
+        return ", ".join(parts[name] for name in shown if parts[name])
+
+
+def suggest_run(runs: Sequence[Run], wanted: ExpectedAnswer | None, prefer: Prefer) -> SuggestedRuns:
+    """The run a page opens with: the one that has most to show of what the page is about (`prefer`).
+
+    For "wrong" the nearest miss; without an answer the run furthest from the full cache. Of equal runs the first; the
+    full cache only if it is the only run.
     """
     compressed = [run for run in runs if run.record.method != "full"] or list(runs)
-    if prefer == "merging":
-        merged = {run.record.run_id: _merged(run) for run in compressed}
-        most = max(merged, key=merged.__getitem__)
-        if merged[most]:
-            return SuggestedRuns((most,), f"most merges: {merged[most]:,} slots")
     if prefer == "wrong" and (found := _wrong(runs, compressed, wanted)):
         return found
-    return SuggestedRuns((compressed[0].record.run_id,), "the first compressed run")
+    contents = {run.record.run_id: _contents(run) for run in compressed}
+    most = max(contents, key=lambda name: contents[name].rank(prefer))
+    words = contents[most].words(prefer)
+    return SuggestedRuns((most,), f"it has most to show: {words}" if words else "the first compressed run")
 
 
 def suggest_pair(runs: Sequence[Run]) -> SuggestedRuns | None:
@@ -126,8 +168,35 @@ def suggest_step(run: Run, runs: Sequence[Run], wanted: ExpectedAnswer | None) -
     return Step(last, "the last step")
 
 
-def _merged(run: Run) -> int:
-    return int(run.select("steps", columns=["merged"], ordered=False)["merged"].fillna(0).sum())
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}" if count else ""
+
+
+def _contents(run: Run) -> Contents:
+    names = ["step", "merged", "evicted", "live_slots", "regret", "score_error"]
+    steps = run.select("steps", columns=names, ordered=False)
+    slots = steps.loc[steps["step"] == steps["step"].max(), "live_slots"]
+    uneven = float(slots.std(ddof=0) / slots.mean()) if len(slots) and slots.mean() else 0.0
+    return Contents(
+        is_full=run.record.level == "full",
+        merged=int(steps["merged"].fillna(0).sum()),
+        evicted=int(steps["evicted"].fillna(0).sum()),
+        uneven=uneven if uneven > LEAST_SPREAD else 0.0,
+        differs=_differs(run),
+        regret=float(steps["regret"].fillna(0).mean()) if len(steps) else 0.0,
+        bounded=float((steps["score_error"] < 1).mean()) if len(steps) else 0.0,
+    )
+
+
+def _differs(run: Run) -> bool:
+    """Whether the first and the last head lost different tokens in the prefill: one read of two heads."""
+    layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
+    if run.record.level != "full" or not layers:
+        return False
+    places = ((layers[0], 0), (layers[-1], run.record.model.num_key_value_heads - 1))
+    lost = [run.select("events", *place, columns=["step", "source"], ordered=False) for place in places]
+    first, last = (set(events.loc[events["step"] == 0, "source"]) for events in lost)
+    return first != last
 
 
 def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: ExpectedAnswer | None) -> SuggestedRuns | None:

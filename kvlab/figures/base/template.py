@@ -17,6 +17,7 @@ INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
 QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
+BAR_LENGTH, BAR_CHARACTER = 200, 6.5  # pixels: a horizontal colour bar, and a character of its title
 MANY_LINES, PALE = 4, 0.28  # with more lines, all but the one in focus have this opacity
 # Axis title to URL parameter of the dashboard: a click on a mark navigates there.
 URL_PARAMETERS = {
@@ -114,6 +115,16 @@ def colour_bar(title: str, theme: Theme, **options: object) -> dict[str, object]
     }
 
 
+def colour_bar_below(title: str, theme: Theme, **options: object) -> dict[str, object]:
+    """A colour bar under the axes at the left, visible at any page width; the figure needs 40 pixels for it below.
+
+    Its title is beside it: above the bar, plotly puts it on the tick labels if the axes are low.
+    """
+    place = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"}
+    length = BAR_LENGTH + BAR_CHARACTER * len(title)
+    return colour_bar(title, theme, **place, lenmode="pixels", len=length, tickangle=0, **options)
+
+
 def for_export(figure: go.Figure, theme: Theme, width: int = 1100) -> go.Figure:
     """A copy on an opaque background with a fixed width, for PNG, SVG and HTML."""
     copy = go.Figure(figure)
@@ -156,6 +167,18 @@ def same_lines(figure: go.Figure) -> int:
         return 0
     first = lines[0]
     return len(lines) if all(_same(first.x, line.x) and _same(first.y, line.y) for line in lines[1:]) else 0
+
+
+def same_cells(figure: go.Figure) -> int:
+    """Number of cells if the figure is a map of several layers and heads, all of the same value; else 0.
+
+    Maps along the text are drawn in any case, as they are linked with it.
+    """
+    if (figure.layout.meta or {}).get("go") != {"x": "layer", "y": "head"}:
+        return 0
+    values = np.concatenate([np.ravel(trace.z) for trace in figure.data if trace.type == "heatmap"]).astype(float)
+    same = values.size > 1 and bool(np.isfinite(values).all()) and float(np.ptp(values)) == 0
+    return values.size if same else 0
 
 
 def _same(one: object, other: object) -> bool:

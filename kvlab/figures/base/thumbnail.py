@@ -56,7 +56,7 @@ def _panel(panels: dict[tuple[str, str], Panel], figure: go.Figure, trace: Any) 
         (left, right), (bottom, top) = (axis.domain or (0, 1) for axis in (across, up))
         inner_width, inner_height = WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE
         scales = [
-            Scale(axis.type == "log", axis.autorange == "reversed", {str(name): place for place, name in _order(axis)})
+            Scale(axis.type == "log", _is_reversed(axis), {str(name): place for place, name in _order(axis)})
             for axis in (across, up)
         ]
         panels[names] = Panel(
@@ -64,6 +64,10 @@ def _panel(panels: dict[tuple[str, str], Panel], figure: go.Figure, trace: Any) 
             (right - left) * inner_width, (top - bottom) * inner_height, *scales,
         )  # fmt: skip
     return panels[names]
+
+
+def _is_reversed(axis: Any) -> bool:
+    return axis.autorange == "reversed" or (axis.range is not None and axis.range[0] > axis.range[1])
 
 
 def _order(axis: Any) -> enumerate[Any]:

@@ -29,11 +29,18 @@ class Query:
     targets: tuple[str, ...]
 
 
+QUESTION, ANSWER = "\nQuestion: ", "\nAnswer:"
+
+
+def split_query(prompt: str) -> tuple[str, str] | None:
+    """(question, first words of the answer) of a query's prompt; None for another text."""
+    question, found, lead = prompt.removeprefix(QUESTION).partition(ANSWER)
+    return (question, lead.strip()) if found and prompt.startswith(QUESTION) else None
+
+
 def ask(question: str, lead: str, targets: Sequence[str]) -> Query:
     """A query in the common form of all tasks; `lead` repeats the question's words up to the answer."""
-    return Query(
-        f"\nQuestion: {question}\nAnswer:{' ' + lead if lead else ''}", " " + ", ".join(targets), tuple(targets)
-    )
+    return Query(f"{QUESTION}{question}{ANSWER}{' ' + lead if lead else ''}", " " + ", ".join(targets), tuple(targets))
 
 
 def draw_names(random: Random, count: int) -> list[str]:
