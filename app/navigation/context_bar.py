@@ -14,7 +14,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
-from app.base.text import code, plain
+from app.base.text import plain
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.browser import read_static
 from kvlab.common.model_title import model_title
@@ -105,7 +105,7 @@ def caption(*parts: str, model: str = "") -> None:
 
     Its tooltip has the path of the `model`, if it is one.
     """
-    loaded = f"  \nThe model's folder is {code(model, 200)}." if model_title(model) != model else ""
+    loaded = f"  \nThe model's folder is {plain(model[:200])}." if model_title(model) != model else ""
     with row("line"):
         st.caption(" · ".join(plain(part) for part in parts if part), help=f"{MEANS}{loaded}")
 

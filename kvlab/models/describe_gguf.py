@@ -82,9 +82,8 @@ def _save(file: Path, folder: Path) -> None:
 
     from kvlab.models.families import check_supported
 
-    options = {"gguf_file": file.name, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(file.parent, **options)
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     except Exception as error:
         raise UserError(f"transformers does not read it ({_short(error)})") from None
     try:
@@ -94,7 +93,8 @@ def _save(file: Path, folder: Path) -> None:
     config.dtype = "bfloat16"  # on a GPU; a CPU computes in float32
     config.save_pretrained(folder)
     try:
-        AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+        tokenizer.save_pretrained(folder)
     except Exception as error:
         raise UserError(f"transformers does not read its tokenizer ({_short(error)})") from None
     GenerationConfig.from_model_config(config).save_pretrained(folder)

@@ -133,7 +133,7 @@ def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(visit: Callable[..., 
     assert last > 1
     page.locator(".js-plotly-plot .updatemenu-button", has_text="play").click()
     until(page, "last => document.querySelector('.js-plotly-plot')._fullLayout.sliders[0].active < last", last)
-    page.get_by_test_id("stMain").get_by_text("Tab 2", exact=True).click()
+    page.get_by_test_id("stMain").get_by_text("Tab 2 · ").first.click()
     page.wait_for_url("**exhibit=tab-2**")
     page.get_by_text("kvlab eval", exact=False).first.wait_for()
 

@@ -144,6 +144,7 @@ def test_a_continuation_ends_at_every_end_of_the_generation_config(folder: Path,
 def test_evaluation_speaks_in_the_template_and_its_key_says_so(folder: Path, tmp_path: Path) -> None:
     """In sight of the question or not, the same tokens; a checkpoint's own repetition penalty changes nothing."""
     asked = {"tasks": (TaskChoice(task="needle"),), "lengths": (200,), "samples": 1, "model": str(folder)}
+    asked |= {"style": "continuation"}  # the same text in and out of a chat
     loaded = load_model(str(folder), device="cpu")
     found = {}
     for name, more in {"chat": {}, "brief": {"system": "Be brief."}, "plain": {"chat": "no"}}.items():

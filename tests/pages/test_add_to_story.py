@@ -30,8 +30,10 @@ DRAWING = {
 }  # fmt: skip
 MENUS = {"titled", "menu", "heading"}
 NO_VIEW = {  # what draws and is nothing to show alone, with the reason
-    "app/atlas/cards.py card": "a small picture that leads to its figure",
-    "app/atlas/cards.py fill": "the same, drawn",
+    "app/atlas/cards.py show_card": "a small picture that leads to its figure",
+    "app/atlas/cards.py place_card": "the place of such a picture",
+    "app/atlas/summary.py _claims": "a table with its own button for the CSV",
+    "pages/atlas.py main": "places of summary and cards",
     "app/navigation/context_bar.py begin": "styles",
     "app/atlas/exhibit.py needs": "a command to copy",
     "app/atlas/exhibit.py figure": "a command to copy; the figure has its menu by `show`",

@@ -200,7 +200,7 @@ def test_the_chosen_exhibit_is_in_the_address(shared_runs: Path, open_page: Open
     page = open_page("keepkv", run=RUN)
     page = page.pills(key="pick_exhibit").set_value("tab-2").run()
     assert page.query_params["exhibit"] in ("tab-2", ["tab-2"])
-    assert shown(widgets(open_page("keepkv", **page.query_params))["pick_exhibit"]) == "Tab 2"
+    assert shown(widgets(open_page("keepkv", **page.query_params))["pick_exhibit"]).startswith("Tab 2 · ")
 
 
 def test_a_pasted_prompt_is_in_the_address_while_it_is_short(runs_root: Path, open_page: Open):

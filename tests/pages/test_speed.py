@@ -78,8 +78,9 @@ def test_the_atlas_queues_what_a_card_needs(runs_root: Path):
     benched = job_of(Benchmark("keepkv-table1", Path("x/bench"), scale=16, shorten=16))
     assert isinstance(benched, BenchJob) and benched.changes == {"scale": 16, "shorten": 16}
     from_a_file = replace(evaluation, data=("ruler=x",), tasks=())
-    of_a_model = replace(evaluation, model="some/model")
-    for wrong in (ExhibitFill("keepkv/fig-3", Path("x")), from_a_file, of_a_model):
+    of_a_model = job_of(replace(evaluation, model="some/model"))
+    assert isinstance(of_a_model, EvalJob) and of_a_model.request.model == "some/model"
+    for wrong in (ExhibitFill("keepkv/fig-3", Path("x")), from_a_file):
         with pytest.raises(UserError, match="terminal"):
             job_of(wrong)
 

@@ -70,7 +70,7 @@ def test_the_list_of_models_is_all_there_is(server: Path, tmp_path: Path) -> Non
 def test_forms_say_what_can_be_named(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_field_help() == "mini, Qwen/Qwen3-0.6B, own"
     monkeypatch.delenv(VARIABLE)
-    assert model_field_help() == "mini, a folder saved by transformers, a hub name"
+    assert model_field_help() == "mini, smollm2, a folder saved by transformers, a GGUF file, a hub name"
 
 
 @pytest.mark.parametrize("kind", ["evaluation", "benchmark"])
