@@ -41,7 +41,9 @@ def draw_recorded(
     """
     own = exhibit.draw(sources, choice, theme)
     if isinstance(own, tuple):
-        return tuple(_badged(one, sources, theme) for one in with_shipped(exhibit, own, ships, sources, theme))
+        completed = with_shipped(exhibit, own, ships, sources, theme)
+        assert isinstance(completed, tuple)
+        return tuple(_badged(one, sources, theme) for one in completed)
     if sources.measured_model == MINI:
         return own
     theirs = sources.of_model(MINI)
@@ -52,6 +54,7 @@ def draw_recorded(
     if isinstance(drawn, Needs):
         return own
     decided = with_shipped(exhibit, drawn, ships, theirs, theme)
+    assert isinstance(decided, tuple)
     return tuple(_badged(replace(one, wanted=_wanted(own, sources)), sources, theme) for one in decided)
 
 

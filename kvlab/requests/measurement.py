@@ -134,7 +134,7 @@ def measurement_values(measurement: Measurement) -> dict[str, Any]:
 def parse_measurement(values: Mapping[str, Any]) -> Measurement:
     """The measurement that `measurement_values` wrote; raises KeyError or TypeError for other values."""
     kinds = {kind.__name__: kind for kind in get_args(Measurement)}
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    fields: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
     fields["out"] = Path(fields["out"])
     return kinds[fields.pop("kind")](**fields)
 
