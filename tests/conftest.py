@@ -49,6 +49,15 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def own_downloads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes what the user downloaded, but for those of the real model."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.environ.get("KVLAB_REAL"):
+            patch.setenv("KVLAB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_measurement_of_this_machine() -> Iterator[None]:
     """How fast it computes and copies, which every new folder of runs asks once."""
     from kvlab.planning import seconds
