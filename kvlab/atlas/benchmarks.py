@@ -93,7 +93,7 @@ def bench_origin(rows: pd.DataFrame) -> Provenance:
 
 
 def shapes_of(rows: pd.DataFrame) -> str:
-    """What was measured in place of a model: `the shapes llama2-7b, llama2-13b, scaled down by 16`."""
+    """Name of the measured shapes in place of a model's: `the shapes llama2-7b, llama2-13b, scaled down by 16`."""
     names = [name.removeprefix("shape:") for name in rows["model"].unique()]
     size = f", scaled down by {rows['scale'].max()}" if rows["scale"].max() > 1 else ""
     return f"the {'shape' if len(names) == 1 else 'shapes'} {', '.join(names)}{size}"

@@ -1,4 +1,4 @@
-"""What an exhibit shows for the model in view: its own data, or another model's with a badge that names it."""
+"""Draw an exhibit for the model in view: from its own data, or from another model's with a badge that names it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def draw_recorded(
 
 
 def _wanted(missing: Needs, sources: Sources) -> Needs | None:
-    """What is missing of the model in view; None for mini, whose shipped results say where they are from."""
+    """Missing data of the model in view; None for mini, because its shipped results name their source."""
     return None if sources.measured_model == MINI else missing
 
 

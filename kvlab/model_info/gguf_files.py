@@ -73,7 +73,7 @@ def described(file: Path, called: str = "") -> Path:
 
 
 def about(folder: Path) -> dict[str, Any]:
-    """What is known of the GGUF file that `folder` describes: `quantization`, `checksum`, `parameters`, `file`."""
+    """Properties of the GGUF file that `folder` describes: `quantization`, `checksum`, `parameters`, `file`."""
     return json.loads((folder / ABOUT).read_text(encoding="utf-8"))
 
 

@@ -26,7 +26,7 @@ class PackagedModel:
 
     @property
     def target(self) -> Path:
-        """Where `kvlab models get` puts the file."""
+        """Path at which `kvlab models get` saves the file."""
         return cache_folder("models", self.name, Path(self.member).name)
 
     def file(self) -> Path | None:

@@ -87,7 +87,7 @@ def test_other_figures_with_layers_down_have_the_same_axis(depth: int):
 
 
 def by_head(layers: int, count: int) -> pd.DataFrame:
-    """What every map of heads may read."""
+    """Frame with the columns that maps of heads use."""
     places = [(layer, head) for layer in range(layers) for head in range(count)]
     frame = pd.DataFrame(places, columns=["layer", "head"])
     rank = np.arange(len(frame))

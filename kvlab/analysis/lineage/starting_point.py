@@ -50,7 +50,7 @@ class SuggestedRuns(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """What there is to see in a run: slots merged and evicted, and how its heads differ.
+    """Numbers that tell how much a run has to show: slots merged and evicted, and how its heads differ.
 
     `uneven` is the spread of the heads' slots at the end relative to their mean, `differs` whether two heads far apart
     lost different tokens, `regret` its mean, `bounded` the share of steps in which KeepKV's bound exists.
@@ -76,7 +76,7 @@ class Contents:
         return (self.is_full, *first.get(prefer, ()), kinds, self.uneven if prefer == "budgets" else 0.0)
 
     def words(self, prefer: Prefer) -> str:
-        """What there is, the most important part first; "" if there is nothing."""
+        """These numbers as a phrase, the most important first; "" if all are zero."""
         parts = {
             "bound": f"a bound at {self.bounded:.0%} of its steps" if self.bounded else "",
             "merging": _count(self.merged, "merge"),

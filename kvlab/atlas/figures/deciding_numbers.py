@@ -80,7 +80,7 @@ def deciding_numbers(frame: pd.DataFrame, theme: Theme) -> go.Figure:
 
 
 def read_deciding_numbers(frame: pd.DataFrame) -> str:
-    """What dots, bar and shade are, with n."""
+    """Caption of the figure: the meaning of dots, bar and shade, and n."""
     dots = int((frame["part"] == DOT).sum())
     (mean,), (held,) = (frame[frame["part"] == part].to_dict("records") for part in (MEAN, THRESHOLD))
     prompts = int(mean["n"])
