@@ -84,7 +84,7 @@ def show_card(place: Place, card: Card, model: str) -> None:
             colour, icon = BADGES[judged.claim.verdict]
             where = "" if judged.model in (model, SHAPES) else f" on {model_title(judged.model)}"
             words = f"{judged.claim.verdict}{where}"
-            st.badge(words, color=colour, icon=icon, help=plain(judged.claim.finding))  # type: ignore[arg-type]
+            st.badge(words, color=colour, icon=icon, help=plain(judged.claim.finding))
             if judged.claim.basis.words:
                 st.caption(plain(f"on {judged.claim.basis.words}"))
         setting = card.judged[0].claim.setting if card.judged else ""

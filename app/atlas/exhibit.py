@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Literal
 
 import pandas as pd
 import streamlit as st
@@ -39,7 +40,7 @@ from kvlab.results.verdict import OPEN, Claim, basis_sentences
 log = logging.getLogger(__name__)
 CACHE_BYTES = 24_000_000  # of figures and frames as sent; about three times that in memory
 PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
-BADGES = {
+BADGES: dict[str, tuple[Literal["green", "red", "gray"], str]] = {
     "holds": ("green", ":material/check_circle:"),
     "does not hold": ("red", ":material/cancel:"),
     "not enough to say": ("gray", ":material/help:"),
@@ -163,7 +164,7 @@ def claim(judged: Claim, key: str, origin: Provenance, where: str = "") -> None:
     with st.container(border=True, gap="small"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             words = f"{judged.verdict} on {where}" if where else judged.verdict
-            st.badge(words, color=colour, icon=icon)  # type: ignore[arg-type]
+            st.badge(words, color=colour, icon=icon)
             st.markdown(f"**The paper:** {plain(judged.paper)}", width="stretch")
             if judged.judged_at:
                 paper, slug = judged.judged_at.split("/")

@@ -72,7 +72,7 @@ def _verdict(verdict: str, claims: Sequence[tuple[Exhibit, Claim]], model: str, 
     if not claims:
         return
     colour, icon = BADGES[verdict]
-    st.badge(f"{len(claims)}", color=colour, icon=icon, help=f"{len(claims)}: {verdict} on {plain(model)}")  # type: ignore[arg-type]
+    st.badge(f"{len(claims)}", color=colour, icon=icon, help=f"{len(claims)}: {verdict} on {plain(model)}")
     for exhibit, claim in claims:
         help_text = f"{claim.paper} {claim.basis.words}".strip()
         link(exhibit.paper.replace("-", "_"), exhibit.number, help=help_text, exhibit=exhibit.slug, **query)
