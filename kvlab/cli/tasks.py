@@ -14,7 +14,7 @@ import typer
 def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with the formats of files")] = False,
     model: Annotated[str, typer.Option(help="measure what this model's full cache scores in each task")] = "",
-    samples: Annotated[int, typer.Option(help="prompts per task, with --model")] = 10,
+    samples: Annotated[int, typer.Option(min=1, help="prompts per task, with --model")] = 10,
     style: Annotated[str, typer.Option(help="how the tasks ask, with --model, as for `kvlab eval`")] = "auto",
     out: Annotated[
         Path | None, typer.Option(help="folder of results, with --model [default: runs/eval/tasks-MODEL]")
