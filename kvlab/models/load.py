@@ -85,64 +85,60 @@ def load_model(
     """
     source = _source(name_or_path, revision, cache_dir)
     place = pick_device(device)
-    kind, where, packed = pick_dtype(dtype, place), device_map(placement, place), quantization(load_in)
-    if source.gguf is not None and packed is not None:
+    if source.gguf is not None and load_in is not None:
         raise UserError(
             f"The weights of {source.name!r} are quantized as they are: leave the 4-bit or 8-bit option out."
         )
+    kind, where, packed = pick_dtype(dtype, place), device_map(placement, place), quantization(load_in)
     raw = read_config(source.config_file(), source.name)
     with _without_warnings(), _sentences(source, raw):
         config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
-        if source.gguf is not None:
-            return _of_gguf(source, config, kind, where, place)
-        if source.folder is not None:
+        if source.folder is not None and source.gguf is None:
             check_files(source.folder, source.name)
             check_size(config, source.folder, source.name)
-        elif report is not None:
+        elif source.folder is None and report is not None:
             fetch(source, report)
         tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
-        model, info = model_class(config).from_pretrained(
-            source.where,
-            dtype=kind,
-            device_map=where,
-            use_safetensors=True,
-            attn_implementation=_attention_of(config),
-            ignore_mismatched_sizes=True,  # `check_loaded` reports them
-            output_loading_info=True,
-            **source.options,
-            **({} if packed is None else {"quantization_config": packed}),  # None would undo the checkpoint's own
-        )
+        model, info = _read_weights(source, config, kind, where, packed)
         check_loaded(model, info, source.name)
         check_vocabulary(model, tokenizer, source.name)
         prepare(model).eval()
-    return LoadedModel(model if where or packed else model.to(place), tokenizer, source.name)
+    known = {} if source.gguf is None else about(Path(source.where))
+    return LoadedModel(
+        model if where or packed else model.to(place),
+        tokenizer,
+        source.name,
+        known.get("quantization", ""),
+        known.get("checksum", ""),
+    )
 
 
-def _of_gguf(source: Source, config: Any, kind: Any, where: Any, place: torch.device) -> LoadedModel:
-    """The weights of a GGUF file as transformers converts them, in the dtype `kind`."""
-    file = source.gguf
-    assert file is not None
-    tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
+def _read_weights(source: Source, config: Any, kind: Any, where: Any, packed: Any) -> tuple[Any, dict[str, Any]]:
+    """The model in the dtype `kind`, and transformers' report on its weights."""
+    options = {"device_map": where, "attn_implementation": _attention_of(config), "output_loading_info": True}
+    if (file := source.gguf) is None:
+        return model_class(config).from_pretrained(
+            source.where,
+            dtype=kind,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # `check_loaded` reports them
+            **options,
+            **source.options,
+            **({} if packed is None else {"quantization_config": packed}),  # None would undo the checkpoint's own
+        )
     with redirect_stderr(io.StringIO()):  # a progress bar that transformers does not let one turn off
         model, info = model_class(config).from_pretrained(
             file.parent,
             gguf_file=file.name,
             config=config,  # reading it from the file again takes seconds
             dtype=config.dtype if kind == "auto" else kind,
-            device_map=where,
-            attn_implementation=_attention_of(config),
-            output_loading_info=True,
             trust_remote_code=False,
+            **options,
         )
     if hasattr(model.config, "quantization_config"):  # the weights no longer are: they can be moved and cast
         del model.config.quantization_config
-    check_loaded(model, info, source.name)
-    check_vocabulary(model, tokenizer, source.name)
-    prepare(model).eval()
-    known = about(Path(source.where))
-    weights = {"quantization": known["quantization"], "checksum": known["checksum"]}
-    return LoadedModel(model if where else model.to(place), tokenizer, source.name, **weights)
+    return model, info
 
 
 def load_tokenizer(
