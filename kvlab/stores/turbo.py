@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import embedding, pad
 
 from kvlab.stores.bit_packing import packed, unpacked
 from kvlab.stores.code import Coded, half
@@ -49,13 +49,29 @@ class Rotated:
         return {"codes": packed(codes, self.bits), "norm": half(norm)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
-        levels = normal_levels(self.bits).to(coded["codes"].device)
-        turned = levels[unpacked(coded["codes"], self.bits, width)] / math.sqrt(width)
+        """Decoded states (B, H, S, width) float32."""
+        turned = _coordinates(coded["codes"], self.bits, width)
         return turned @ rotation(width, self.seed, turned.device) * coded["norm"].float()
 
     def _edges(self, device: torch.device) -> Tensor:
         levels = normal_levels(self.bits)
         return ((levels[1:] + levels[:-1]) / 2).to(device)
+
+
+def _coordinates(codes: Tensor, bits: int, width: int) -> Tensor:
+    """Rotated coordinates (..., width) of unit vectors from packed `codes` (..., bytes)."""
+    if 8 % bits == 0:  # one lookup per byte takes half the time of unpacking
+        levels = levels_of_bytes(bits, width, codes.device)
+        return embedding(codes.to(torch.int32), levels).flatten(-2)[..., :width]
+    levels = normal_levels(bits).to(codes.device) / math.sqrt(width)
+    return levels[unpacked(codes, bits, width)]
+
+
+@lru_cache(maxsize=16)
+def levels_of_bytes(bits: int, width: int, device: torch.device) -> Tensor:
+    """Coordinates (256, 8 / bits) float32 that each byte of packed codes stands for, in vectors of `width`."""
+    codes = unpacked(torch.arange(256, dtype=torch.uint8)[:, None], bits, 8 // bits)
+    return (normal_levels(bits)[codes] / math.sqrt(width)).to(device)
 
 
 @lru_cache(maxsize=16)
