@@ -22,6 +22,7 @@ class PackedSlots(BaseModel):
     slot_bytes: float  # of each slot, whatever its width
     number_bytes: float  # and for each of the key's numbers
     lot_bytes: float  # of a lot, for each of the key's numbers
+    head_bytes: float = 0.0  # of a head, for each of the key's numbers
     lighter: int = 0  # bytes saved in a slot's metadata against a native table
 
     def sizes(self, token: int, slot: int, width: int, heads: int) -> Sizes:
@@ -29,7 +30,7 @@ class PackedSlots(BaseModel):
         slot -= self.lighter
         shared = self.lot_bytes * width
         packed = slot - token + self.slot_bytes + self.number_bytes * width + shared / self.lot
-        return Sizes(token, slot, packed, self.native, round(self.lots * shared), heads)
+        return Sizes(token, slot, packed, self.native, round(self.lots * shared + self.head_bytes * width), heads)
 
 
 class SecondPass(BaseModel):

@@ -25,6 +25,7 @@ class PackedStates:
     coded: Coded
     native: Tensor  # (B, H, t, d)
     room: int
+    mean: Tensor | None = None  # (B, H, 1, d), added to what is decoded
 
     @property
     def shape(self) -> torch.Size:
@@ -76,8 +77,10 @@ class PackedStates:
             name: tensor[:, :, start:end] if name in self.code.shared else tensor[:, :, start * group : end * group]
             for name, tensor in self.coded.items()
         }
-        states = self.code.decode(part, self.shape[3]).to(self.dtype)
-        return states[:, :, first - start * group : last - start * group]
+        states = self.code.decode(part, self.shape[3])
+        if self.mean is not None:
+            states = states + self.mean.float()
+        return states.to(self.dtype)[:, :, first - start * group : last - start * group]
 
 
 States = Tensor | PackedStates

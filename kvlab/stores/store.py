@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
 from kvlab.requests.budget import AUTO, NATIVE, Budget, resolve_store
-from kvlab.stores.code import Code
+from kvlab.stores.code import Code, half
 from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.turbo import Rotated
@@ -37,6 +37,7 @@ class Store:
     paper: str = ""
     lot: int = 8  # slots packed at a time; a multiple of the code's group
     gathered: int = 0
+    centred: bool = False  # keys are encoded minus the mean key of the head's first packed slots, a float16 vector
 
     @property
     def packs(self) -> bool:
@@ -51,6 +52,17 @@ class Store:
         room = -(-max(longest - min(self.sinks, longest) - self.residual, 0) // self.lot) * self.lot
         place = min(self.sinks, longest) + torch.arange(room, device=live.device).expand(*live.shape, -1)
         return place.clamp_max(longest - 1), place < live[..., None] - self.residual
+
+    def mean_key(self, keys: Tensor, real: Tensor) -> Tensor | None:
+        """Mean (B, H, 1, d) float16 of the `real` (B, H, S) `keys` (B, H, S, d); None for a store that needs none."""
+        if not self.centred:
+            return None
+        total = keys.float().masked_fill(~real[..., None], 0.0).sum(2, keepdim=True)
+        return half(total / real.sum(-1).clamp_min(1)[..., None, None])
+
+    def head_bytes(self, key_width: int) -> int:
+        """Bytes of a head's mean key."""
+        return torch.float16.itemsize * key_width if self.centred else 0
 
 
 KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
@@ -70,6 +82,19 @@ STORES: Registry[Store] = Registry(
         "lean6": Store(
             "TurboQuant, 6 bits, all of a prompt but two slots", Rotated(6), Rotated(6), 1, 1, TURBO, gathered=16
         ),
+        **{
+            f"centred{bits}": Store(
+                f"as lean4, {bits} bits, keys minus their mean",
+                Rotated(bits),
+                Rotated(bits),
+                1,
+                1,
+                TURBO,
+                gathered=16,
+                centred=True,
+            )
+            for bits in (3, 4, 5, 6)
+        },
         AUTO: Store("lean4 for a budget in bytes, int8 from a third of the full cache on, else native"),
     },
 )
@@ -114,19 +139,21 @@ def store_under(name: str, budget: Budget) -> Store:
     return store_of(resolve_store(name, budget))
 
 
-def as_held(store: Store, code: Code | None, states: Tensor, order: Tensor, live: Tensor) -> Tensor:
-    """`states` (B, H, S, d) float32 after quantizing the first `live` (B, H) slots of `order` (B, H, S).
+def keys_as_held(store: Store, keys: Tensor, order: Tensor, live: Tensor) -> Tensor:
+    """`keys` (B, H, S, d) float32 after quantizing the first `live` (B, H) slots of `order` (B, H, S).
 
     `order` is the order of the text. Slots that the store leaves native, and all others, are unchanged.
     """
-    states = states.float()
+    keys, code = keys.float(), store.keys
     if code is None:
-        return states
+        return keys
     place, there = store.coded(live, int(live.max()))
-    index = order.gather(2, place)[..., None].expand(*place.shape, states.shape[-1])
-    own = states.gather(2, index)
-    error = code.decode(code.encode(own, there), states.shape[-1]) - own
-    return states.scatter_add(2, index, torch.where(there[..., None], error, 0.0))
+    index = order.gather(2, place)[..., None].expand(*place.shape, keys.shape[-1])
+    own = keys.gather(2, index)
+    mean = store.mean_key(own, there)
+    encoded = own if mean is None else own - mean
+    error = code.decode(code.encode(encoded, there), keys.shape[-1]) - encoded
+    return keys.scatter_add(2, index, torch.where(there[..., None], error, 0.0))
 
 
 @lru_cache

@@ -21,7 +21,7 @@ from kvlab.models.load import prepare
 from kvlab.requests.compare import MethodChoice
 from kvlab.stores import STORES, Store, quantized_states, store_of
 from kvlab.stores.kivi import PerToken
-from kvlab.stores.store import as_held
+from kvlab.stores.store import keys_as_held
 from tests.conformance.variants import SHORT
 from tests.families import tiny_model
 
@@ -113,11 +113,14 @@ def test_bytes_are_what_the_tensors_take(method: str, store: str) -> None:
             assert isinstance(table, PackedTable) and table.used
             tensors = [*table.slots.own().values(), *table.native.values(), *table.head_state.values()]
             tensors += [tensor for coded in table.coded.values() for tensor in coded.values()]
+            mean = 0 if table.mean_key is None else 2 * table.mean_key.shape[-1]
             allocated += sum(tensor.untyped_storage().nbytes() for tensor in tensors)
             valid, room = table.valid(), table.room
+            allocated += mean * valid.shape[0] * valid.shape[1]
             for row in range(valid.shape[0]):
                 for head in range(valid.shape[1]):
                     own = valid[row, head]
+                    live += mean * bool(own[:room].any())
                     live += int(own.sum()) * sum(column[0, 0, 0].nbytes for column in table.slots.own().values())
                     live += int(own[room:].sum()) * sum(native[0, 0, 0].nbytes for native in table.native.values())
                     for side, code in table.codes.items():
@@ -177,9 +180,9 @@ def test_the_first_slots_and_the_newest_stay_exact() -> None:
             assert error[4:-60].min() > 0
 
 
-@pytest.mark.parametrize("name", ["turbo3", "kivi4", "exact-groups"])
+@pytest.mark.parametrize("name", ["turbo3", "kivi4", "centred5", "exact-groups"])
 def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
-    """`as_held` of an unpacked table is what the table gives back once what stays is packed, heads of any length."""
+    """`keys_as_held` of an unpacked table is what the table gives back once what stays is packed, heads of any length."""
     store = replace(STORES[name], sinks=2, residual=3)
     keys, values = draw(1, 2, 90, 32, seed=1), draw(1, 2, 90, 32, seed=2)
     position = torch.randperm(90, generator=torch.Generator().manual_seed(3)).expand(1, 2, -1).int()
@@ -187,7 +190,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     slots.valid = draw(1, 2, 90, seed=4) > torch.tensor([0.0, 1.0])[:, None]
     slots.position = position.masked_fill(~slots.valid, FREE)
     live, order = slots.live(), slots.in_text()
-    expected = as_held(store, store.keys, keys, order, live)
+    expected = keys_as_held(store, keys, order, live)
     flat = live.flatten().tolist()
     table = PackedTable(SlotTable(slots, Columns(False, 0.0)).packed(order, 0, flat), store)
     given, held_at = table.states()[0].whole(), table.slots.position  # type: ignore[union-attr]
@@ -198,6 +201,28 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
             torch.testing.assert_close(given[0, head, place], expected[0, head, own], rtol=1e-5, atol=1e-6)
         stays = slots.valid[0, head]
         assert (expected[0, head, ~stays] == keys[0, head, ~stays]).all()
+
+
+def test_centred_keys_cost_the_mean_once_and_lose_less() -> None:
+    """Keys with a common part: the error is that of keys without it, for one float16 vector per head."""
+    mean, keys, order = 5 * draw(1, 2, 1, 32, seed=7), draw(1, 2, 90, 32, seed=8), torch.arange(90).expand(1, 2, -1)
+    live = torch.full((1, 2), 90)
+
+    def error(store: str, added: Tensor) -> float:
+        given = keys_as_held(STORES[store], keys + added, order, live)
+        return float((given - keys - added).square().sum(-1).mean())
+
+    nothing = torch.zeros(1)
+    assert error("centred4", mean) == pytest.approx(error("lean4", nothing), rel=0.1)
+    assert error("lean4", mean) > 10 * error("centred4", mean)
+    values, position = draw(1, 2, 90, 32, seed=9), order.int()
+    slots = Columns(False, 0.0).fresh(keys + mean, values, position, {})
+    tables = [
+        PackedTable(SlotTable(slots, Columns(False, 0.0)).packed(order, 0, [90, 90]), STORES[store])
+        for store in ("lean4", "centred4")
+    ]
+    lean, centred = (table.part_bytes()["scales"] for table in tables)
+    assert centred - lean == 2 * 32 * 2
 
 
 def test_generate_and_beams_run_on_packed_slots() -> None:

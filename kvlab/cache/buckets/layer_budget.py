@@ -85,4 +85,5 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
     native, lots = native_slots(store, settings.pipeline, settings.compress_every)
     slot -= settings.pipeline.columns.lighter
     packed = slot - token + own + shared / store.lot
-    return Sizes(token, slot, packed, native, beside + lots * shared, heads)
+    beside += lots * shared + store.head_bytes(keys.shape[-1])
+    return Sizes(token, slot, packed, native, beside, heads)

@@ -49,7 +49,8 @@ class PackedTable(SlotTable):
         moved.position.masked_fill_(~real, FREE)
         states, real = {"keys": moved.keys, "values": moved.values}, is_valid(moved.position[:, :, : self.room])
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
-        self.coded = {side: code.encode(states[side][:, :, : self.room], real) for side, code in self.codes.items()}
+        self.mean_key = store.mean_key(moved.keys[:, :, : self.room], real)
+        self.coded = {side: self._encoded(side, states[side][:, :, : self.room], real) for side in self.codes}
         self.first_native = sinks
         super().__init__(_without_states(moved), native.columns)
         self.occupied, self.weighted, self.is_dense = native.occupied, native.weighted, False
@@ -92,7 +93,16 @@ class PackedTable(SlotTable):
         return visible.bias(self.never)
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
-        return PackedStates(self.codes[side], self.coded[side], self.native[side][:, :, : count - self.room], self.room)
+        native = self.native[side][:, :, : count - self.room]
+        return PackedStates(self.codes[side], self.coded[side], native, self.room, self._mean(side))
+
+    def _encoded(self, side: str, states: Tensor, real: Tensor) -> dict[str, Tensor]:
+        """Codes of native `states` (B, H, S, d), where `real` (B, H, S)."""
+        mean = self._mean(side)
+        return self.codes[side].encode(states if mean is None else states.float() - mean.float(), real)
+
+    def _mean(self, side: str) -> Tensor | None:
+        return self.mean_key if side == "keys" else None
 
     # changes
 
@@ -186,7 +196,7 @@ class PackedTable(SlotTable):
         real = is_valid(self.slots.position[:, :, start : start + count])
         for side, code in self.codes.items():
             native = self.native[side]
-            _write(self.coded[side], code, code.encode(native[:, :, first : first + count], real), self.used)
+            _write(self.coded[side], code, self._encoded(side, native[:, :, first : first + count], real), self.used)
             native[:, :, first : last - count] = native[:, :, first + count : last].clone()
         for column in self.slots.own().values():
             column[:, :, self.used : self.used + count] = column[:, :, start : start + count]
@@ -281,6 +291,7 @@ class PackedTable(SlotTable):
         super().map_rows(change)
         self.native = {side: change(tensor) for side, tensor in self.native.items()}
         self.coded = {side: {name: change(t) for name, t in stored.items()} for side, stored in self.coded.items()}
+        self.mean_key = None if self.mean_key is None else change(self.mean_key)
 
     def detach(self) -> None:
         """Nothing to do: the table owns its memory."""
@@ -292,12 +303,12 @@ class PackedTable(SlotTable):
         return super().table_bytes() + sum(self.part_bytes().values())
 
     def part_bytes(self) -> dict[str, int]:
-        """Bytes of `codes`, their `scales`, and `native` keys and values."""
+        """Bytes of `codes`, their `scales` with the mean key, and `native` keys and values."""
         coded = [(name in code.scales, tensor.nbytes) for side, code in self.codes.items()
                  for name, tensor in self.coded[side].items()]  # fmt: skip
         return {
             "codes": sum(size for is_scale, size in coded if not is_scale),
-            "scales": sum(size for is_scale, size in coded if is_scale),
+            "scales": sum(size for is_scale, size in coded if is_scale) + self._mean_bytes(),
             "native": sum(tensor.nbytes for tensor in self.native.values()),
         }
 
@@ -308,10 +319,15 @@ class PackedTable(SlotTable):
     def _native_bytes(self) -> int:
         return sum(tensor.shape[-1] * tensor.element_size() for tensor in self.native.values())
 
+    def _mean_bytes(self) -> int:
+        return 0 if self.mean_key is None else self.mean_key.nbytes
+
     def saved_bytes(self) -> Tensor:
         """Bytes (N, W) by which the valid slots are smaller than native ones."""
         valid = self.valid()[:, :, : self.room]
         saved = valid.sum(-1) * self._native_bytes()
+        if self.mean_key is not None:
+            saved = saved - valid.any(-1) * self.mean_key[0, 0].nbytes
         for side, code in self.codes.items():
             for name, tensor in self.coded[side].items():
                 alike = code.group if name in code.shared else 1
