@@ -61,7 +61,8 @@ def _list(described: list[MethodDescription]) -> None:
     from rich.table import Table
 
     from kvlab.cli.options.tables import print_wide
-    from kvlab.stores import AUTO, STORES, bits_of
+    from kvlab.requests.budget import STORE_RULES
+    from kvlab.stores import STORES, bits_of
 
     table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
     for method in described:
@@ -72,7 +73,7 @@ def _list(described: list[MethodDescription]) -> None:
     typer.echo("Every method works with every store, such as snapkv:store=kivi4:")
     stores = Table("store", "how slots are stored", "bits per number at width 128, with scales")
     for name, store in STORES.items():
-        bits = f"{bits_of(store, 128):.2f}" if store.packs else "" if name == AUTO else "the model's"
+        bits = f"{bits_of(store, 128):.2f}" if store.packs else "" if name in STORE_RULES else "the model's"
         stores.add_row(name, store.title, bits)
     print_wide(stores)
 

@@ -173,16 +173,22 @@ def window_note(title: str, window: int, slots: int, tokens: int) -> str:
     )
 
 
-NATIVE, AUTO = "native", "auto"
-MANY = 1 / 3  # of the bytes, from which 8 bits hold enough slots
+NATIVE, AUTO, ADAPTIVE = "native", "auto", "adaptive"
+# Stores that depend on the budget: (share of the bytes from which the next one holds, store). Fewer bits make room for
+# more slots, which helps until rounding costs more than the missing slots do. `auto` is the older rule, kept because
+# saved runs name it; the steps of `adaptive` are measured on two models (docs/stores.md).
+STORE_RULES = {
+    AUTO: ((1 / 3, "lean4"), (math.inf, "int8")),
+    ADAPTIVE: ((0.035, "centred3"), (0.08, "centred4"), (0.15, "centred5"), (1 / 3, "centred6"), (math.inf, "int8")),
+}
+SMALL_SHARE = 0.05  # what a size in bytes counts as
 
 
 def resolve_store(name: str, budget: Budget) -> str:
-    """The store's name; `auto` depends on the budget, as more slots help only where bytes are limited.
-
-    A size in bytes counts as a small share.
-    """
-    if name != AUTO:
+    """The store's name; `auto` and `adaptive` depend on the budget, and are native for one that is not in bytes."""
+    if name not in STORE_RULES:
         return name
-    many = budget.unit == BYTE_SHARE and budget.number >= MANY
-    return NATIVE if not isinstance(budget.amount, str) else "int8" if many else "lean4"
+    if not isinstance(budget.amount, str):
+        return NATIVE
+    share = budget.number if budget.unit == BYTE_SHARE else SMALL_SHARE
+    return next(store for end, store in STORE_RULES[name] if share < end)

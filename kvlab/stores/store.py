@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.common.errors import UserError
 from kvlab.plugins.registry import Registry
-from kvlab.requests.budget import AUTO, NATIVE, Budget, resolve_store
+from kvlab.requests.budget import ADAPTIVE, AUTO, NATIVE, Budget, resolve_store
 from kvlab.stores.code import Code, half
 from kvlab.stores.eight_bit import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
@@ -95,7 +95,8 @@ STORES: Registry[Store] = Registry(
             )
             for bits in (3, 4, 5, 6)
         },
-        AUTO: Store("lean4 for a budget in bytes, int8 from a third of the full cache on, else native"),
+        ADAPTIVE: Store("for a budget in bytes centred3 to centred6, int8 from a third of the cache on, else native"),
+        AUTO: Store("for a budget in bytes lean4, int8 from a third of the cache on, else native"),
     },
 )
 
@@ -135,7 +136,7 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
 
 
 def store_under(name: str, budget: Budget) -> Store:
-    """Restore a store by name, with `auto` resolved by the budget (`kvlab.requests.budget`)."""
+    """Restore a store by name, with `auto` and `adaptive` resolved by the budget (`kvlab.requests.budget`)."""
     return store_of(resolve_store(name, budget))
 
 

@@ -89,11 +89,13 @@ def test_what_is_packed_is_fitted_to_its_rounded_keys(newest: int) -> None:
 
 
 def test_a_budget_in_bytes_is_filled_with_packed_slots() -> None:
-    """Of 8 bits where there is room for most of the text, else of 4; slots and shares of the prompt stay native."""
-    budgets = {"5%B": "lean4", "33%B": "lean4", "34%B": "int8", "100%B": "int8", "64KiB": "lean4", 0.2: "native",
-               128: "native", 1.0: "native"}  # fmt: skip
-    for amount, name in budgets.items():
-        assert store_under("auto", Budget(amount)) is STORES[name], amount
+    """The more bytes, the more bits; slots and shares of the prompt stay native."""
+    adaptive = {"2%B": "centred3", "5%B": "centred4", "64KiB": "centred4", "10%B": "centred5", "20%B": "centred6",
+                "33%B": "centred6", "34%B": "int8", "100%B": "int8"}  # fmt: skip
+    auto = {"5%B": "lean4", "33%B": "lean4", "34%B": "int8", "100%B": "int8", "64KiB": "lean4"}
+    for rule, budgets in (("adaptive", adaptive), ("auto", auto)):
+        for amount, name in {**budgets, 0.2: "native", 128: "native", 1.0: "native"}.items():
+            assert store_under(rule, Budget(amount)) is STORES[name], amount
     assert store_under("kivi4", Budget(0.2)) is STORES["kivi4"]
 
 
@@ -101,7 +103,7 @@ def test_a_budget_in_bytes_is_filled_with_packed_slots() -> None:
 @pytest.mark.parametrize("share", [0.25, 0.5])
 def test_live_bytes_stay_within_the_share_in_its_own_store(share: float, settings: dict[str, object]) -> None:
     """Codes, scales, log mass and what waits on top counted, padded rows included; most of it is used."""
-    told, full = live_bytes("exactmerge2", f"{100 * share:g}%B", torch.bfloat16, "auto", **settings)
+    told, full = live_bytes("exactmerge2", f"{100 * share:g}%B", torch.bfloat16, "adaptive", **settings)
     assert max(told) <= share * full
     assert told[0] > 0.6 * share * full
 

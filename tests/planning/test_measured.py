@@ -142,17 +142,26 @@ def test_stores_take_what_was_planned(method: str, store: str, budget: float | s
     assert told.layers[0].codes_bytes and told.layers[0].scales_bytes
 
 
-@pytest.mark.parametrize(("budget", "meant"), [("30%B", "lean4"), ("40%B", "int8"), ("1MiB", "lean4"), (0.5, "native")])
-def test_store_auto_is_planned_as_what_the_budget_makes_of_it(budget: float | str, meant: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "budget", "meant"),
+    [
+        ("auto", "30%B", "lean4"),
+        ("adaptive", "30%B", "centred6"),
+        ("auto", "40%B", "int8"),
+        ("adaptive", "1MiB", "centred4"),
+        ("adaptive", 0.5, "native"),
+    ],
+)
+def test_a_store_by_budget_is_planned_as_the_one_it_becomes(rule: str, budget: float | str, meant: str) -> None:
     """Which store that is was decided by `make_cache`; the plan is the one of the store by its own name."""
     loaded, _ = model_of("grouped")
-    cache = make_cache(loaded.model, make_method("snapkv", store="auto"), budget)
+    cache = make_cache(loaded.model, make_method("snapkv", store=rule), budget)
     assert cache.settings.store == STORES[meant]
-    auto, named = (
+    planned, named = (
         footprint_of(MethodChoice(method="snapkv", budget=budget, hyper_parameters={"store": store}))
-        for store in ("auto", meant)
+        for store in (rule, meant)
     )
-    assert auto == named and (auto.packed is None) == (meant == "native")
+    assert planned == named and (planned.packed is None) == (meant == "native")
 
 
 def test_the_shadow_takes_what_was_planned(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.published_settings import DEFAULT, PAPER, Preset
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
-from kvlab.requests.budget import Amount, Budget, window_note
-from kvlab.stores import AUTO, NATIVE, STORES, store_of, store_under
+from kvlab.requests.budget import STORE_RULES, Amount, Budget, window_note
+from kvlab.stores import NATIVE, STORES, store_of, store_under
 
 
 def add_stores(schema: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class Method(BaseModel, ABC):
     def footprint(self, budget: Amount | None = None) -> dict[str, JsonValue]:
         """Data for memory and time plans (`kvlab.planning.footprint.Footprint`).
 
-        Store `auto` is resolved by `budget`, and native without one.
+        Stores `auto` and `adaptive` are resolved by `budget`, and native without one.
         """
         pipeline = self.pipeline()
         can = pipeline.can
@@ -134,7 +134,9 @@ class Method(BaseModel, ABC):
     def footprints(self) -> dict[str, JsonValue]:
         """Data for forms, which choose the store last: the footprint, and slot sizes in all stores."""
         pipeline = self.pipeline()
-        stores: JsonValue = {name: packed_sizes(store, pipeline) for name, store in STORES.items() if name != AUTO}
+        stores: JsonValue = {
+            name: packed_sizes(store, pipeline) for name, store in STORES.items() if name not in STORE_RULES
+        }
         return {"holds": self.footprint(), "stores": stores, "window": self.own_window}
 
     @classmethod

@@ -16,7 +16,7 @@ from kvlab.methods.scorers.lookahead.kvzap import PredictedScore
 from kvlab.methods.scorers.lookahead.kvzip import Over, RehearsedAttention
 from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
-from kvlab.stores import AUTO
+from kvlab.stores import ADAPTIVE
 
 WINDOW_SHARE = 1 / 4  # of a head's slots that may belong to the window in a single pass
 
@@ -26,10 +26,10 @@ class ExactMerge2(GoesOn):
     """Scores slots by a second pass, cuts over the whole model, quantizes what is kept, and refits its mass and values.
 
     The refit is a ridge regression over queries of the rehearsal and the prompt's last ones, against quantized keys;
-    the newest slots are excluded. A byte budget is filled with quantized slots (`store=auto`). Without `rehearse` there
-    is no second pass: networks fitted to the model predict the scores (KVzap), the window's tokens are kept, and values
-    are refitted to its queries. Acts once, after the prompt; generated tokens are kept in addition to the budget,
-    unless `decode=budget`.
+    the newest slots are excluded. A byte budget is filled with quantized slots (`store=adaptive`). Without `rehearse`
+    there is no second pass: networks fitted to the model predict the scores (KVzap), the window's tokens are kept, and
+    values are refitted to its queries. Acts once, after the prompt; generated tokens are kept in addition to the
+    budget, unless `decode=budget`.
     """
 
     name: ClassVar[str] = "exactmerge2"
@@ -37,7 +37,7 @@ class ExactMerge2(GoesOn):
     title: ClassVar[str] = "exactmerge 2 (kvlab)"
     paper, presets, reasons = published(__file__)
 
-    store: str = Field(AUTO, description="storage format of settled slots", json_schema_extra=add_stores)
+    store: str = Field(ADAPTIVE, description="storage format of settled slots", json_schema_extra=add_stores)
     rehearse: bool = Field(True, description="read the context a second time; otherwise networks predict the result")
     heads: str = Field("mini", description=f"without `rehearse`: {FILE_HELP}")
     over: Over = Field("rms", description="of the rehearsal's attention to a slot: maximum, root mean square, or mean")
