@@ -1,6 +1,6 @@
 """exactmerge 2: kvlab's own method; a second pass decides what is kept, which is refitted to replace the rest."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +18,7 @@ from kvlab.methods.selectors.top_k import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
 from kvlab.stores import ADAPTIVE
 
+Share = Annotated[float, Field(gt=0, le=1)]
 WINDOW_SHARE = 1 / 4  # of a head's slots that may belong to the window in a single pass
 
 
@@ -55,8 +56,11 @@ class ExactMerge2(GoesOn):
     newest: int = Field(4, ge=0, description="newest slots that keep mass and value, because the next tokens use them")
     buffer: int = Field(32, ge=1, description="with `decode=budget`: generated tokens kept before each decision")
     sinks: int = Field(1, ge=0, description="first tokens that always stay")
-    recent: int = Field(8, ge=1, description="with `rehearse`: last tokens that always stay")
-    recent_share: float = Field(1 / 16, gt=0, le=1, description="limits `recent` to this share of a head's slots")
+    recent: int = Field(64, ge=1, description="with `rehearse`: most last tokens that always stay")
+    recent_share: Share | Literal["growing"] = Field(
+        "growing",
+        description="limits `recent` to this share of a head's slots; growing: 1/16 of the first 96, 1/4 of the others",
+    )
 
     def pipeline(self) -> Pipeline:
         again = Rehearsal() if self.rehearse else None

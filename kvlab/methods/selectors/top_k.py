@@ -12,6 +12,9 @@ from kvlab.methods.core.contract import Capabilities, Victims
 from kvlab.methods.core.view import Slots, View
 
 ROUNDING = 1e-9  # tolerance, so that integer products are not rounded up
+# Recent tokens, which text that goes on needs, must not displace what a question may ask for: few of the first slots.
+FIRST_SLOTS, ONE_IN_FIRST, ONE_IN_OTHERS = 96, 16, 4
+Limit = float | Literal["growing"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class LowestScore:
     """Protect `sinks` first and `recent` last tokens; fractions are shares of the head's budget.
 
     A share of sinks is rounded up, one of recent tokens down. `of` "text" makes `recent` a share of the text seen so
-    far: 1 + int(recent * tokens). `most` limits recent tokens to that share of the head's budget.
+    far: 1 + int(recent * tokens). `most` limits recent tokens to that share of the head's budget; `growing` is a
+    sixteenth of its first 96 slots and a quarter of the others.
 
     If the budget cannot hold both, recent tokens take precedence over sinks: the newest token is always kept.
     """
@@ -27,7 +31,7 @@ class LowestScore:
     sinks: float | int = 0
     recent: float | int = 1
     of: Literal["budget", "text"] = "budget"
-    most: float | None = None
+    most: Limit | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -65,7 +69,7 @@ class LowestScore:
         """(recent tokens (B, H), sinks (B, H, 1)) protected."""
         recent = self._recent(view)
         if self.most is not None:
-            recent = recent.minimum((view.budget * self.most).long())
+            recent = recent.minimum(_most_recent(view.budget, self.most))
         recent = recent.clamp_min(1).minimum(view.budget)
         return recent, (view.budget - recent).minimum(self._sinks(view.budget))[..., None]
 
@@ -80,6 +84,14 @@ class LowestScore:
         if isinstance(self.sinks, float):
             return (budget.double() * self.sinks - ROUNDING).ceil().long()
         return torch.full_like(budget, self.sinks)
+
+
+def _most_recent(budget: Tensor, most: Limit) -> Tensor:
+    """Most recent tokens (B, H) that are protected under `budget` (B, H)."""
+    if not isinstance(most, str):
+        return (budget * most).long()
+    first = budget.clamp_max(FIRST_SLOTS)
+    return first // ONE_IN_FIRST + (budget - first) // ONE_IN_OTHERS
 
 
 def ascending(slots: Slots, score: Tensor) -> Tensor:
