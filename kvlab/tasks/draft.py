@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -16,7 +17,8 @@ from kvlab.common.errors import UserError
 from kvlab.models.mini.phrasing import TAIL, Query
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample, sample_random
-from kvlab.tasks.text_windows import text_sample, token_starts
+from kvlab.tasks.task import Depth, Task
+from kvlab.tasks.text_windows import token_starts
 from kvlab.tasks.tokens import count_tokens, text_ids
 
 Render = Callable[[Window], str]
@@ -74,6 +76,16 @@ class Draft:
         """The sample's random stream, determined by task, length, seed and index."""
         return sample_random(self.task, self.length, self.seed, self.index)
 
+    def place(self, depth: Depth) -> float:
+        """`depth`, or a random place; a number is drawn either way, so that depth only moves the information."""
+        drawn = self.random.random()
+        return drawn if depth is None else depth
+
+    def check_range(self, name: str, value: int, least: int, most: int) -> None:
+        """Raise UserError if a difficulty parameter is outside its range."""
+        if not least <= value <= most:
+            raise UserError(f"{self.task}: {name}={value} cannot be used: give a whole number from {least} to {most}.")
+
     def hiding(
         self,
         query: Query,
@@ -118,10 +130,22 @@ class Draft:
         )  # fmt: skip
 
 
-def book_sample(draft: Draft, metric: str, continuation: int) -> Sample:
-    """An excerpt of a book at the requested length, whose last `continuation` tokens are forced and scored."""
-    text = draft.filled(lambda window: window.text)
-    return text_sample(draft.tokenizer, text, draft.task, draft.index, draft.seed, metric, continuation, draft.length)
+def drafted(name: str, summary: str, ruler: str | None = None) -> Callable[[Callable[..., Sample]], Task]:
+    """Function decorator: a task from a function of a draft and keyword-only difficulty parameters.
+
+    With a parameter `depth` the task `uses_depth`. The function raises UserError for a length that is too short.
+    """
+
+    def as_task(of_draft: Callable[..., Sample]) -> Task:
+        @wraps(of_draft)
+        def generate(
+            tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, **difficulty: Any
+        ) -> Sample:
+            return of_draft(Draft(tokenizer, name, length, seed, index), **difficulty)
+
+        return Task(name, summary, generate, "depth" in inspect.signature(of_draft).parameters, ruler)
+
+    return as_task
 
 
 def largest_fit(fits: Callable[[int], bool], most: int, guess: int) -> int:

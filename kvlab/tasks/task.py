@@ -44,9 +44,3 @@ class Task:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UserError(f"{self.name}: {name}={value} cannot be used: give a whole number of at least 1.")
         return {**self.parameters, **difficulty}
-
-
-def check_range(task: str, name: str, value: int, least: int, most: int) -> None:
-    """Raise UserError if a difficulty parameter is outside its range."""
-    if not least <= value <= most:
-        raise UserError(f"{task}: {name}={value} cannot be used: give a whole number from {least} to {most}.")
