@@ -33,12 +33,12 @@ NOUNS = {
 # Named after what they hold: a method, a task, a page with its address, a published term.
 NAMED_AFTER = {
     "kvlab/methods/whole/packed.py", "kvlab/methods/composition/composed.py", "pages/killed.py",
-    "kvlab/methods/allocators/model_wide.py", "kvlab/methods/core/in_place.py", "kvlab/tasks/needle_multikey.py",
+    "kvlab/methods/allocators/model_wide.py", "kvlab/methods/core/in_place.py",
     "kvlab/methods/scorers/key_value/key_only.py", "kvlab/methods/scorers/wrappers/prompt_only.py",
 }  # fmt: skip
 MOST_MODULES = 20
 # Folders of like things: one method, task, command, figure, page or benchmark mode a file.
-LIKE_THINGS = {"kvlab/methods/eviction", "kvlab/methods/merging", "kvlab/tasks", "kvlab/figures", "kvlab/cli", "pages"}
+LIKE_THINGS = {"kvlab/methods/eviction", "kvlab/methods/merging", "kvlab/figures", "kvlab/cli", "pages"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -21,44 +21,10 @@ from kvlab.tasks.task import Depth, Task
 from kvlab.tasks.text_windows import token_starts
 from kvlab.tasks.tokens import count_tokens, text_ids
 
-Render = Callable[[Window], str]
-
-
-def fill(
-    tokenizer: PreTrainedTokenizerBase, task: str, length: int, random: Random, render: Render, question: str
-) -> str:
-    """Return the longest `render(window)` that keeps the prompt within `length` tokens.
-
-    Raises UserError if even an empty window is too long.
-    """
-    window = draw_window(random, length)  # a word has at least one token, so more words are never needed
-    question_tokens = len(text_ids(tokenizer, question))
-
-    def measure(count: int) -> int:
-        return count_tokens(tokenizer, render(window.first(count))) + question_tokens
-
-    fixed = measure(0)
-    if fixed > length:
-        raise too_short(task, length, fixed)
-    guess = _words_in(tokenizer, window, length - fixed)
-    return render(window.first(largest_fit(lambda count: measure(count) <= length, length, guess)))
-
-
-def _words_in(tokenizer: PreTrainedTokenizerBase, window: Window, tokens: int) -> int:
-    starts = token_starts(tokenizer, window.text)
-    if tokens >= len(starts):
-        return len(window.words)
-    return bisect_right(list(accumulate(len(word) for word in window.words)), starts[tokens])
-
 
 def spread(random: Random, count: int) -> list[float]:
     """Return `count` random depths in ascending order."""
     return sorted(random.random() for _ in range(count))
-
-
-def answer_tokens(tokenizer: PreTrainedTokenizerBase, query: Query) -> int:
-    """Return the token count of the right answer and its end, with a margin for another wording."""
-    return len(text_ids(tokenizer, query.answer + TAIL)) + 4
 
 
 @dataclass(frozen=True)
@@ -108,8 +74,25 @@ class Draft:
 
         return self.asking(query, self.filled(render, query.prompt), metric, block=block, **more)
 
-    def filled(self, render: Render, question: str = "") -> str:
-        return fill(self.tokenizer, self.task, self.length, self.random, render, question)
+    def filled(self, render: Callable[[Window], str], question: str = "") -> str:
+        """The longest `render(window)` that keeps the prompt within the length.
+
+        Raises UserError if even an empty window is too long.
+        """
+        length = self.length
+        window = draw_window(self.random, length)  # a word has at least one token, so more words are never needed
+        question_tokens = len(text_ids(self.tokenizer, question))
+
+        def measure(count: int) -> int:
+            return count_tokens(self.tokenizer, render(window.first(count))) + question_tokens
+
+        fixed = measure(0)
+        if fixed > length:
+            raise too_short(self.task, length, fixed)
+        starts, guess = token_starts(self.tokenizer, window.text), len(window.words)
+        if length - fixed < len(starts):
+            guess = bisect_right(list(accumulate(len(word) for word in window.words)), starts[length - fixed])
+        return render(window.first(largest_fit(lambda count: measure(count) <= length, length, guess)))
 
     def asking(
         self,
@@ -123,10 +106,12 @@ class Draft:
         **meta: Any,
     ) -> Sample:
         """The sample of a context and a query; `answers` default to the query's targets."""
+        # The right answer and its end, with a margin for another wording.
+        most = len(text_ids(self.tokenizer, query.answer + TAIL)) + 4
         return Sample(
             task=self.task, index=self.index, seed=self.seed, length=self.length, depth=depth, context=context,
             question=query.prompt, answers=list(answers or query.targets), metric=metric,
-            max_new_tokens=answer_tokens(self.tokenizer, query), hold_back=hold_back, meta=meta,
+            max_new_tokens=most, hold_back=hold_back, meta=meta,
         )  # fmt: skip
 
 
@@ -160,11 +145,7 @@ def largest_fit(fits: Callable[[int], bool], most: int, guess: int) -> int:
     stride = 1
     while 0 <= low < most and high <= most and fits(high):
         low, high, stride = high, high + stride, 2 * stride
-    return _bisect(fits, max(low, -1), min(high, most + 1))
-
-
-def _bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
-    # low fits (or is -1), high does not (or is past the end)
+    low, high = max(low, -1), min(high, most + 1)  # low fits (or is -1), high does not (or is past the end)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

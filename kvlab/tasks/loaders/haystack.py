@@ -1,9 +1,4 @@
-"""Kamradt's needle test in a user's text: one prompt for each length and depth.
-
-Needle and question are his (LLMTest_NeedleInAHaystack); his haystack, Paul Graham's essays, can be given as one text
-file. A text shorter than requested is repeated, as in his code. He lets GPT-4 grade the answers from 1 to 10; here the
-score is the share of the needle's three parts in the answer, as whole words.
-"""
+"""Kamradt's needle test in a user's text."""
 
 from __future__ import annotations
 
@@ -36,7 +31,13 @@ def load_haystack(
     lengths: Sequence[int] = DEFAULT_LENGTHS,
     depths: Sequence[float] = DEPTHS,
 ) -> Loaded:
-    """Return a sample for every length and depth; raises UserError for an empty file or too short a length."""
+    """Kamradt's needle test in a user's text: one prompt for each length and depth.
+
+    Needle and question are his (LLMTest_NeedleInAHaystack); his haystack, Paul Graham's essays, can be given as one
+    text file. A text shorter than requested is repeated, as in his code. He lets GPT-4 grade the answers from 1 to 10;
+    here the score is the share of the needle's three parts in the answer, as whole words. Raises UserError for an empty
+    file or too short a length.
+    """
     words = re.findall(r"\S+\s*", read_text(path))
     if not words:
         raise UserError(f"{path} is empty: give a text to hide the needle in.")

@@ -1,13 +1,4 @@
-"""RULER's jsonl files: one object per line with `input`, `outputs` and, in newer versions, `answer_prefix` and
-`token_position_answer`.
-
-The task is the file's folder (RULER writes <task>/validation.jsonl) or the file's name. The question is the last line
-of the input, which holds for all thirteen tasks. Scores are RULER's: string_match_part for QA, else string_match_all.
-
-If a record has `token_position_answer`, its answer occurs in the text, at the first match (RULER counts with the file's
-tokenizer). kvlab locates it with the model's tokenizer, tracks the answers' tokens through the cache, and records their
-survival in the rows. In such files `index` is that position in characters, not a counter.
-"""
+"""RULER's files."""
 
 from __future__ import annotations
 
@@ -34,7 +25,17 @@ class RulerRecord(BaseModel):
 
 
 def load_ruler(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return the samples of a RULER file; raises UserError naming the first malformed line."""
+    """RULER's jsonl files: one object per line with `input`, `outputs` and, in newer versions, `answer_prefix` and
+    `token_position_answer`.
+
+    The task is the file's folder (RULER writes <task>/validation.jsonl) or the file's name. The question is the last
+    line of the input, which holds for all thirteen tasks. Scores are RULER's: string_match_part for QA, else
+    string_match_all. Raises UserError naming the first malformed line.
+
+    If a record has `token_position_answer`, its answer occurs in the text, at the first match (RULER counts with the
+    file's tokenizer). kvlab locates it with the model's tokenizer, tracks the answers' tokens through the cache, and
+    records their survival in the rows. In such files `index` is that position in characters, not a counter.
+    """
     name = path.parent.name if path.stem in ("validation", "test") else path.stem
     records, skipped = read_records(path, RulerRecord, skip_malformed)
     return Loaded([_sample(name, number, record, tokenizer) for number, record in records], skipped)

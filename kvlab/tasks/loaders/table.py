@@ -1,11 +1,4 @@
-"""Prompts with answers as JSON lines, JSON, CSV or Parquet: kvpress's tables, and any user's prompts.
-
-Columns: `context` (or `prompt`, `text`, `input` ...), `answer` (or `answers`, a text, a number or a list of them), and
-optionally `question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of
-`classification`); or `messages`. See `kvlab.tasks.prompt_table` for how a row is read. A row is scored by its `metric`,
-else by that of the RULER or LongBench task it is named after, else by whether any answer occurs in the generated text
-(`string_match_part`).
-"""
+"""Tables of prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +17,14 @@ from kvlab.tasks.sample import Sample
 
 
 def load_table(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return the samples of a table of prompts; raises UserError naming the first malformed line."""
+    """Prompts with answers as JSON lines, JSON, CSV or Parquet: kvpress's tables, and any user's prompts.
+
+    Columns: `context` (or `prompt`, `text`, `input` ...), `answer` (or `answers`, a text, a number or a list of them),
+    and optionally `question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of
+    `classification`); or `messages`. See `kvlab.tasks.prompt_table` for how a row is read. A row is scored by its
+    `metric`, else by that of the RULER or LongBench task it is named after, else by whether any answer occurs in the
+    generated text (`string_match_part`). Raises UserError naming the first malformed line.
+    """
     records, skipped = read_records(path, TableRecord, skip_malformed)
     counts = Counter(note for _, record in records for note in record.notes)
     notes = [f"{path}, {prompts(count)}: {note}" for note, count in counts.items()]
