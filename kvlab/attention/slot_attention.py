@@ -36,7 +36,7 @@ def slot_attention(
     """
     rows, columns = query.shape[2], key.shape[2]
     if softcap is not None or alibi is not None or sinks is not None:
-        return _explicit_attention(query, key, value, bias, scaling, softcap, alibi, sinks)
+        return _explicit_attention(Tiles(query, key, bias, scaling, softcap, alibi), value, sinks)
     if rows == 1:
         return _one_query(query, key, value, bias, scaling), None
     key, value = repeat_heads(key, query), repeat_heads(value, query)
@@ -124,25 +124,16 @@ def _one_query(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, s
     return output.reshape(batch, query_heads, 1, value.shape[-1])
 
 
-def _explicit_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    scaling: float,
-    softcap: float | None,
-    alibi: Alibi | None,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    tiles, outputs, normalizers = Tiles(query, key, bias, scaling, softcap, alibi), [], []
-    rows, beside = query.shape[2], None if sinks is None else sinks[..., None]
+def _explicit_attention(tiles: Tiles, value: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    outputs, normalizers, rows = [], [], tiles.query.shape[2]
+    beside = None if sinks is None else sinks[..., None]
     for first in range(0, rows, ROW_BLOCK):
         last = min(first + ROW_BLOCK, rows)
-        reach = key.shape[2] - rows + last
+        reach = tiles.key.shape[2] - rows + last
         logits = tiles.logits(slice(first, last), slice(0, reach))  # (B, H, G, r, reach)
         normalizers.append(torch.logsumexp(logits, -1).flatten(1, 2))
         output = softmax_beside(logits, beside).flatten(2, 3) @ value[:, :, :reach].float()
-        outputs.append(output.unflatten(2, logits.shape[2:4]).flatten(1, 2).to(query.dtype))
+        outputs.append(output.unflatten(2, logits.shape[2:4]).flatten(1, 2).to(tiles.query.dtype))
     return torch.cat(outputs, dim=2), torch.cat(normalizers, 2)
 
 

@@ -18,8 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.attention.alibi import Alibi
-from kvlab.attention.hidden_states import take_hidden_states
-from kvlab.attention.layer_handoff import AttentionCall, take
+from kvlab.attention.layer_handoff import AttentionCall, take, take_hidden_states
 from kvlab.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.common.errors import UserError
 

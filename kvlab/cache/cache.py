@@ -99,11 +99,6 @@ class CompressedCache(Cache):
         """Layers compressed by kvlab; sliding-window layers are not among them."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
 
-    @property
-    def has_compressed(self) -> bool:
-        """Whether any layer is compressed by kvlab."""
-        return any(isinstance(layer, CompressedLayer) for layer in self.layers)
-
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:

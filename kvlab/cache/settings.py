@@ -43,7 +43,7 @@ class Counter(Observer, Protocol):
     def counted(self, layer_idx: int, counts: np.ndarray) -> None:
         """Called instead of `compressed` when no plan was made: each head evicted one slot and no guard was used.
 
-        `counts` (3, B, H): see `kvlab.cache.layers.counts.counts_of`.
+        `counts` (3, B, H): see `kvlab.cache.layers.dispatch.counts_of`.
         """
         ...
 
@@ -166,10 +166,6 @@ class LayerSettings:
     def observes_slots(self) -> bool:
         """Whether the observer reads slots; with `full` false it only counts evictions."""
         return self.observer is not None and getattr(self.observer, "full", True)
-
-    def rebuilds_tables(self, dense: bool) -> bool:
-        """Whether a prompt is copied into new tables even if no slot is evicted."""
-        return (self.compresses and not dense) or self.store.packs
 
     def rotary_of(self, layer_idx: int) -> RotaryOfPasses:
         """Rotary frequencies of one layer's keys, pass by pass."""

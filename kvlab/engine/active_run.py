@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.prompt import Reference, continuation, prompt_pieces

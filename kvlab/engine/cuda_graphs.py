@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.kernels.cpu import recorded
-from kvlab.cache.replay.steps import (
+from kvlab.cache.replay import (
     count_step,
     decides_next,
     host_counts,

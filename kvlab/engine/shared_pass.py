@@ -14,8 +14,8 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.cache.settings import Observer
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.forward import end_ids, prefill

@@ -12,8 +12,8 @@ from torch import Tensor
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.layer_budget import Quota
 from kvlab.cache.settings import LayerSettings
+from kvlab.cache.table.apply_plan import TableSnapshot
 from kvlab.cache.table.slot_table import SlotTable
-from kvlab.cache.table.snapshot import TableSnapshot
 from kvlab.methods.core.in_place import LEAVE_NO_TRACE
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.plan import Plan

@@ -15,10 +15,8 @@ import torch
 from transformers.cache_utils import Cache
 
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.fan_out.branch import Branch
-from kvlab.cache.fan_out.fan_out_layer import FanOutHybridLayer, FanOutLayer, clock_of
-from kvlab.cache.fan_out.uncompressed_layers import copy_states, join_layers, select_rows, take_states
+from kvlab.cache.cache_copy import copy_cache, copy_states, join_layers, select_rows, take_states
+from kvlab.cache.fan_out.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, clock_of
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.hybrid_layer import HybridLayer
 from kvlab.cache.settings import LayerSettings

@@ -17,11 +17,9 @@ from kvlab.cache.buckets.layer_budget import Quota, sizes_of
 from kvlab.cache.layers.attention_inputs import placed, recall, sinks_by_head
 from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
-from kvlab.cache.layers.layer_state import LayerState
+from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
 from kvlab.cache.layers.second_pass_queries import check_rehearsed, note_rehearsal
-from kvlab.cache.layers.unbounded_layer import UnboundedLayer
-from kvlab.cache.table.head_index import Streams
-from kvlab.cache.table.new_token import NewToken
+from kvlab.cache.table.head_index import NewToken, Streams
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.cache.token_pruning import Rows
 from kvlab.common.errors import UserError

@@ -14,12 +14,17 @@ from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.buckets.joined_layer import join_decisions
 from kvlab.cache.buckets.regroup import settled
 from kvlab.cache.kernels.cpu import is_cpu_kernel, is_recording
-from kvlab.cache.layers.counts import counts_of
-from kvlab.cache.layers.dispatch import decision_kernel, has_kernel_for, kernel_input, reusable_work, run_kernel
+from kvlab.cache.layers.dispatch import (
+    counts_of,
+    decision_kernel,
+    has_kernel_for,
+    kernel_input,
+    reusable_work,
+    run_kernel,
+)
 from kvlab.cache.layers.layer_state import LayerState
 from kvlab.cache.settings import Counter, LayerSettings, PendingLayer
 from kvlab.cache.token_pruning import TokenPruning
-from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
 
@@ -139,20 +144,20 @@ def conclude(
     compressed: Sequence[bool] = (),
 ) -> None:
     """Compress the layer if due, except buckets that a kernel has compressed already (`compressed`)."""
-    moment = _moment(layer, seen[0].num_new, completes_prompt)
+    settings, moment = layer.settings, _moment(layer, seen[0].num_new, completes_prompt)
     if moment.is_prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
-        layer.quota.allocate_heads(layer.settings, _views(layer, seen, moment, _rated(layer, visible))[0])
+        layer.quota.allocate_heads(settings, _views(layer, seen, moment, _rated(layer, visible))[0])
     due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, compressed)]
     over = moment.due and any(due)
-    if completes_prompt and not over and layer.settings.token_pruning is not None:
-        _prune_next_layer(layer.settings.token_pruning, visible[0])
+    if completes_prompt and not over and settings.token_pruning is not None:
+        _prune_next_layer(settings.token_pruning, visible[0])
     if over:
-        with layer.settings.clock(moment.phase, layer.device):
+        with settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, observed, moment)
-    elif moment.is_prompt and layer.settings.rebuilds_tables(layer.buckets[0].table.is_dense):
-        layer.streams, layer.buckets = settled(layer.streams, layer.buckets, layer.settings)  # frees padding
+    elif moment.is_prompt and (settings.store.packs or (settings.compresses and not layer.buckets[0].table.is_dense)):
+        layer.streams, layer.buckets = settled(layer.streams, layer.buckets, settings)  # frees padding
     elif completes_prompt:
         layer.buckets[0].table.detach()
     if not moment.is_decode_step:
@@ -189,14 +194,10 @@ def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) ->
         if counts and any(work is None for work in works):
             return none
     compressed = [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
-    if settings.observer is not None:
-        _report_counts(layer, [work for work in works if work is not None])  # no None among them if an observer counts
+    if settings.observer is not None:  # no kernel input is missing if an observer counts
+        made = [work for work in works if work is not None]
+        cast(Counter, settings.observer).counted(layer.layer_idx, counts_of(layer.streams, made))
     return compressed
-
-
-def _report_counts(layer: LayerState, works: Sequence[Work]) -> None:
-    """Report an in-place decision to a counting observer."""
-    cast(Counter, layer.settings.observer).counted(layer.layer_idx, counts_of(layer.streams, works))
 
 
 def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:

@@ -13,7 +13,7 @@ from kvlab.cache.kernels.cpu import compiled, is_recording
 from kvlab.cache.table import apply_plan
 from kvlab.cache.table.apply_plan import NEW_SLOT
 from kvlab.cache.table.compaction import pack
-from kvlab.cache.table.new_token import NewToken
+from kvlab.cache.table.head_index import NewToken
 from kvlab.common.limits import room_to_grow
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.rotary import Rotary

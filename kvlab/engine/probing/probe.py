@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.attention.hidden_states import watch_hidden_states
+from kvlab.attention.layer_handoff import watch_hidden_states
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.queries import num_key_value_heads
 from kvlab.attention.slot_attention import probabilities

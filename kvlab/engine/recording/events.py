@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.cache.buckets.joined_view import states_at
+from kvlab.cache.buckets.joined_layer import states_at
 from kvlab.engine.recording.step_errors import Answer, relative_error
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import Slots

@@ -44,7 +44,7 @@ class LayerRecord:
 
     shadow: Shadow
     columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
-    counts: np.ndarray | None = None  # in place of columns, from an in-place decision (`kvlab.cache.layers.counts`)
+    counts: np.ndarray | None = None  # in place of columns, from an in-place decision (`kvlab.cache.layers.dispatch`)
     truth: Truth | None = None
     given: Answer | None = None
     broken: Tensor | None = None  # (H, S) attended slots that are not finite

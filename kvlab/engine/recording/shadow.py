@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_view import states_at
+from kvlab.cache.buckets.joined_layer import states_at
 from kvlab.engine.recording.host_blocks import HostBlocks
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots

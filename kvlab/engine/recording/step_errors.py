@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_view import STATES, measured, per_table
+from kvlab.cache.buckets.joined_layer import STATES, measured, per_table
 from kvlab.engine.recording.shadow import Shadow, Truth
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from kvlab.attention.text_config import STARTS_ANEW
+from kvlab.attention.queries import STARTS_ANEW
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, caches_in
 from kvlab.cache.layers.compressed_layer import CompressedLayer

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.cache_copy import copy_with_settings
-from kvlab.cache.fan_out.fan_out_cache import caches_in
 from kvlab.cache.layers.decisions import conclude
 from kvlab.cache.settings import Observer
 from kvlab.common.errors import UserError
@@ -57,29 +53,3 @@ class Prefix:
             conclude(layer, [layer.seen_again(pending[layer.rank].seen)], visible, None, True)
         settings.observer = observer
         return cache
-
-
-_RECORDS = "_kvlab_records_token_ids"
-
-
-def with_delimiters(pipeline: Pipeline, tokenizer: Any) -> Pipeline:
-    """Pass the tokenizer to a settler that needs chunk delimiters; other pipelines unchanged."""
-    configure = pipeline.can.settle.with_tokenizer
-    return pipeline if configure is None or tokenizer is None else replace(pipeline, settle=configure(tokenizer))
-
-
-def record_token_ids(model: PreTrainedModel) -> None:
-    """Install a hook that reports token ids to caches whose method reads text (idempotent)."""
-    if not getattr(model, _RECORDS, False):
-        model.register_forward_pre_hook(_record, with_kwargs=True)
-        setattr(model, _RECORDS, True)
-
-
-def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    ids = given[0] if given else named.get("input_ids")
-    if not isinstance(ids, Tensor):
-        return
-    for cache in caches_in(named.get("past_key_values")):
-        unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
-        if cache.settings.pipeline.reads_text and unsettled:
-            cache.settings.prompt_ids.append(ids)
