@@ -26,7 +26,7 @@ BANNED = {
 # Words that end like a participle or an adverb and are nouns, or adjectives before a noun (`packed_table`).
 NOUNS = {
     "assembly", "binding", "calibration", "embedding", "family", "feed", "fitting", "formatting", "gate", "matching",
-    "merging", "need", "packing", "padding", "phrasing", "planning", "pooling", "probing", "pruning", "ranking",
+    "merging", "need", "packing", "padding", "phrasing", "planning", "pooling", "pruning", "ranking",
     "reading", "recording", "ring", "rounding", "scaling", "scoring", "seed", "shed", "speed", "string", "thinning",
     "timing", "tracking", "training", "warning",
 }  # fmt: skip

@@ -94,7 +94,7 @@ def make_cache(
     if pipeline.rehearsal is not None and settings.compresses:
         install_rehearsal(language_model)
         settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, tokenizer)
-    if settings.compresses and language_model.device.type == "cpu":
+    if pipeline.in_place is not None and settings.compresses and language_model.device.type == "cpu":
         precompile(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
         record_token_ids(language_model)

@@ -13,13 +13,12 @@ from kvlab.common.memory_errors import is_out_of_memory
 from kvlab.engine.active_run import ActiveRun, OwnText
 from kvlab.engine.interleaved_timing import TimedRun
 from kvlab.engine.out_of_memory import machine_of, memory_guard
-from kvlab.engine.prepare import Prepared, PreparedRun
-from kvlab.engine.probing.probe import Probe, make_probe
+from kvlab.engine.prepare import Prepared
+from kvlab.engine.probe import Probe, make_probe
 from kvlab.engine.progress import Cancelled, Watch
 from kvlab.engine.prompt import Reference
 from kvlab.engine.record import record_of, run_id_of
-from kvlab.engine.recording.observer_group import ObserverGroup
-from kvlab.engine.recording.recorder import Recorder
+from kvlab.engine.recording.recorder import ObserverGroup, Recorder
 from kvlab.engine.shared_pass import SharedPass, chooser_of
 from kvlab.methods.eviction.gvote import GVote
 from kvlab.requests.budget import Budget
@@ -64,18 +63,15 @@ def most_together(prepared: Prepared, root: Path) -> int:
     steps, tokens = request.max_new_tokens, prepared.ids.shape[1] + request.max_new_tokens
     head_tokens = shape.num_hidden_layers * shape.num_key_value_heads * tokens
     whole = 2 * head_tokens * shape.head_dim * prepared.loaded.model.dtype.itemsize
-    kept = [1.0 if isinstance(run.choice.budget, str) else _share(run, tokens) for run in prepared.runs]
+    budgets = [run.choice.budget for run in prepared.runs]
+    slots = [tokens if isinstance(budget, str) else Budget(budget).slots(tokens) for budget in budgets]
+    kept = [min(count / tokens, 1.0) for count in slots]
     caches = 3 * whole * sum(kept) / len(kept)
     recorded = whole + 4 * head_tokens * steps if request.level == "full" else 0
     machine = machine_of(prepared.loaded.device, root)
     on_device = machine.device_bytes / 2 / max(caches, 1)
     on_host = machine.host_bytes / 2 / max(recorded + (0 if machine.device == "cuda" else caches), 1)
     return max(int(min(on_device, on_host)), 1)
-
-
-def _share(run: PreparedRun, tokens: int) -> float:
-    """Share of the prompt's slots that a run keeps, at most 1."""
-    return min(Budget(run.choice.budget).slots(tokens) / tokens, 1.0)
 
 
 def num_steps(prepared: Prepared, groups: int) -> int:

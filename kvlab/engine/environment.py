@@ -13,7 +13,6 @@ import torch
 from kvlab.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.engine.forward import synchronize
-from kvlab.methods.core.rotary import Rotary
 from kvlab.models.load import LoadedModel
 from kvlab.planning.seconds import Speed
 from kvlab.plugins.load import stamps
@@ -42,6 +41,14 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
     heads, attention = config.num_attention_heads, full_attention_config(config)
     # Frequencies that change with the text's length are not a property of the model.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
+    rotation: dict[str, Any] = {}
+    if rotary is not None:  # to undo the rotation of a recorded key
+        rotation = {
+            "rotary_inverse_frequencies": tuple(rotary.inverse_frequencies.tolist()),
+            "rotary_interleaved": rotary.interleaved,
+            "rotary_scaling": rotary.scaling,
+            "unrotated_layers": tuple(sorted(unrotated_layers(loaded.model))),
+        }
     return ModelShape(
         name=loaded.name,
         family=config.model_type,
@@ -53,18 +60,8 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
         quantization=loaded.quantization,
         checksum=loaded.checksum,
-        **({} if rotary is None else _rotation(rotary, unrotated_layers(loaded.model))),
+        **rotation,
     )
-
-
-def _rotation(rotary: Rotary, without: frozenset[int]) -> dict[str, Any]:
-    """Fields needed to undo the rotation of a recorded key."""
-    return {
-        "rotary_inverse_frequencies": tuple(rotary.inverse_frequencies.tolist()),
-        "rotary_interleaved": rotary.interleaved,
-        "rotary_scaling": rotary.scaling,
-        "unrotated_layers": tuple(sorted(without)),
-    }
 
 
 ROWS, COPIED = 4096, 2**28

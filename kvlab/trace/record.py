@@ -29,9 +29,8 @@ def write_record(path: Path, record: RunRecord) -> None:
 def read_record(path: Path) -> RunRecord:
     """The record of the run in this folder.
 
-    Raises:
-        UserError: it is missing, truncated, modified, contradicts itself or the folder's name, or comes from a newer
-            kvlab.
+    Raises UserError if it is missing, truncated, modified, contradicts itself or the folder's name, or comes from a
+    newer kvlab.
     """
     file = path / FILE
     content = _content(file)

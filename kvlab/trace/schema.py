@@ -61,8 +61,7 @@ Index = Annotated[int, Field(ge=1, lt=2**15, strict=True, description="range of 
 def check_id(comparison_id: str) -> str:
     """The id, if it is a valid folder name.
 
-    Raises:
-        UserError: it is a path, starts with a dot, has invalid characters, or is too long.
+    Raises UserError if it is a path, starts with a dot, has invalid characters, or is too long.
     """
     try:
         if len(comparison_id.encode()) <= LONGEST_ID:
@@ -345,7 +344,7 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 # query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
 # was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
 #
-# `kvlab.trace.files.blocks.SUMS` stands beside them: SHA-256 of every 64 KiB of each, so that a head is checked by
+# `kvlab.trace.files.checksums.SUMS` stands beside them: SHA-256 of every 64 KiB of each, so that a head is checked by
 # itself.
 #
 # The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
@@ -354,9 +353,9 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #               where a query cannot look. Of fewer layers where all together would take more than
 #               `kvlab.requests.recording.MOST_HISTORY_BYTES`; `RunRecord.left_out` says so.
 #   hidden      of the attention module's inputs over the prompt without sinks, see
-#               `kvlab.engine.probing.hidden_gaussian`: "mean", "deviation", "skew", "kurtosis", "kurtosis_with_sinks",
+#               `kvlab.engine.hidden_gaussian`: "mean", "deviation", "skew", "kurtosis", "kurtosis_with_sinks",
 #               "distance" (hidden,), "histogram" (17, 48), "quantiles" (17, 33)
-#   sampled     GVote's samples against the true queries, see `kvlab.engine.probing.gvote_probe`: "true", "synthetic",
+#   sampled     GVote's samples against the true queries, see `kvlab.engine.probe`: "true", "synthetic",
 #               "ballots" (heads, prompt tokens), "overlap", "usage", "inner_overlap", "inner_usage" (heads, samples),
 #               "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
 #               "future" (heads, later queries)

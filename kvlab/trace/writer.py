@@ -1,7 +1,7 @@
 """Write a run folder: `run.json`, tables as Parquet parts, arrays as safetensors, each file atomically.
 
 Files are hashed when written, while they are still in the page cache, array files also by block
-(`kvlab.trace.files.blocks`); `run.json` lists all checksums once the run has ended, and is always the last file to
+(`kvlab.trace.files.checksums`); `run.json` lists all checksums once the run has ended, and is always the last file to
 change.
 """
 
@@ -25,8 +25,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.liveness import beat
 from kvlab.trace import catalogue
-from kvlab.trace.files.blocks import SUMS, block_sums
-from kvlab.trace.files.checksums import checksum
+from kvlab.trace.files.checksums import SUMS, block_sums, checksum
 from kvlab.trace.record import write_record
 from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatus
 
@@ -43,10 +42,8 @@ class RunWriter:
     """The open folder `<root>/<run_id>/` of one run.
 
     Rows are buffered until `flush`, which adds one part to each table with new rows. As a context manager it marks the
-    run cancelled on Ctrl-C and failed on other exceptions; success is set by `finish("complete")`.
-
-    Raises:
-        UserError: the folder exists already, is not writable, or the disk is full.
+    run cancelled on Ctrl-C and failed on other exceptions; success is set by `finish("complete")`. Raises UserError if
+    the folder exists already, is not writable, or the disk is full.
     """
 
     def __init__(self, root: Path, record: RunRecord) -> None:

@@ -21,10 +21,8 @@ def check_consistency(path: Path, record: RunRecord, parts: Parts, whole: bool) 
     """Compare the record with the recorded data: layers, KV heads, tokens per phase, key size.
 
     `parts` are the sound parts of each table; `whole`: no part was lost. Only a complete run without losses must have
-    rows of every layer, and phase rows are only counted if no part was lost.
-
-    Raises:
-        UserError: they contradict each other.
+    rows of every layer, and phase rows are only counted if no part was lost. Raises UserError if they contradict each
+    other.
     """
     for sentence in _contradictions(path, record, parts, whole):
         raise UserError(f"{path / FILE} contradicts what was recorded: {sentence}; {REMEDY}.")

@@ -102,7 +102,8 @@ class HiddenStatistics:
         scale = found["deviation"].masked_fill(constant, torch.inf)  # makes a constant channel zero
         ordered = _sorted(rows.sub_(found["mean"]).div_(scale))  # (n, hidden)
         del rows
-        channels = shown_channels(ordered.shape[1]).to(device)
+        hidden = ordered.shape[1]
+        channels = torch.linspace(0, hidden - 1, min(SHOWN_CHANNELS, hidden)).round().long().to(device)
         pooled = _sorted(ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten())
         shown = [pooled, *ordered[:, channels].unbind(1)]
         return found | {
@@ -110,18 +111,6 @@ class HiddenStatistics:
             "histogram": torch.stack([_density(values) for values in shown]),
             "quantiles": torch.stack([_quantiles(values) for values in shown]),
         }
-
-
-def hidden_statistics(states: Tensor, sinks: int) -> dict[str, Tensor]:
-    """`HiddenStatistics.statistics` of `states` (T, hidden), the first `sinks` tokens left out."""
-    gathered = HiddenStatistics(len(states), sinks)
-    gathered.add(states)
-    return gathered.statistics(states.device)
-
-
-def shown_channels(hidden: int) -> Tensor:
-    """Evenly spaced channels whose histograms are kept."""
-    return torch.linspace(0, hidden - 1, min(SHOWN_CHANNELS, hidden)).round().long()
 
 
 def _sorted(numbers: Tensor) -> Tensor:
