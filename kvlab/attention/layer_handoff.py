@@ -35,7 +35,6 @@ class AttendingLayer(Protocol):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Attention output (B, Hq, q, d)."""
-        ...
 
 
 _offered: ContextVar[tuple[AttendingLayer, Tensor] | None] = ContextVar("kvlab_offered_layer", default=None)

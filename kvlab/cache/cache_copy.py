@@ -1,4 +1,4 @@
-"""Copy a compressed cache, so that two texts can continue from the same state."""
+"""Copy a compressed cache, so that two texts can continue from the same state, and rows of transformers' own layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings, Observer
-from kvlab.cache.table.slot_table import SlotTable
 
 
 def copy_cache(cache: CompressedCache, observer: Observer | None = None) -> CompressedCache:
@@ -50,15 +49,10 @@ def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
 
 def _copy_bucket(bucket: Bucket) -> Bucket:
     own = copy.copy(bucket)
-    own.quota, own.table, own.last_work = copy.copy(bucket.quota), _copy_table(bucket.table), ((), None)
+    own.quota, own.table, own.last_work = copy.copy(bucket.quota), copy.copy(bucket.table), ((), None)
+    own.table.map_rows(torch.Tensor.clone)
+    own.table.shares_states = False
     own.evicted_votes, own.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
-    return own
-
-
-def _copy_table(table: SlotTable) -> SlotTable:
-    own = copy.copy(table)
-    own.map_rows(torch.Tensor.clone)
-    own.shares_states = False
     return own
 
 

@@ -75,7 +75,8 @@ def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOu
         each.running = True
     fan_out = FanOutCache(caches, caches[0].compressed_layers()[0].device, settings.timed)
     begun = fan_out.now()
-    pieces = list(_pieces(state, _context_window(model)))
+    window = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    pieces = list(_pieces(state, window if isinstance(window, int) else 2**62))
     try:
         _read_again(model, caches, fan_out if len(caches) > 1 else caches[0], pieces, state.mask)
         common = fan_out.now() - begun - sum(branch.seconds for branch in fan_out.branches)
@@ -114,11 +115,10 @@ def _end_rehearsal(cache: CompressedCache) -> None:
         decide_pending(cache.settings)
 
 
-def reads_alike(one: CompressedCache, other: CompressedCache) -> bool:
-    """Whether two caches with the same prompt read the same pieces again."""
-    first, second = _state(one), _state(other)
-    plans = [(state.plan.piece, state.plan.study, state.ask, state.studies, state.context) for state in (first, second)]
-    return plans[0] == plans[1]
+def _reading(cache: CompressedCache) -> tuple[object, ...]:
+    """Caches with the same prompt for which this is equal read the same pieces again."""
+    state = _state(cache)
+    return state.plan.piece, state.plan.study, state.ask, state.studies, state.context
 
 
 def _conclude_in_turn(
@@ -129,24 +129,20 @@ def _conclude_in_turn(
     Each of these rehearsals runs on a copy of the cache and takes as long as the first one.
     """
     pending, references = cache.settings.pending or {}, cache.settings.pipeline.references
+    common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
+    shared = {id(one): one for one in common}  # by a cache and its copies
     every = _every(pieces, [], references)
     for rank, waiting in sorted(pending.items()):
         if rank and references:
             waiting.layer.references = None
             for ids, mask in pieces:
-                trial = copy.deepcopy(cache, _shared(cache))
+                trial = copy.deepcopy(cache, shared)
                 layer = trial.compressed_layers()[rank]
                 layer.checkpoint, layer.references = save_checkpoint(layer, every), waiting.layer.references
                 _pass(model, trial, ids, mask, before)
                 waiting.layer.references = layer.references
         decide_pending_layer(waiting)
     cache.settings.pending = None
-
-
-def _shared(cache: CompressedCache) -> dict[int, Any]:
-    """Memo for deepcopy: objects a copy of the cache shares with it."""
-    common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
-    return {id(one): one for one in common}
 
 
 def _read_again(
@@ -231,13 +227,17 @@ def _answer(model: PreTrainedModel, cache: Cache, ask: list[int], tokens: int, b
 def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
     """(ids (B, n), mask (B, n) or None) of each pass, right-padded so that windows are contiguous.
 
-    Each row is cut as it would be alone; rows with fewer pieces are empty in the last passes.
+    `room` is the model's context window. Each row is cut as it would be alone; rows with fewer pieces are empty in the
+    last passes.
     """
     ids = torch.cat(state.ids, 1)
     real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
     rows = [_context(row, None if real is None else real[place], state) for place, row in enumerate(ids.tolist())]
     prompts = [ids.shape[1]] * len(rows) if real is None else [sum(row) for row in real]
-    counts = [_num_pieces(len(row), prompt, state, room) for row, prompt in zip(rows, prompts, strict=True)]
+    counts = []  # pieces of each row
+    for row, prompt in zip(rows, prompts, strict=True):
+        longest = max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)
+        counts.append(math.ceil(len(row) / min(state.plan.piece, longest)))
     for place in range(max(counts)):
         parts = [
             state.ask + _part(row, place, count) if place < count else []
@@ -250,11 +250,6 @@ def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
         mask = [[1] * len(part) + [0] * (width - len(part)) for part in parts]
         as_mask = torch.tensor(mask, device=ids.device)
         yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
-
-
-def _num_pieces(context: int, prompt: int, state: RehearsalState, room: int) -> int:
-    """Number of pieces of a row's context; `room`: the model's context window."""
-    return math.ceil(context / min(state.plan.piece, max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)))
 
 
 def _context(row: list[int], real: list[bool] | None, state: RehearsalState) -> list[int]:
@@ -271,28 +266,14 @@ def _part(row: list[int], place: int, count: int) -> list[int]:
 
 def _pass(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | None, before: Tensor | None) -> Tensor:
     """Hidden states (B, n, hidden) of `ids` after the tokens the cache has seen."""
-    given: dict[str, Any] = {}
+    decoder, given = model.base_model, {}  # without the output layer
     if mask is not None:
-        seen = (
-            torch.ones_like(mask[:, :1]).expand(-1, caches_in(cache)[0].compressed_layers()[0].cumulative_length)
-            if before is None
-            else before.to(mask)
-        )
+        tokens = caches_in(cache)[0].compressed_layers()[0].cumulative_length
+        seen = torch.ones_like(mask[:, :1]).expand(-1, tokens) if before is None else before.to(mask)
         given["attention_mask"] = torch.cat([seen, mask], 1)
-        if "position_ids" in inspect.signature(_decoder(model).forward).parameters:
+        if "position_ids" in inspect.signature(decoder.forward).parameters:
             given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1)[:, -ids.shape[1] :].clamp_min(0)
-    return _decoder(model)(ids, past_key_values=cache, use_cache=True, **given)[0]
-
-
-def _decoder(model: PreTrainedModel) -> nn.Module:
-    """The model without its output layer."""
-    return model.base_model
-
-
-def _context_window(model: PreTrainedModel) -> int:
-    """The model's context window."""
-    most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return most if isinstance(most, int) else 2**62
+    return decoder(ids, past_key_values=cache, use_cache=True, **given)[0]
 
 
 def _waiting(given: Any) -> list[CompressedCache]:
@@ -320,7 +301,7 @@ def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], outpu
         served.copy_recurrent_states()
     complete = [one for one in _waiting(served) if len(one.settings.pending or {}) == one.settings.num_layers]
     while complete:
-        alike = [cache for cache in complete if reads_alike(complete[0], cache)]
+        alike = [cache for cache in complete if _reading(cache) == _reading(complete[0])]
         complete = [cache for cache in complete if cache not in alike]
         begun = time.perf_counter()
         rehearsed = rehearse(module, alike)  # type: ignore[arg-type]

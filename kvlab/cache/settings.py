@@ -30,11 +30,9 @@ class Observer(Protocol):
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Called after attention and before any decision; `slots` is the table including the new tokens."""
-        ...
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Called after a plan was applied; `before` is the table just before it and is valid during this call only."""
-        ...
 
 
 class Counter(Observer, Protocol):
@@ -45,7 +43,6 @@ class Counter(Observer, Protocol):
 
         `counts` (3, B, H): see `kvlab.cache.layers.dispatch.counts_of`.
         """
-        ...
 
 
 class PartObserver(Protocol):
@@ -53,7 +50,6 @@ class PartObserver(Protocol):
 
     def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
         """Called after attention of a chunk that is not the prompt's last."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -184,10 +180,10 @@ class LayerSettings:
         if not self.timed or phase != "prefill":
             yield
             return
-        wait(device)
+        synchronize(device)
         begun = time.perf_counter()
         yield
-        wait(device)
+        synchronize(device)
         self.prefill_compress_seconds += time.perf_counter() - begun
 
 
@@ -201,7 +197,7 @@ def shape_of(config: Any) -> dict[str, Any]:
     return {name: getattr(text, name, None) for name in SHAPE}
 
 
-def wait(device: torch.device) -> None:
-    """Synchronize with the device."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its queued work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

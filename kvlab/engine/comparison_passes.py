@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvlab.cache import CompressedCache, make_cache
@@ -81,17 +81,18 @@ def num_steps(prepared: Prepared, groups: int) -> int:
     return groups * (prompt + prepared.request.max_new_tokens)
 
 
+@dataclass(eq=False)
 class ComparisonPasses:
     """Runs groups one after another; collects the `paths` of started runs, the runs to be timed, and errors."""
 
-    def __init__(
-        self, prepared: Prepared, root: Path, comparison_id: str, paths: dict[int, Path], watch: Watch
-    ) -> None:
-        self.prepared, self.root, self.comparison_id = prepared, root, comparison_id
-        self.paths, self.watch = paths, watch
-        self.reference = Reference()
-        self.timed: list[TimedRun] = []
-        self.errors: list[Exception] = []
+    prepared: Prepared
+    root: Path
+    comparison_id: str
+    paths: dict[int, Path]
+    watch: Watch
+    reference: Reference = field(default_factory=Reference)
+    timed: list[TimedRun] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
 
     def run(self, group: Group) -> None:
         """Read the prompt and decode for all runs of the group.

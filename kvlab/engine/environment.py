@@ -12,7 +12,7 @@ import torch
 
 from kvlab.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
-from kvlab.engine.forward import synchronize
+from kvlab.cache.settings import synchronize
 from kvlab.models.load import LoadedModel
 from kvlab.planning.seconds import Speed
 from kvlab.plugins.load import stamps

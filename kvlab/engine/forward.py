@@ -103,11 +103,3 @@ def end_ids(loaded: ModelWithTokenizer) -> set[int]:
     ends = None if config is None else config.eos_token_id
     named = ends if isinstance(ends, list) else [ends]
     return {int(end) for end in (*named, loaded.tokenizer.eos_token_id) if end is not None}
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its queued work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()

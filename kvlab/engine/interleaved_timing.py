@@ -16,9 +16,9 @@ import torch
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.cache_copy import copy_cache
+from kvlab.cache.settings import synchronize
 from kvlab.common.limits import TIMED_STEPS, turns_within
 from kvlab.engine.cuda_graphs import CapturedDecoder
-from kvlab.engine.forward import synchronize
 from kvlab.engine.progress import Watch
 from kvlab.models.load import LoadedModel
 from kvlab.trace.record import read_record, write_record

@@ -8,7 +8,7 @@ first run. It costs, per layer, the attention of `PROMPT_ROWS` + continuation + 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class Gathered:
     query: Tensor | None = None  # (1, Hq, r, d), the newest
 
 
+@dataclass(eq=False)
 class Probe:
     """Observer (`kvlab.cache.settings.Observer`) of the full cache, for any number of passes over the text.
 
@@ -51,26 +52,18 @@ class Probe:
     `heads`.
     """
 
-    def __init__(
-        self,
-        writer: RunWriter,
-        prompt_tokens: int,
-        tokens: int,
-        rows: int,
-        gvote: GVote,
-        layers: Sequence[int],
-        heads: Sequence[int],
-        history_layers: Sequence[int],
-        history_rows: int,
-    ) -> None:
-        self.writer, self.prompt_tokens, self.tokens, self.rows = writer, prompt_tokens, tokens, rows
-        self.gvote, self.wanted, self.heads = gvote, layers, list(heads)
-        self.history_layers, self.history_rows = history_layers, history_rows
-        score = gvote.pipeline().score
-        assert isinstance(score, Ballots)
-        self.sinks = score.sinks
-        self.layers: dict[int, Gathered] = {}
-        self.written: set[int] = set()
+    writer: RunWriter
+    prompt_tokens: int
+    tokens: int
+    rows: int
+    gvote: GVote
+    sinks: int  # of GVote
+    layers: Sequence[int]
+    heads: list[int]
+    history_layers: Sequence[int]
+    history_rows: int
+    gathered: dict[int, Gathered] = field(default_factory=dict)  # by layer
+    written: set[int] = field(default_factory=set)  # layers
 
     def waits_for(self, generated: int) -> bool:
         """Whether the token after `generated` ones is still to be read; it is the last of the text."""
@@ -81,22 +74,22 @@ class Probe:
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Collect this layer's pass; write the results when the text is complete."""
-        if layer_idx not in self.wanted or layer_idx in self.written:
+        if layer_idx not in self.layers or layer_idx in self.written:
             return
         self.attended_part(layer_idx, seen)
         if seen.key.shape[2] == self.tokens:
-            gathered = self.layers.pop(layer_idx)
+            gathered = self.gathered.pop(layer_idx)
             self.written.add(layer_idx)
             assert gathered.query is not None
             self._write(layer_idx, slots, last_rows(slots, seen, gathered.query), gathered.hidden)
 
     def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
         """Collect the hidden states and newest queries of a pass."""
-        if layer_idx not in self.wanted:
-            return
         if layer_idx not in self.layers:
-            self.layers[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.sinks))
-        gathered, seen_tokens = self.layers[layer_idx], seen.key.shape[2]
+            return
+        if layer_idx not in self.gathered:
+            self.gathered[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.sinks))
+        gathered, seen_tokens = self.gathered[layer_idx], seen.key.shape[2]
         if seen.hidden_states is not None:
             gathered.hidden.add(seen.hidden_states[0, : self.prompt_tokens - gathered.hidden.seen])
         parts = [seen.query] if gathered.query is None else [gathered.query, seen.query]
@@ -144,7 +137,7 @@ def make_probe(
     kept, history_rows, sentence = history_that_fits(layers, len(heads), tokens, prompt_rows, later)
     if sentence:
         writer.update(left_out=writer.record.left_out | {"history": sentence})
-    return Probe(writer, prompt_tokens, tokens, rows, gvote, layers, heads, kept, history_rows)
+    return Probe(writer, prompt_tokens, tokens, rows, gvote, score.sinks, layers, heads, kept, history_rows)
 
 
 def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:

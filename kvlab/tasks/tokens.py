@@ -29,16 +29,6 @@ def prompt_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> tuple[list
     return start_ids(tokenizer) + text_ids(tokenizer, sample.context), text_ids(tokenizer, sample.question)
 
 
-def answer_start_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
-    """Return the ids of the first words of the answer, which follow the question, in a chat the turn's header."""
-    return text_ids(tokenizer, sample.answer_start)
-
-
-def continuation_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
-    """Return the ids of a text task's forced continuation."""
-    return text_ids(tokenizer, sample.answers[0])
-
-
 def count_tokens(tokenizer: PreTrainedTokenizerBase, *parts: str) -> int:
     """Return the number of tokens of a prompt with these parts, including BOS."""
     return len(start_ids(tokenizer)) + sum(len(text_ids(tokenizer, part)) for part in parts)
@@ -57,7 +47,7 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
     context, first = text_ids(tokenizer, sample.context), len(start_ids(tokenizer))
     question = len(text_ids(tokenizer, sample.question))
     if not sample.question and sample.answers and sample.max_new_tokens == 0:
-        question = len(continuation_ids(tokenizer, sample))
+        question = len(text_ids(tokenizer, sample.answers[0]))
     rest = first + question
     if len(context) + rest <= most:
         return sample

@@ -98,7 +98,8 @@ class Bucket:
         """
         assert self.quota is not None
         self.table.adopt(after, self.quota.largest if bound is None else bound)
-        self.started = self.quota.was_exceeded(lengths)
+        pairs = zip(lengths, self.quota.per_row, strict=True)
+        self.started = all(tokens > slots for tokens, slots in pairs)  # more than any head of the row may keep
 
     def part(self, table: SlotTable, take: Callable[[Tensor], Tensor]) -> Bucket:
         """Bucket of some streams, whose slots are already in `table`; `take` selects them from a tensor (N, W, ...)."""

@@ -54,10 +54,6 @@ class Quota:
         if changed:
             self._read()
 
-    def was_exceeded(self, lengths: list[int]) -> bool:
-        """Whether every row has seen more tokens than any of its heads may keep."""
-        return all(tokens > slots for tokens, slots in zip(lengths, self.per_row, strict=True))
-
     def _read(self) -> None:
         self.per_row = self.slots.amax(-1).tolist()
         self.smallest, self.largest = int(self.slots.min()), max(self.per_row)

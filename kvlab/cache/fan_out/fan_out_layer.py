@@ -1,4 +1,4 @@
-"""One layer of a fan-out cache: hands states and queries to the same layer of every branch."""
+"""One layer of a fan-out cache, which hands states and queries to the same layer of every branch; and the branches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvlab.attention.pass_results import PassResults
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.cache_copy import take_states
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
-from kvlab.cache.settings import wait
+from kvlab.cache.settings import synchronize
 from kvlab.common.memory_errors import is_out_of_memory
 
 Result = TypeVar("Result")
@@ -70,7 +70,6 @@ class Serving(Protocol):
 
     def check(self) -> None:
         """Raise the first error if every branch has failed."""
-        ...
 
 
 class FanOutLayer(UnboundedLayer):
@@ -117,7 +116,9 @@ class FanOutLayer(UnboundedLayer):
         if self.serving.is_split:
             outputs = [self._attend(branch, query, _rows_of(call, branch)) for branch in self.serving.branches]
             pairs = zip(self.serving.branches, outputs, strict=True)
-            whole = torch.cat([_or_zeros(output, query[branch.rows]) for branch, output in pairs])
+            # The rows of a branch that failed are ignored from here on.
+            parts = [torch.zeros_like(query[one.rows]) if output is None else output for one, output in pairs]
+            whole = torch.cat(parts)
         else:
             results = PassResults(self.serving.now)
             shared = [self._share(branch, query, call, results) for branch in self._active()]
@@ -185,18 +186,13 @@ def _rows_of(call: AttentionCall, branch: Branch) -> AttentionCall:
     return call._replace(padding=padding, hidden_states=hidden)
 
 
-def _or_zeros(output: Tensor | None, query: Tensor) -> Tensor:
-    """The output, or zeros for a branch that failed: its rows of the batch are ignored from here on."""
-    return torch.zeros_like(query) if output is None else output
-
-
 def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:
     """A clock in seconds; with `timed`, one that waits for the device, so that differences measure its work."""
     if not timed:
         return time.perf_counter
 
     def now() -> float:
-        wait(device)
+        synchronize(device)
         return time.perf_counter()
 
     return now

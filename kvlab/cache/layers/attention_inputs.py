@@ -25,13 +25,12 @@ def placed(
         return [None] * len(tables)
     query_position = query_positions(tokens_seen, rows, row_valid).expand(streams.batch, -1)
     parts = zip(tables, streams.by_head(slopes.expand(streams.batch, -1)), streams.by_row(query_position), strict=True)
-    return [_of_table(table, *part) for table, *part in parts]
-
-
-def _of_table(table: SlotTable, slopes: Tensor, query_position: Tensor) -> Alibi:
-    position = table.slots.position[:, :, : table.width]
-    heads = position.shape[1]
-    return Alibi(slopes.unflatten(1, (heads, -1)), position, query_position[:, None].expand(-1, heads, -1))
+    inputs = []
+    for table, slope, query in parts:
+        position = table.slots.position[:, :, : table.width]
+        heads = position.shape[1]
+        inputs.append(Alibi(slope.unflatten(1, (heads, -1)), position, query[:, None].expand(-1, heads, -1)))
+    return inputs
 
 
 def sinks_by_head(streams: Streams, tables: Sequence[SlotTable], sinks: Tensor | None) -> list[Tensor] | list[None]:

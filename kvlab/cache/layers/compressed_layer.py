@@ -217,7 +217,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length
         self.lengths = given.tokens.tolist()
         bucket.evicted_votes = bucket.evicted_votes + (given.tokens - given.valid.sum(-1))[:, None]
-        dense = bucket.table.is_dense and given.all_valid
+        dense = bucket.table.is_dense and bool(given.valid.all())
         bucket.table.mark_padding(given.valid, given.position)
         bucket.table.is_dense = dense
         return None if dense else given.valid

@@ -16,7 +16,6 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
     """Compressed slots next to transformers' recurrent state, whose size does not depend on the text."""
 
     is_croppable = False  # type: ignore[assignment]
-    is_compileable = False
 
     def __init__(self, layer_idx: int, settings: LayerSettings, rank: int, number_of_states: int = 1) -> None:
         LinearAttentionLayer.__init__(self, number_of_states)
@@ -36,9 +35,6 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
     def batch_select_indices(self, indices: Tensor) -> None:
         super().batch_select_indices(indices)
         self._map_state(lambda state: state[indices.to(state.device)])
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         super().batch_repeat_interleave(repeats)

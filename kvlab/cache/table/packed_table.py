@@ -51,7 +51,8 @@ class PackedTable(SlotTable):
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
         self.coded = {side: code.encode(states[side][:, :, : self.room], real) for side, code in self.codes.items()}
         self.first_native = sinks
-        super().__init__(_without_states(moved), native.columns)
+        without_states = replace(moved, keys=moved.keys[..., :0].clone(), values=moved.values[..., :0].clone())
+        super().__init__(without_states, native.columns)
         self.occupied, self.weighted, self.is_dense = native.occupied, native.weighted, False
         self.head_state, self.changed, self.restless = native.head_state, _nothing(), 0
         self._make_room(store.lot, 0)
@@ -333,10 +334,6 @@ def _deduplicated(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Ten
     named.scatter_add_(2, index, active.to(torch.int32))
     order = (named > 0).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : index.shape[-1]]
     return order, named.gather(2, order) > 0
-
-
-def _without_states(slots: Slots) -> Slots:
-    return replace(slots, keys=slots.keys[..., :0].clone(), values=slots.values[..., :0].clone())
 
 
 def _write(stored: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:

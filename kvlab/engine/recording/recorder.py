@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -263,15 +263,17 @@ def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:
     return stacked
 
 
+@dataclass(eq=False)
 class ObserverGroup:
     """An observer (`kvlab.cache.settings.Observer`) that passes everything on and measures it by the clock `now`.
 
     `seconds` is the time of all calls, `decision_seconds` of those within a decision.
     """
 
-    def __init__(self, observers: Sequence[Observer], now: Callable[[], float] = time.perf_counter) -> None:
-        self.observers, self.now = list(observers), now
-        self.seconds = self.decision_seconds = 0.0
+    observers: list[Observer]
+    now: Callable[[], float] = time.perf_counter
+    seconds: float = 0.0
+    decision_seconds: float = 0.0
 
     @property
     def full(self) -> bool:
