@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kwargs
+from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, get_layer_types_and_kwargs
 
 from kvlab.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.decisions import decide_pending
-from kvlab.cache.layers.hybrid_layer import HybridLayer, with_own_window
+from kvlab.cache.layers.hybrid_layer import HybridLayer, OwnWindow
 from kvlab.cache.layers.second_pass_queries import UNREAD, take_last_queries
 from kvlab.cache.settings import LayerSettings
 from kvlab.common.errors import UserError
@@ -82,7 +82,10 @@ class CompressedCache(Cache):
     """
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
-        layers: list[Any] = [with_own_window(layer) for layer in DynamicCache(config=config).layers]
+        layers: list[Any] = list(DynamicCache(config=config).layers)
+        for index, layer in enumerate(layers):
+            if type(layer) is DynamicSlidingWindowLayer:
+                layers[index] = OwnWindow(layer.sliding_window)
         types, shared = get_layer_types_and_kwargs(config)[0], _layers_read_by_others(config)
         compressed = [index for index, kind in enumerate(types) if kind in COMPRESSED_TYPES and index not in shared]
         settings.num_layers = len(compressed)

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.fan_out.fan_out_layer import Branch
-from kvlab.engine.forward import end_ids
+from kvlab.engine.forward import Choose, end_ids
 from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.prompt import Reference, continuation, prompt_pieces
 from kvlab.engine.recording.recorder import ObserverGroup, Recorder, memory_columns
-from kvlab.engine.token_choice import Choose
 from kvlab.trace import RunWriter
 
 

@@ -17,13 +17,12 @@ from kvlab.cache.cache_copy import copy_cache
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache
 from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
-from kvlab.engine.forward import end_ids, prefill
+from kvlab.engine.forward import Choose, chooser, end_ids, prefill
 from kvlab.engine.prepare import Prepared
 from kvlab.engine.probe import Probe
 from kvlab.engine.progress import Watch
 from kvlab.engine.prompt import Reference
 from kvlab.engine.recording.recorder import ObserverGroup
-from kvlab.engine.token_choice import Choose, chooser
 
 
 class SharedPass:

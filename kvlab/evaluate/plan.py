@@ -19,8 +19,7 @@ from kvlab.evaluate.scoring.metrics import check_metric
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
 from kvlab.tasks.registry import Task, get_task
-from kvlab.tasks.sample import Sample
-from kvlab.tasks.style import Style, apply_style, choose_style
+from kvlab.tasks.sample import Sample, Style, apply_style, choose_style
 from kvlab.tasks.task import DEFAULT_LENGTHS
 from kvlab.tasks.tokens import Cut, shorten
 

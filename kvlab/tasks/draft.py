@@ -18,8 +18,7 @@ from kvlab.models.mini.phrasing import TAIL, Query
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample, sample_random
 from kvlab.tasks.task import Depth, Task
-from kvlab.tasks.text_windows import token_starts
-from kvlab.tasks.tokens import count_tokens, text_ids
+from kvlab.tasks.tokens import count_tokens, text_ids, token_starts
 
 
 def spread(random: Random, count: int) -> list[float]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from kvlab.plugins.registry import Registry
-from kvlab.tasks import blocks, books, hidden_facts
+from kvlab.tasks import blocks, forced_texts, hidden_facts
 from kvlab.tasks.task import Task
 
 _SHIPPED = (
     *(hidden_facts.needle, hidden_facts.needle_multikey, hidden_facts.needle_multivalue),
     *(hidden_facts.needle_multiquery, hidden_facts.variable_tracking),
     *(blocks.common_words, blocks.frequent_words, blocks.key_value, blocks.copy, blocks.few_shot),
-    *(hidden_facts.arithmetic, books.perplexity, books.next_token_kl),
+    *(hidden_facts.arithmetic, forced_texts.perplexity, forced_texts.next_token_kl),
 )
 
 TASKS: Registry[Task] = Registry("task", {task.name: task for task in _SHIPPED})

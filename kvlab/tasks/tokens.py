@@ -24,6 +24,14 @@ def start_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [bos] if bos is not None and whole[:1] == [bos] else []
 
 
+def token_starts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return where each token of the text starts, in characters; raises UserError without a fast tokenizer."""
+    if not tokenizer.is_fast:
+        raise UserError(f"{tokenizer.name_or_path} has no fast tokenizer: text tasks need one with character offsets.")
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return [start for start, _ in encoding["offset_mapping"]]
+
+
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> tuple[list[int], list[int]]:
     """Return (BOS + context ids, question ids), without the first words of the answer."""
     return start_ids(tokenizer) + text_ids(tokenizer, sample.context), text_ids(tokenizer, sample.question)

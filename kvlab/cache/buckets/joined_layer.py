@@ -17,8 +17,8 @@ from torch import Tensor
 from kvlab.attention.low_rank_state import LowRankState
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Decision
+from kvlab.cache.table.apply_plan import at
 from kvlab.cache.table.head_index import Streams
-from kvlab.cache.table.slot_ops import at
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Seen, Slots, View
 

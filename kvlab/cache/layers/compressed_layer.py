@@ -11,9 +11,8 @@ from torch import Tensor
 from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.attention.low_rank_state import low_rank_state
 from kvlab.attention.pass_view import PassSeen
-from kvlab.cache.buckets.bucket import Bucket
+from kvlab.cache.buckets.bucket import Bucket, Quota, sizes_of
 from kvlab.cache.buckets.joined_layer import join_passes
-from kvlab.cache.buckets.layer_budget import Quota, sizes_of
 from kvlab.cache.layers.attention_inputs import placed, recall, sinks_by_head
 from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide

@@ -54,8 +54,3 @@ class OwnWindow(DynamicSlidingWindowLayer):
         if key_states.shape[-2] > 1 and self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys.clone(), self.values.clone()
         return seen
-
-
-def with_own_window(layer: Any) -> Any:
-    """Replace a sliding-window layer by `OwnWindow`; other layers unchanged."""
-    return OwnWindow(layer.sliding_window) if type(layer) is DynamicSlidingWindowLayer else layer

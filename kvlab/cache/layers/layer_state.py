@@ -14,8 +14,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from kvlab.attention.pass_view import PassSeen
-from kvlab.cache.buckets.bucket import Bucket
-from kvlab.cache.buckets.layer_budget import Quota
+from kvlab.cache.buckets.bucket import Bucket, Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.packed_table import PackedTable

@@ -1,4 +1,7 @@
-"""Apply a plan to tensors by gather and scatter; the only place that does, shared by all methods."""
+"""Apply a plan to tensors by gather and scatter; the only place that does, shared by all methods.
+
+Tensors are (B, H, S[, n]), S slots.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.cache.table.slot_ops import at, longer, wide
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.slot_columns import FREE, key_lengths
@@ -241,3 +243,23 @@ class TableSnapshot(Slots):
             return value
         index, states = self.written[name]
         return value.scatter(2, wide(index, value), states)
+
+
+def wide(index: Tensor, tensor: Tensor) -> Tensor:
+    """Expand `index` (B, H, E) for a gather or scatter along the slots of `tensor` (B, H, S[, n])."""
+    return index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1])
+
+
+def like(mask: Tensor, tensor: Tensor) -> Tensor:
+    """Expand `mask` (B, H, S) to broadcast with `tensor` (B, H, S[, n])."""
+    return mask if tensor.dim() == 3 else mask[..., None]
+
+
+def at(tensor: Tensor, index: Tensor) -> Tensor:
+    """Slots `index` (B, H, E) of `tensor`, (B, H, E[, n])."""
+    return tensor.gather(2, wide(index, tensor))
+
+
+def longer(tensor: Tensor, count: int) -> Tensor:
+    """Append `count` zero slots."""
+    return torch.cat([tensor, tensor.new_zeros(*tensor.shape[:2], count, *tensor.shape[3:])], 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.cache.table.slot_ops import at
+from kvlab.cache.table.apply_plan import at
 from kvlab.methods.core.slot_columns import FREE, is_valid
 from kvlab.methods.core.view import Slots
 from kvlab.stores.code import Code

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.table import apply_plan
+from kvlab.cache.table.apply_plan import at, like, longer, wide
 from kvlab.cache.table.compaction import Squeeze
 from kvlab.cache.table.head_index import NewToken
-from kvlab.cache.table.slot_ops import at, like, longer, wide
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.common.limits import GROWTH
 from kvlab.methods.core.plan import Plan
