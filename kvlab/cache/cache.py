@@ -185,13 +185,8 @@ def _layer_memory(layer: CompressedLayer) -> LayerMemory:
     live = [int(table.live().sum()) for table in layer.tables]
     heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
     return LayerMemory(
-        layer=layer.layer_idx,
-        logical_tokens=layer.cumulative_length,
+        layer=layer.layer_idx, logical_tokens=layer.cumulative_length, live_slots=sum(live) / heads,
         physical_slots=max(table.capacity for table in layer.tables),
-        live_slots=sum(live) / heads,
-        live_bytes=sum(table.live_bytes() for table in layer.tables),
-        allocated_bytes=layer.table_bytes(),
-        peak_bytes=layer.peak_bytes,
-        codes_bytes=codes,
-        scales_bytes=scales,
-    )
+        live_bytes=sum(table.live_bytes() for table in layer.tables), allocated_bytes=layer.table_bytes(),
+        peak_bytes=layer.peak_bytes, codes_bytes=codes, scales_bytes=scales,
+    )  # fmt: skip

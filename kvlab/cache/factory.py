@@ -75,22 +75,14 @@ def make_cache(
     if pipeline.saves_prefill:
         install_token_pruning(language_model)
     settings = LayerSettings(
-        pipeline=pipeline,
-        budget=amount if method.needs_budget else Budget(UNLIMITED),
+        pipeline=pipeline, compress_every=compress_every, seed=seed, observer=observer, timed=timed,
+        budget=amount if method.needs_budget else Budget(UNLIMITED), store=store_under(method.store, amount),
         compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
-        num_layers=config.num_hidden_layers,
-        group=config.num_attention_heads // num_key_value_heads(config),
-        compress_every=compress_every,
-        seed=seed,
-        observer=observer,
-        timed=timed,
-        rotary=find_rotary(language_model),
-        unrotated=unrotated_layers(language_model),
+        num_layers=config.num_hidden_layers, group=config.num_attention_heads // num_key_value_heads(config),
+        rotary=find_rotary(language_model), changing_rotary=changing_rotary(language_model),
+        unrotated=unrotated_layers(language_model), shape=shape_of(config),
         token_pruning=TokenPruning() if pipeline.saves_prefill else None,
-        changing_rotary=changing_rotary(language_model),
-        store=store_under(method.store, amount),
-        shape=shape_of(config),
-    )
+    )  # fmt: skip
     if pipeline.rehearsal is not None and settings.compresses:
         install_rehearsal(language_model)
         settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, tokenizer)

@@ -50,18 +50,13 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
             "unrotated_layers": tuple(sorted(unrotated_layers(loaded.model))),
         }
     return ModelShape(
-        name=loaded.name,
-        family=config.model_type,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=heads,
+        name=loaded.name, family=config.model_type, quantization=loaded.quantization, checksum=loaded.checksum,
+        num_hidden_layers=config.num_hidden_layers, num_attention_heads=heads,
         num_key_value_heads=num_key_value_heads(config),
         head_dim=getattr(attention, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
-        parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
-        quantization=loaded.quantization,
-        checksum=loaded.checksum,
-        **rotation,
-    )
+        parameters=sum(parameter.numel() for parameter in loaded.model.parameters()), **rotation,
+    )  # fmt: skip
 
 
 ROWS, COPIED = 4096, 2**28

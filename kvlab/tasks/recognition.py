@@ -9,7 +9,7 @@ from typing import Any
 
 from kvlab.common.errors import UserError
 from kvlab.tasks.loaders.jsonl import rows_in
-from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
+from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.prompt_table import ANSWERS, as_row
 
 MOST_RECORDS = 50  # examined, as the first ones may be malformed

@@ -268,10 +268,7 @@ STEPS = pa.schema(
         ("max_votes", pa.float32()),
         ("guard_activations", pa.int32()),  # in this step
         ("non_finite", pa.int32()),  # slots with infinity or NaN after the step; null at level light
-        (
-            "key_growth",
-            pa.float32(),
-        ),  # largest ratio of a merged key's norm to its longest part, 1: none grew; level full
+        ("key_growth", pa.float32()),  # largest norm of a merged key over its longest part's, 1: none grew; level full
         ("value_growth", pa.float32()),  # likewise
         ("kept_mass", pa.float32()),  # true mass of tokens that still have a slot of their own (votes 1)
         ("merged_true_mass", pa.float32()),  # true mass of tokens in merged slots
@@ -339,7 +336,7 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #   decision    "score" (heads, prompt tokens) float32 as the method had it when it decided about the prompt, NaN for
 #               tokens that had left before; "kept" likewise, whether the token's slot stayed (1) or not (0), bytes. Of
 #               fewer layers where all would take more than `kvlab.requests.recording.MOST_DECISION_BYTES`; none where
-#         nothing       had to leave, or in runs older than this array
+#               nothing had to leave, or in runs older than this array
 # tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
 # query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
 # was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvlab.common.errors import UserError
 from kvlab.evaluate.scoring.metrics import METRICS
 from kvlab.tasks.loaders import LOADERS, load_file
-from kvlab.tasks.loaders.longbench_prompts import FIRST_LINE_TASKS, LONGBENCH_TASKS
+from kvlab.tasks.loaders.longbench import FIRST_LINE_TASKS, LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import split_question
 from kvlab.tasks.tokens import count_tokens, prompt_ids, shorten, text_ids
 

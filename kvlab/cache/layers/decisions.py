@@ -215,33 +215,21 @@ def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
 
 
 def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: Sequence[Slots]) -> list[View]:
-    views, tokens = [], layer.streams.by_row(layer.tokens_seen)
+    views, settings, tokens = [], layer.settings, layer.streams.by_row(layer.tokens_seen)
     for bucket, part, own, seen_tokens in zip(layer.buckets, seen, slots, tokens, strict=True):
         table, quota = bucket.table, bucket.quota
         assert quota is not None
         excess = layer.waiting if moment.is_decode_step else max(table.occupied - quota.smallest, 0)
         view = View(
-            slots=own,
-            seen=part,
-            budget=quota.slots,
-            tokens_seen=seen_tokens,
-            phase=moment.phase,
-            most_excess=min(excess, table.width),
-            largest_budget=quota.largest,
-            started=bucket.started,
-            layer_idx=layer.rank,
-            num_layers=layer.settings.num_layers,
-            generator=layer.generator,
-            statistics=layer.settings.statistics,
-            head_state=table.head_state,
-            references=layer.references,
-            certain=moment.is_decode_step and bucket.started and layer.settings.pipeline.fills_budget,
-            in_lots=layer.settings.pipeline.buffer > 0,
-            smallest_budget=quota.smallest,
-            token_ids=layer.settings.token_ids(table.occupied) if moment.is_prompt else None,
-            remembered=quota.remembered,
-            store=layer.settings.store,
-        )
+            slots=own, seen=part, tokens_seen=seen_tokens, phase=moment.phase, started=bucket.started,
+            layer_idx=layer.rank, num_layers=settings.num_layers, generator=layer.generator,
+            budget=quota.slots, smallest_budget=quota.smallest, largest_budget=quota.largest,
+            most_excess=min(excess, table.width), in_lots=settings.pipeline.buffer > 0,
+            certain=moment.is_decode_step and bucket.started and settings.pipeline.fills_budget,
+            statistics=settings.statistics, head_state=table.head_state, references=layer.references,
+            token_ids=settings.token_ids(table.occupied) if moment.is_prompt else None,
+            remembered=quota.remembered, store=settings.store,
+        )  # fmt: skip
         views.append(view)
     return views
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,9 +12,24 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
-from kvlab.tasks.loaders.longbench_prompts import FIRST_LINE_TASKS, LONGBENCH_TASKS, UNWRAPPED_TASKS
 from kvlab.tasks.sample import Sample
 
+
+@dataclass(frozen=True)
+class LongBenchTask:
+    """Prompt template, answer length and metric of one LongBench task."""
+
+    prompt: str
+    max_new_tokens: int
+    metric: str
+
+
+_DATA = tomllib.loads(Path(__file__).with_name("longbench.toml").read_text(encoding="utf-8"))
+LONGBENCH_TASKS = {name: LongBenchTask(**fields) for name, fields in _DATA.items()}
+# Only the first line of these answers counts.
+FIRST_LINE_TASKS = ("trec", "triviaqa", "samsum", "lsht")
+# These prompts are examples or code to be continued: LongBench uses no chat template for them.
+UNWRAPPED_TASKS = (*FIRST_LINE_TASKS, "lcc", "repobench-p")
 # LongBench v2: prompts/0shot.txt and its pred.py.
 NEW_TOKENS = 128
 BEFORE = "Please read the following text and answer the question below.\n\n<text>\n"
@@ -36,7 +53,7 @@ class LongBenchRecord(BaseModel):
 def load_longbench(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
     """LongBench's jsonl files: one object per line with `input`, `context`, `answers`, `all_classes` and `dataset`.
 
-    Prompts, answer lengths, metrics and the use of chat templates are LongBench's (`longbench_prompts`). Three
+    Prompts, answer lengths, metrics and the use of chat templates are LongBench's (`longbench.toml`). Three
     differences from the released scorer are intended: ROUGE-L is from rouge-score (the option
     `metric=rouge_l_longbench` selects the package `rouge`, as LongBench), edit similarity is from rapidfuzz, and a
     class name that is part of the right one is always ignored (the released loop skips an element after each one it
@@ -56,18 +73,11 @@ def _longbench_sample(path: Path, number: int, record: LongBenchRecord, tokenize
     task = LONGBENCH_TASKS[name]
     head, _, tail = task.prompt.partition("{context}")
     return sample_of(
-        number,
-        tokenizer,
-        head + record.context,
-        tail.replace("{input}", record.input),
-        task=f"longbench/{name}",
-        answers=record.answers,
-        metric=task.metric,
-        max_new_tokens=task.max_new_tokens,
-        stop="\n" if name in FIRST_LINE_TASKS else None,
-        chat=name not in UNWRAPPED_TASKS,
+        number, tokenizer, head + record.context, tail.replace("{input}", record.input),
+        task=f"longbench/{name}", answers=record.answers, metric=task.metric, max_new_tokens=task.max_new_tokens,
+        stop="\n" if name in FIRST_LINE_TASKS else None, chat=name not in UNWRAPPED_TASKS,
         meta={"classes": list(record.all_classes or [])},
-    )
+    )  # fmt: skip
 
 
 class LongBench2Record(BaseModel):

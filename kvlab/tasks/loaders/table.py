@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
-from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
+from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import ruler_metric
 from kvlab.tasks.prompt_table import TableRecord
 from kvlab.tasks.sample import Sample
@@ -40,21 +40,11 @@ def _sample(path: Path, number: int, record: TableRecord, tokenizer: PreTrainedT
                 "in `kvlab compare` only: give the text of one user turn."
             )
         context = record.turns[0].content
+    name = record.task.removesuffix("_e")
+    longbench = LONGBENCH_TASKS.get(name)
+    metric = longbench.metric if longbench else ruler_metric(name) or "string_match_part"
     return sample_of(
-        number,
-        tokenizer,
-        context,
-        record.question,
-        task=record.task or path.stem,
-        answers=record.answer,
-        metric=record.metric or _metric_of(record.task),
-        max_new_tokens=record.max_new_tokens,
-        stop=None,
+        number, tokenizer, context, record.question, task=record.task or path.stem, answers=record.answer,
+        metric=record.metric or metric, max_new_tokens=record.max_new_tokens, stop=None,
         meta={"classes": list(record.all_classes)} if record.all_classes else None,
-    )
-
-
-def _metric_of(task: str) -> str:
-    name = task.removesuffix("_e")
-    known = LONGBENCH_TASKS.get(name)
-    return known.metric if known else ruler_metric(name) or "string_match_part"
+    )  # fmt: skip
