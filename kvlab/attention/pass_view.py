@@ -225,10 +225,9 @@ class PassSeen:
         return self._once(("last_logits", rows), lambda: self._newest_logits(rows))
 
     def _newest_logits(self, rows: int) -> Tensor:
-        first = self.num_new - min(rows, self.num_new)
         logits = self._last_logits if rows == 1 else None
         if logits is None:
-            logits = self._logits(first, self.num_new)
+            logits = self._logits(self._first_row(rows), self.num_new)
         if self.bias is not None:
             logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, :, None], float("-inf"))
         return logits
@@ -378,9 +377,8 @@ class PassSeen:
 
     def _count_rows(self, rows: int | None) -> Tensor:
         rows = min(rows or self.num_new, self.num_new)
-        real = (
-            torch.ones(1, rows, device=self.key.device) if self.row_valid is None else self.row_valid[:, -rows:].float()
-        )
+        real = self._real_rows(self.num_new - rows)
+        real = torch.ones(1, rows, device=self.key.device) if real is None else real
         columns = torch.arange(self.key.shape[2], device=self.key.device)
         first_row = (columns - (self.key.shape[2] - rows)).clamp_min(0)
         from_row_on = real.flip(-1).cumsum(-1).flip(-1)  # (B, rows): real rows at or after each row

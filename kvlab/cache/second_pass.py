@@ -239,10 +239,8 @@ def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
         longest = max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)
         counts.append(math.ceil(len(row) / min(state.plan.piece, longest)))
     for place in range(max(counts)):
-        parts = [
-            state.ask + _part(row, place, count) if place < count else []
-            for row, count in zip(rows, counts, strict=True)
-        ]
+        cuts = zip(rows, counts, strict=True)
+        parts = [state.ask + _part(row, place, count) if place < count else [] for row, count in cuts]
         width = max(len(part) for part in parts)
         if width == 0:
             continue

@@ -31,9 +31,8 @@ class Moments:
         s2, s3, s4 = (centred.pow(power).sum(0).cpu().double() for power in (2, 3, 4))
         mean = part_mean.cpu().double()
         d, all_ = mean - self.mean, n + m
-        fourth = d**4 * (n * m * (n * n - n * m + m * m) / all_**3) + 6 * d**2 * (n * n * s2 + m * m * self.second) / (
-            all_ * all_
-        )
+        fourth = d**4 * (n * m * (n * n - n * m + m * m) / all_**3)
+        fourth = fourth + 6 * d**2 * (n * n * s2 + m * m * self.second) / (all_ * all_)
         self.fourth = self.fourth + s4 + fourth + 4 * d * (n * s3 - m * self.third) / all_
         third = d**3 * (n * m * (n - m) / all_**2) + 3 * d * (n * s2 - m * self.second) / all_
         self.third = self.third + s3 + third

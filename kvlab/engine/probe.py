@@ -145,9 +145,8 @@ def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:
     alibi = seen.alibi
     if alibi is not None:
         alibi = replace(alibi, queries=slots.position[:, :, -query.shape[2] :])
-    return replace(
-        seen, query=query, alibi=alibi, row_valid=None, hidden_states=None, _last_logits=None, _last_mass=None
-    )
+    nothing = dict.fromkeys(("row_valid", "hidden_states", "_last_logits", "_last_mass"))
+    return replace(seen, query=query, alibi=alibi, **nothing)
 
 
 def history(seen: PassSeen, rows: int) -> dict[str, np.ndarray]:

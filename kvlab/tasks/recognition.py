@@ -54,9 +54,8 @@ def recognise(path: Path) -> Recognised:
 
 
 def _of_record(path: Path, given: Any) -> Recognised | None:
-    record = (
-        {str(name).strip().casefold(): value for name, value in given.items()} if isinstance(given, Mapping) else {}
-    )
+    fields = given.items() if isinstance(given, Mapping) else ()
+    record = {str(name).strip().casefold(): value for name, value in fields}
     answer = record.get("answer")
     if "question" in record and isinstance(answer, str) and "####" in answer:
         return Recognised("gsm8k", "GSM8K")

@@ -62,9 +62,8 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
     head, tail = _kept(most, first, question, cut)
     while head + tail > 0:  # joined, the halves may take one more token
         # A cut inside a character leaves invalid bytes, which are removed.
-        first_part, last_part = (
-            str(tokenizer.decode(part)) for part in (context[:head], context[len(context) - tail :])
-        )
+        parts = context[:head], context[len(context) - tail :]
+        first_part, last_part = (str(tokenizer.decode(part)) for part in parts)
         text = first_part.rstrip("\ufffd") + last_part.lstrip("\ufffd")
         found = len(text_ids(tokenizer, text)) + rest
         if found <= most:

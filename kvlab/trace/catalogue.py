@@ -212,11 +212,9 @@ def results(root: Path) -> dict[str, dict[str, object]]:
 
 def keep_results(root: Path, rows: Sequence[dict[str, object]]) -> None:
     """Store results of runs in the index, each with the columns `RESULTS`."""
-    places = ", ".join("?" * len(RESULTS))
+    insertion = f"INSERT OR REPLACE INTO results VALUES ({', '.join('?' * len(RESULTS))})"
     values = [[row[name] for name in RESULTS] for row in rows]
-    in_database(
-        root, lambda database: database.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)
-    )
+    in_database(root, lambda database: database.executemany(insertion, values))
 
 
 def left_out(root: Path, listed: Collection[str]) -> list[str]:

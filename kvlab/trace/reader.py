@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from pathlib import Path
 
 import numpy as np
@@ -233,12 +234,9 @@ class Run:
 
     def _condition(self, layer: int | None, head: int | None) -> pc.Expression | None:
         self._check_indices(layer, head)
-        conditions = [
-            pc.field(name) == index for name, index in (("layer", layer), ("head", head)) if index is not None
-        ]
-        if not conditions:
-            return None
-        return conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
+        wanted = {"layer": layer, "head": head}
+        conditions = [pc.field(name) == index for name, index in wanted.items() if index is not None]
+        return reduce(and_, conditions) if conditions else None
 
     def _check_indices(self, layer: int | None, head: int | None) -> None:
         model = self.record.model

@@ -97,9 +97,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 def model_fields(record: RunRecord) -> dict[str, Any]:
     """Model fields of `ChatRequest`; placement is left to the machine."""
     chat = record.chat
-    settings: dict[str, Any] = (
-        {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
-    )
+    settings: dict[str, Any] = {"chat": "no"}
+    if chat is not None:
+        settings = {"system": chat["system"], "thinking": chat["thinking"]}
     dtype = record.model.dtype if record.model.dtype in DTYPES else "auto"
     if chat is not None and chat.get("turns"):
         settings["turns"] = chat["turns"]
@@ -108,11 +108,9 @@ def model_fields(record: RunRecord) -> dict[str, Any]:
 
 def repeat_request(record: RunRecord, other: MethodChoice, title: str) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and `other`."""
-    as_before = {name: getattr(record, name) for name in AS_BEFORE}
+    as_before = {name: getattr(record, name) for name in AS_BEFORE} | model_fields(record)
     choices = (choice_of(record), other)
-    return CompareRequest(
-        choices=choices, level="full", title=title, record=record.recording, **as_before, **model_fields(record)
-    )
+    return CompareRequest(choices=choices, level="full", title=title, record=record.recording, **as_before)
 
 
 def choice_of(record: RunRecord) -> MethodChoice:

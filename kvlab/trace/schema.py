@@ -140,8 +140,7 @@ class RunRecord(BaseModel):
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
     preset: str = Field("default", description="the requested preset")
     departures: dict[str, JsonValue] | None = Field(
-        None,
-        description="the paper's values that differ; none: no paper, or a run older than this field",
+        None, description="the paper's values that differ; none: no paper, or a run older than this field"
     )
     notes: tuple[str, ...] = Field(
         (), description="omitted parts of the prompt's file, and effects of the settings at this budget and length"
@@ -153,23 +152,16 @@ class RunRecord(BaseModel):
     max_new_tokens: Count
     compress_every: int = Field(1, ge=1)
     seed: int = Field(ge=-(2**63), lt=2**64)
-    generation_config: GenerationSettings = Field(
-        "ignore",
-        description="whether the checkpoint's generation settings (such as penalties) were used",
-    )
+    generation_config: GenerationSettings = Field("ignore", description="whether the checkpoint's settings were used")
     device: str
     chat: dict[str, JsonValue] | None = Field(
         None, description="system prompt and thinking switch of the model's chat template; None: plain text"
     )
-    loading: dict[str, JsonValue] = Field(
-        default_factory=dict, description="requested placement, quantisation and revision"
-    )
+    loading: dict[str, JsonValue] = Field(default_factory=dict, description="requested placement, load_in, revision")
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: Count
-    sliding_layers: tuple[int, ...] = Field(
-        (), description="layers with their own window or state, which record nothing"
-    )
+    sliding_layers: tuple[int, ...] = Field((), description="layers with an own window or state, which record nothing")
     recording: Recording = Field(Recording(), description="requested recording of keys, values and probe")
     states: Recording | None = Field(None, description="actual recording of keys and values; none: as requested")
     attention_rows: Recording = Field(Recording(), description="actual recording of attention rows")
@@ -185,12 +177,8 @@ class RunRecord(BaseModel):
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
     seconds_rehearse: float | None = Field(None, description="part of prefill spent re-reading the context")
     decode_tokens_per_second: float | None = Field(None, description="decoding alone after the prompt, unrecorded")
-    speed_readings: tuple[SpeedReading, ...] = Field(
-        (), description="further readings, interleaved with the comparison's other runs"
-    )
-    recorded_tokens_per_second: float | None = Field(
-        None, description="the same with the time that recording added to a step"
-    )
+    speed_readings: tuple[SpeedReading, ...] = Field((), description="further ones, in turns with the other runs")
+    recorded_tokens_per_second: float | None = Field(None, description="with the time that recording added to a step")
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
     worker_pid: Count | None = None

@@ -95,10 +95,8 @@ class RunWriter:
         if name not in ARRAYS:
             raise KeyError(f"unknown array file {name!r}: the schema names {', '.join(ARRAYS)}")
         kinds = {"f": np.float32, "b": np.uint8} if name in EXACT_ARRAYS else {}
-        stored = {
-            key: np.ascontiguousarray(array, dtype=kinds.get(array.dtype.kind, np.float16))
-            for key, array in arrays.items()
-        }
+        of = {key: kinds.get(array.dtype.kind, np.float16) for key, array in arrays.items()}
+        stored = {key: np.ascontiguousarray(array, dtype=of[key]) for key, array in arrays.items()}
         file = f"{name}-layer-{layer:03d}.safetensors"
         self._write(f"arrays/{file}", lambda temporary: save_file(stored, temporary))
         self._block_sums[file] = block_sums(self.path / "arrays" / file)
@@ -143,10 +141,8 @@ class RunWriter:
         # Sort by head, so that a filter on layer and head skips row groups.
         order = [(key, "ascending") for key in SORT_KEYS if key in rows.column_names]
         rows = rows.sort_by(order) if order else rows
-        self._write(
-            f"{name}/part-{len(self._part_rows[name]):05d}.parquet",
-            lambda temporary: _write_table(name, rows, temporary),
-        )
+        part = f"{name}/part-{len(self._part_rows[name]):05d}.parquet"
+        self._write(part, lambda temporary: _write_table(name, rows, temporary))
         self._part_rows[name].append(rows.num_rows)
         self._buffers[name], self._buffered_rows[name] = [], 0
         return True
@@ -203,9 +199,8 @@ def _to_table(name: str, parts: Sequence[Mapping[str, Column]]) -> pa.Table:
         group = list(same)
         columns = {key: _below([part[key] for part in group]) for key in group[0]}
         length = len(next(iter(columns.values())))
-        tables.append(
-            pa.table([_to_column(columns.get(field.name), field.type, length) for field in schema], schema=schema)
-        )
+        arrays = [_to_column(columns.get(field.name), field.type, length) for field in schema]
+        tables.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(tables)
 
 

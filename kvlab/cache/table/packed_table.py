@@ -78,19 +78,14 @@ class PackedTable(SlotTable):
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
-        return PackedSlots.of(
-            super().whole(), self._packed_states("keys", self.capacity), self._packed_states("values", self.capacity)
-        )
+        return self._of(super().whole(), self.capacity)
 
     def first(self, count: int) -> Slots:
         """The first `count` visible slots, with log mass."""
-        return PackedSlots.of(
-            super().first(count), self._packed_states("keys", count), self._packed_states("values", count)
-        )
+        return self._of(super().first(count), count)
 
-    def bias(self, visible: Slots) -> Tensor:
-        """`Slots.bias` of the `visible` slots."""
-        return visible.bias(self.never)
+    def _of(self, slots: Slots, count: int) -> PackedSlots:
+        return PackedSlots.of(slots, self._packed_states("keys", count), self._packed_states("values", count))
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         return PackedStates(self.codes[side], self.coded[side], self.native[side][:, :, : count - self.room], self.room)
@@ -271,9 +266,8 @@ class PackedTable(SlotTable):
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
     ) -> SlotTable:
         """Decode into a native table of the valid slots, for a layer that is regrouped again."""
-        states = self._packed_states("keys", self.capacity), self._packed_states("values", self.capacity)
         slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
-        native = SlotTable(PackedSlots.of(slots, *states).decoded(), self.columns)
+        native = SlotTable(self._of(slots, self.capacity).decoded(), self.columns)
         native.weighted, native.head_state = self.weighted, self.head_state
         return native.packed(order, room, lengths, streams, width)
 

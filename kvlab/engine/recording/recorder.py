@@ -166,10 +166,8 @@ class Recorder:
         records = [self.layers[layer.layer_idx] for layer in layers]
         for record in records:
             record.truth = record.given = record.broken = None
-        self.shown = None
-        self.pending.note(
-            self.step, layers, [record.columns for record in records], [record.counts for record in records]
-        )
+        self.shown, counts = None, [record.counts for record in records]
+        self.pending.note(self.step, layers, [record.columns for record in records], counts)
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
             self.writer.flush()
