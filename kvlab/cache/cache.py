@@ -107,10 +107,10 @@ class CompressedCache(Cache):
     ) -> tuple[Tensor, Tensor]:
         """Append states, as in transformers.
 
-        Raises UserError if the end of the prompt is unknown, or if the method needs a rehearsal but the model does not
-        report its prompts.
+        Raises UserError if the end of the prompt is unknown, or if the method needs a second pass but the model does
+        not report its prompts.
         """
-        layer, state = self.layers[layer_idx], self.settings.rehearsal
+        layer, state = self.layers[layer_idx], self.settings.second_pass
         if isinstance(layer, CompressedLayer):
             check_pass(layer, key_states.shape[2])
         if state is not None and not (state.ids or state.done or state.running):
@@ -143,18 +143,18 @@ class CompressedCache(Cache):
         return sizes
 
     def rehearse_only(self, tokens: int) -> None:
-        """Limit the rehearsal to the first `tokens` of each row, the context; the rest is the question."""
-        if self.settings.rehearsal is not None:
-            self.settings.rehearsal.context = tokens
+        """Limit the second pass to the first `tokens` of each row, the context; the rest is the question."""
+        if self.settings.second_pass is not None:
+            self.settings.second_pass.context = tokens
 
     def settle(self) -> None:
-        """Decide about a prompt that waits for a rehearsal, using its own last queries instead.
+        """Decide about a prompt that waits for a second pass, using its own last queries instead.
 
         For callers that fill layers by hand and have no token ids.
         """
         settings = self.settings
-        if settings.rehearsal is not None and not settings.rehearsal.done:
-            settings.rehearsal.done = True
+        if settings.second_pass is not None and not settings.second_pass.done:
+            settings.second_pass.done = True
             take_last_queries(settings)
         decide_pending(self.settings)
 

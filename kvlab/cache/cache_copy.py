@@ -133,7 +133,7 @@ class Prefix:
             pipeline=pipeline,
             pending=None,
             stays_pending=False,
-            rehearsal=None,
+            second_pass=None,
             statistics=dict(settings.statistics),
         )
         cache = copy_with_settings(self.prompt_cache, settings)

@@ -14,7 +14,7 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.kernels.cpu import precompile
 from kvlab.cache.prompt_hooks import announce_prompts, record_token_ids
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
-from kvlab.cache.second_pass import install_rehearsal, rehearsal_state
+from kvlab.cache.second_pass import install_second_pass, second_pass_state
 from kvlab.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.cache.token_pruning import TokenPruning, install_token_pruning
 from kvlab.common.errors import UserError
@@ -84,8 +84,8 @@ def make_cache(
         token_pruning=TokenPruning() if pipeline.saves_prefill else None,
     )  # fmt: skip
     if pipeline.rehearsal is not None and settings.compresses:
-        install_rehearsal(language_model)
-        settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, tokenizer)
+        install_second_pass(language_model)
+        settings.second_pass = second_pass_state(pipeline.rehearsal, language_model, tokenizer)
     if pipeline.in_place is not None and settings.compresses and language_model.device.type == "cpu":
         precompile(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:

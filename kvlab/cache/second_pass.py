@@ -1,8 +1,8 @@
-"""Rehearsal (second pass): read the context again over the full prompt, then roll back before any decision.
+"""Second pass: read the context again over the full prompt, then roll back before any decision.
 
-`make_cache` installs hooks that report the prompt's token ids to the cache and run the rehearsal at the end of the
-prompt's last pass. So `model.generate(..., past_key_values=cache)` rehearses without further code, and prefill timings
-include the rehearsal.
+`make_cache` installs hooks that report the prompt's token ids to the cache and run the second pass at the end of the
+prompt's last pass. So `model.generate(..., past_key_values=cache)` reads the prompt again without further code, and
+prefill timings include it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kvlab.cache.fan_out.fan_out_cache import FanOutCache, caches_in
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
 from kvlab.cache.layers.second_pass_queries import roll_back, save_checkpoint
-from kvlab.cache.settings import RehearsalState
+from kvlab.cache.settings import SecondPass
 from kvlab.common.errors import UserError
 from kvlab.common.token_ids import check_ids
 from kvlab.methods.core.second_pass import OVERLAP, STUDIES, Rehearsal
@@ -36,18 +36,18 @@ _LISTENS = "_kvlab_listens_to_prompts"
 Piece = tuple[Tensor, Tensor | None]  # ids (B, n) and mask (B, n)
 
 
-def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> RehearsalState:
-    """State of a rehearsal. Without a tokenizer there is no request: only the context is read again."""
+def second_pass_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> SecondPass:
+    """State of a second pass. Without a tokenizer there is no request: only the context is read again."""
     asks = [] if tokenizer is None else [plan.ask, *(STUDIES if plan.study else ())]
     ids = [list(tokenizer(ask, add_special_tokens=False)["input_ids"]) for ask in asks] or [[]]
     for ask in ids:
         check_ids(ask, model, tokenizer)
     start = getattr(tokenizer or model.config.get_text_config(decoder=True), "bos_token_id", None)
-    return RehearsalState(plan, ids[0], start, ids[1:])
+    return SecondPass(plan, ids[0], start, ids[1:])
 
 
-def install_rehearsal(model: PreTrainedModel) -> None:
-    """Install hooks that report prompts to caches that rehearse (idempotent).
+def install_second_pass(model: PreTrainedModel) -> None:
+    """Install hooks that report prompts to caches that read them again (idempotent).
 
     Raises UserError for a model that cannot continue from its prompt with several tokens.
     """
@@ -63,11 +63,12 @@ def install_rehearsal(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOutCache:
+def run_second_pass(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOutCache:
     """Read the context again, score with its queries, roll back, and let all layers decide.
 
-    The caches have read one prompt in shared passes and read the same pieces again. Their `rehearsal_seconds` are what
-    each would take alone. Returns the cache that served them: its branches tell errors and the seconds of decisions.
+    The caches have read one prompt in shared passes and read the same pieces again. Their `second_pass_seconds` are
+    what each would take alone. Returns the cache that served them: its branches tell errors and the seconds of
+    decisions.
     """
     states = [_state(cache) for cache in caches]
     settings, state = caches[0].settings, states[0]
@@ -86,20 +87,20 @@ def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOu
         for each in states:
             each.running = False
     for branch in fan_out.branches:
-        branch.cache.settings.rehearsal_seconds += common + branch.seconds + branch.charged
+        branch.cache.settings.second_pass_seconds += common + branch.seconds + branch.charged
         branch.seconds = branch.charged = 0.0
         if branch.error is None:
-            branch.run(partial(_end_rehearsal, branch.cache), fan_out.now)
+            branch.run(partial(_end_second_pass, branch.cache), fan_out.now)
     return fan_out
 
 
-def _state(cache: CompressedCache) -> RehearsalState:
-    assert cache.settings.rehearsal is not None
-    return cache.settings.rehearsal
+def _state(cache: CompressedCache) -> SecondPass:
+    assert cache.settings.second_pass is not None
+    return cache.settings.second_pass
 
 
 def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None) -> None:
-    """Note the allocator's statistics; with an on-policy rehearsal, decide layer by layer."""
+    """Note the allocator's statistics; with an on-policy second pass, decide layer by layer."""
     settings = cache.settings
     for layer in cache.compressed_layers():
         if settings.pending is not None:
@@ -108,7 +109,7 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
         _conclude_in_turn(model, cache, pieces, before)
 
 
-def _end_rehearsal(cache: CompressedCache) -> None:
+def _end_second_pass(cache: CompressedCache) -> None:
     state = _state(cache)
     state.done, state.ids, state.mask = True, [], None
     if not cache.settings.stays_pending:
@@ -124,9 +125,9 @@ def _reading(cache: CompressedCache) -> tuple[object, ...]:
 def _conclude_in_turn(
     model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None
 ) -> None:
-    """Decide layer by layer, with queries from a rehearsal through the layers compressed so far (on-policy).
+    """Decide layer by layer, with queries from a second pass through the layers compressed so far (on-policy).
 
-    Each of these rehearsals runs on a copy of the cache and takes as long as the first one.
+    Each of these passes runs on a copy of the cache and takes as long as the first one.
     """
     pending, references = cache.settings.pending or {}, cache.settings.pipeline.references
     common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
@@ -224,7 +225,7 @@ def _answer(model: PreTrainedModel, cache: Cache, ask: list[int], tokens: int, b
     return written, None if before is None and bool(mask.all()) else mask
 
 
-def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
+def _pieces(state: SecondPass, room: int) -> Iterator[Piece]:
     """(ids (B, n), mask (B, n) or None) of each pass, right-padded so that windows are contiguous.
 
     `room` is the model's context window. Each row is cut as it would be alone; rows with fewer pieces are empty in the
@@ -250,7 +251,7 @@ def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
         yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
 
 
-def _context(row: list[int], real: list[bool] | None, state: RehearsalState) -> list[int]:
+def _context(row: list[int], real: list[bool] | None, state: SecondPass) -> list[int]:
     """Tokens of a row that are read again: without padding, question and BOS token."""
     row = row if state.context is None else row[: state.context]
     tokens = row if real is None else [token for token, is_real in zip(row, real, strict=False) if is_real]
@@ -275,8 +276,8 @@ def _pass(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | None
 
 
 def _waiting(given: Any) -> list[CompressedCache]:
-    """The caches of a pass whose rehearsal is still to come."""
-    states = [(cache, cache.settings.rehearsal) for cache in caches_in(given)]
+    """The caches of a pass whose second pass is still to come."""
+    states = [(cache, cache.settings.second_pass) for cache in caches_in(given)]
     return [cache for cache, state in states if state is not None and not state.done and not state.running]
 
 
@@ -302,8 +303,8 @@ def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], outpu
         alike = [cache for cache in complete if _reading(cache) == _reading(complete[0])]
         complete = [cache for cache in complete if cache not in alike]
         begun = time.perf_counter()
-        rehearsed = rehearse(module, alike)  # type: ignore[arg-type]
+        again = run_second_pass(module, alike)  # type: ignore[arg-type]
         if isinstance(served, FanOutCache):
-            served.take_over(rehearsed.branches, time.perf_counter() - begun)
+            served.take_over(again.branches, time.perf_counter() - begun)
         else:
-            rehearsed.check()
+            again.check()

@@ -54,16 +54,16 @@ class PartObserver(Protocol):
 
 @dataclass(frozen=True)
 class PendingLayer:
-    """A layer that has read its prompt and waits for the decision; `observed`: the observer has seen its pass."""
+    """A layer that has read its prompt and waits for the decision; `reported`: the observer knows its pass."""
 
     layer: Any
     seen: PassSeen
-    observed: bool
+    reported: bool
 
 
 @dataclass
-class RehearsalState:
-    """Progress of a rehearsal (a second pass over the prompt), with the token ids collected so far."""
+class SecondPass:
+    """Progress of a second pass over the prompt, with the token ids collected so far."""
 
     plan: Rehearsal
     ask: list[int]  # token ids put before each piece
@@ -107,21 +107,21 @@ class LayerSettings:
     # prompts that still wait for their decision, by layer
     pending: dict[int, PendingLayer] | None = field(default=None, repr=False)
     stays_pending: bool = False  # defer the prompt's decision for good: other caches continue from it (`shared_prefix`)
-    rehearsal: RehearsalState | None = field(default=None, repr=False)  # if the method needs one
+    second_pass: SecondPass | None = field(default=None, repr=False)  # if the method needs one
     prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) per pass, if the method reads text
-    rehearsal_seconds: float = 0.0  # measured if `timed`
+    second_pass_seconds: float = 0.0  # measured if `timed`
     shape: dict[str, Any] | None = None  # identifies the model: see `shape_of`
     unattended: int | None = None  # the layer whose states were appended last, until its attention is computed
 
     def forget(self) -> None:
         """Reset everything that belongs to the current text; keep method and model settings."""
         self.prompt_tokens, self.text_tokens, self.unattended = 0, 0, None
-        self.prefill_compress_seconds = self.rehearsal_seconds = 0.0
+        self.prefill_compress_seconds = self.second_pass_seconds = 0.0
         self.statistics, self.prompt_ids, self.pending = {}, [], None
         if self.token_pruning is not None:
             self.token_pruning.begin()
-        if self.rehearsal is not None:
-            self.rehearsal.forget()
+        if self.second_pass is not None:
+            self.second_pass.forget()
 
     @property
     def is_lossy(self) -> bool:
@@ -170,9 +170,9 @@ class LayerSettings:
         return RotaryOfPasses(self.rotary, self.changing_rotary)
 
     @property
-    def rehearses_now(self) -> bool:
-        """Whether the current pass belongs to a rehearsal."""
-        return self.rehearsal is not None and self.rehearsal.running
+    def in_second_pass(self) -> bool:
+        """Whether the current pass belongs to a second pass over the prompt."""
+        return self.second_pass is not None and self.second_pass.running
 
     @contextmanager
     def clock(self, phase: str, device: torch.device) -> Iterator[None]:

@@ -65,7 +65,7 @@ class ActiveRun:
         self.prompt_seconds = {
             "seconds_prefill": max(seconds - recording.seconds, 0.0),
             "seconds_compress": max(settings.prefill_compress_seconds - recording.decision_seconds, 0.0),
-            "seconds_rehearse": settings.rehearsal_seconds if settings.rehearsal is not None else None,
+            "seconds_rehearse": settings.second_pass_seconds if settings.second_pass is not None else None,
         }
 
     def write_prompt(self, logprobs: Tensor | None, reference: Reference) -> None:

@@ -191,7 +191,7 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
     if not store.packs:
         return Sizes(token, slot, slot, beside=beside, heads=heads)
     own, shared = store_bytes(store, keys.shape[-1], values.shape[-1])
-    native, lots = native_slots(store, settings.pipeline, settings.compress_every)
+    native, groups = native_slots(store, settings.pipeline, settings.compress_every)
     slot -= settings.pipeline.columns.lighter
     packed = slot - token + own + shared / store.lot
-    return Sizes(token, slot, packed, native, beside + lots * shared, heads)
+    return Sizes(token, slot, packed, native, beside + groups * shared, heads)

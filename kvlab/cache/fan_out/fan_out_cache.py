@@ -137,10 +137,10 @@ class FanOutCache(Cache):
             layer.batch_select_indices(torch.tensor(rows, device=layer.device))
         self._number_rows([len(rows) if one is branch else self._count(one) for one in self.branches])
 
-    def take_over(self, rehearsed: Sequence[Branch], seconds: float) -> None:
+    def take_over(self, again: Sequence[Branch], seconds: float) -> None:
         """Take over errors and decision times of branches that read the prompt again, in `seconds` altogether."""
         own = {id(branch.cache): branch for branch in self.branches}
-        for branch in rehearsed:
+        for branch in again:
             mine = own[id(branch.cache)]
             mine.error, mine.charged = branch.error, mine.charged + branch.seconds
         self.second_pass_seconds += seconds

@@ -39,7 +39,7 @@ class Branch:
 
     def own_seconds(self) -> float:
         """Seconds its layers would take alone, including its second pass over the prompt."""
-        return self.seconds + self.charged + self.cache.settings.rehearsal_seconds
+        return self.seconds + self.charged + self.cache.settings.second_pass_seconds
 
     def run(self, work: Callable[[], Result], now: Callable[[], float]) -> Result | None:
         """The result of `work`, timed by the clock `now`; None if it fails, which ends this branch.

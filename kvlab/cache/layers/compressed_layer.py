@@ -17,7 +17,7 @@ from kvlab.cache.layers.attention_inputs import placed, recall, sinks_by_head
 from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
-from kvlab.cache.layers.second_pass_queries import check_rehearsed, note_rehearsal
+from kvlab.cache.layers.second_pass_queries import check_second_pass, note_second_pass
 from kvlab.cache.table.head_index import NewToken, Streams
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.cache.token_pruning import Rows
@@ -52,7 +52,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
         The returned tensor identifies this layer to kvlab's attention function, which then calls `attend`.
         """
-        check_rehearsed(self)
+        check_second_pass(self)
         self.settings.check_attended()
         rows, block = key_states.shape[2], self.settings.pipeline.block
         if self.quota is None:
@@ -115,7 +115,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         row_valid = None
         if completes_prompt and token_pruning is not None and token_pruning.current is not None:
             row_valid = self._mark_pruned(token_pruning.current)
-        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
+        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
@@ -150,8 +150,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 one.members = partial(self.streams.heads_in, place)
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
-        if self.settings.rehearses_now:
-            note_rehearsal(self, seen[0])
+        if self.settings.in_second_pass:
+            note_second_pass(self, seen[0])
         elif incomplete:
             if self.settings.part_observer is not None:
                 self.settings.part_observer.attended_part(self.layer_idx, seen[0])
@@ -170,7 +170,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
         """Keep the newest queries if later decisions use them again."""
         rows = self.settings.pipeline.recalled
-        if rows and self.settings.compresses and not self.settings.rehearses_now:
+        if rows and self.settings.compresses and not self.settings.in_second_pass:
             places = self.streams.by_row(self.tokens_seen)
             for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
@@ -192,7 +192,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
         for table in self.tables:
             table.widen_integers(tokens)
-        if rows == 1 and self.quota is not None and not self.settings.rehearses_now:
+        if rows == 1 and self.quota is not None and not self.settings.in_second_pass:
             token = NewToken(self.streams, key_states, value_states, self.tokens_seen)
             for bucket, table in enumerate(self.tables):
                 table.append_one(token, bucket, pipeline.state)

@@ -47,7 +47,7 @@ def decide(
     layer: LayerState,
     seen: Sequence[PassSeen],
     visible: Sequence[Slots],
-    observed: PassSeen | None,
+    reported: PassSeen | None,
     completes_prompt: bool,
 ) -> None:
     """Score the slots and compress the layer if due; `completes_prompt`: this pass completes the prompt.
@@ -74,9 +74,9 @@ def decide(
     if completes_prompt:
         note_statistic(layer, seen[0])
     if completes_prompt and (layer.settings.stays_pending or (pipeline.waits and layer.settings.compresses)):
-        _defer(layer, seen[0], observed)
+        _defer(layer, seen[0], reported)
     else:
-        conclude(layer, seen, visible, observed, completes_prompt, compressed)
+        conclude(layer, seen, visible, reported, completes_prompt, compressed)
 
 
 def _updated(layer: LayerState, slots: Slots, seen: PassSeen, first: bool) -> Mapping[str, Tensor]:
@@ -107,14 +107,14 @@ def note_statistic(layer: LayerState, seen: PassSeen) -> None:
         layer.settings.statistics[layer.rank] = noted
 
 
-def _defer(layer: LayerState, seen: PassSeen, observed: PassSeen | None) -> None:
-    """Defer the layer's decision; the last layer triggers it for all, unless a rehearsal follows."""
+def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None:
+    """Defer the layer's decision; the last layer triggers it for all, unless a second pass follows."""
     settings, pipeline = layer.settings, layer.settings.pipeline
     if not (settings.stays_pending or pipeline.score.needs_hidden_states):
         seen = seen.newest(pipeline.prompt_rows(seen.num_new))  # decisions use no other rows
     layer.buckets[0].table.detach()
     settings.pending = {} if settings.pending is None else settings.pending
-    settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), observed is not None)
+    settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), reported is not None)
     last = len(settings.pending) == settings.num_layers
     if last and pipeline.rehearsal is None and not settings.stays_pending:
         decide_pending(settings)
@@ -131,7 +131,7 @@ def decide_pending_layer(waiting: PendingLayer) -> None:
     """Run the deferred decision of one layer."""
     seen = waiting.layer.seen_again(waiting.seen)
     visible = [table.visible() for table in waiting.layer.tables]
-    conclude(waiting.layer, [seen], visible, seen if waiting.observed else None, True)
+    conclude(waiting.layer, [seen], visible, seen if waiting.reported else None, True)
     waiting.layer.references = None
 
 
@@ -139,7 +139,7 @@ def conclude(
     layer: LayerState,
     seen: Sequence[PassSeen],
     visible: Sequence[Slots],
-    observed: PassSeen | None,
+    reported: PassSeen | None,
     completes_prompt: bool,
     compressed: Sequence[bool] = (),
 ) -> None:
@@ -155,7 +155,7 @@ def conclude(
         _prune_next_layer(settings.token_pruning, visible[0])
     if over:
         with settings.clock(moment.phase, layer.device):
-            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, observed, moment)
+            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
     elif moment.is_prompt and (settings.store.packs or (settings.compresses and not layer.buckets[0].table.is_dense)):
         layer.streams, layer.buckets = settled(layer.streams, layer.buckets, settings)  # frees padding
     elif completes_prompt:
@@ -235,15 +235,15 @@ def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: S
 
 
 def _compress(
-    layer: LayerState, views: list[View], due: Sequence[bool], observed: PassSeen | None, moment: Moment
+    layer: LayerState, views: list[View], due: Sequence[bool], reported: PassSeen | None, moment: Moment
 ) -> None:
     settings, streams = layer.settings, layer.streams
     decisions = [
         bucket.decide(view, settings, layer.rotary.check) if over else None
         for bucket, view, over in zip(layer.buckets, views, due, strict=True)
     ]
-    if settings.observer is not None and observed is not None:
-        joined = join_decisions(streams, observed, views, decisions, settings.observes_slots)
+    if settings.observer is not None and reported is not None:
+        joined = join_decisions(streams, reported, views, decisions, settings.observes_slots)
         settings.observer.compressed(layer.layer_idx, joined.view, joined.plan, joined.before, joined.after)
     if moment.is_prompt and settings.token_pruning is not None and decisions[0] is not None:
         _prune_next_layer(settings.token_pruning, views[0].slots, decisions[0].plan)

@@ -48,8 +48,8 @@ class LayerState:
         self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
-        self.references: References | None = None  # queries of a rehearsal, until the decision
-        self.checkpoint: Checkpoint | None = None  # state that a rehearsal rolls back to
+        self.references: References | None = None  # queries of a second pass, until the decision
+        self.checkpoint: Checkpoint | None = None  # state that a second pass rolls back to
         self.rotary = self.settings.rotary_of(self.layer_idx)
 
     @property
@@ -128,7 +128,7 @@ class Checkpoint:
     waiting: int
     rotary: Any
     states: dict[str, Any]  # recurrent states
-    every: list[int]  # stride at which queries of the rehearsal are kept, per row
+    every: list[int]  # stride at which queries of the second pass are kept, per row
 
 
 class UnboundedLayer(CacheLayerMixin):

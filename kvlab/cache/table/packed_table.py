@@ -1,4 +1,4 @@
-"""Slot table with quantized slots: encoded in groups ("lots"), decoded one block at a time."""
+"""Slot table with quantized slots: encoded in groups, decoded one block at a time."""
 
 from __future__ import annotations
 
@@ -171,12 +171,12 @@ class PackedTable(SlotTable):
     def pack_gathered(self) -> None:
         """Encode the oldest gathered native slots, in whole groups."""
         self._close_native()
-        lot, start = self.scheme.lot, self.room + self.first_native
-        count = (self.width - self.room - self._stays) // lot * lot
+        group, start = self.scheme.lot, self.room + self.first_native
+        count = (self.width - self.room - self._stays) // group * group
         if count <= 0:
             return
         if self.used + count > self.room and not self._close_holes(count):
-            self._grow(max(count, self.used // GROWTH // lot * lot))
+            self._grow(max(count, self.used // GROWTH // group * group))
             start = self.room + self.first_native
         first, last = start - self.room, self.width - self.room
         real = is_valid(self.slots.position[:, :, start : start + count])
