@@ -200,10 +200,7 @@ class PassSeen:
         )
 
     def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
-        """Root mean square (B, H, S) of the attention a slot gets from the group's last `rows` real queries.
-
-        `slots` as in `column_max`.
-        """
+        """Root mean square (B, H, S) of the attention from the last `rows` real queries; `slots` as in `column_max`."""
         first = self._first_row(rows)
         real = self._real_rows(first)
         squares = self._once(
@@ -291,10 +288,7 @@ class PassSeen:
         return replace(self, key=key, _last_logits=None, _last_mass=None)
 
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
-        """Logits (B, H, G, 1, S) of the last query at other keys (B, H, S, d) with `position` (B, H, S).
-
-        Keys are processed in blocks.
-        """
+        """Logits (B, H, G, 1, S) of the last query at other keys (B, H, S, d) with `position` (B, H, S)."""
         query, blocks = self.query[:, :, -1:], []
         for part, place in zip(key.split(KEY_BLOCK, 2), position.split(KEY_BLOCK, 2), strict=True):
             alibi = None if self.alibi is None else self.alibi.of_last(place)

@@ -118,10 +118,7 @@ OUTPUT_NAMES = ("o_proj", "out_proj", "dense")
 
 
 def output_weight(module: nn.Module, heads: int) -> Tensor:
-    """Output projection (heads, d, hidden) per query head, without bias or gate.
-
-    Raises UserError for an unknown attention module.
-    """
+    """Output projection (heads, d, hidden) per head, without bias or gate; raises UserError if it is unknown."""
     found = (getattr(getattr(module, name, None), "weight", None) for name in OUTPUT_NAMES)
     weight = next((each for each in found if isinstance(each, Tensor)), None)
     if weight is None or weight.dim() != 2 or weight.shape[1] % heads:

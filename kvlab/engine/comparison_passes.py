@@ -40,10 +40,7 @@ class Group:
 
 
 def groups_of(prepared: Prepared, complete: Mapping[int, Path], most: int) -> list[Group]:
-    """Groups of up to `most` runs that are not `complete`, the reference's first.
-
-    Those that cannot share a pass run alone, after it.
-    """
+    """Groups of up to `most` runs that are not `complete`, the reference's first, and last those that run alone."""
     missing = [index for index in range(len(prepared.runs)) if index not in complete]
     full = [index for index in missing if prepared.runs[index].choice.method == FULL.method][:1]
     together = [index for index in missing if prepared.runs[index].shares_passes] or full

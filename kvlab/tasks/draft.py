@@ -74,10 +74,7 @@ class Draft:
         return self.asking(query, self.filled(render, query.prompt), metric, block=block, **more)
 
     def filled(self, render: Callable[[Window], str], question: str = "") -> str:
-        """The longest `render(window)` that keeps the prompt within the length.
-
-        Raises UserError if even an empty window is too long.
-        """
+        """The longest `render(window)` whose prompt fits; raises UserError if even an empty window does not."""
         length = self.length
         window = draw_window(self.random, length)  # a word has at least one token, so more words are never needed
         question_tokens = len(text_ids(self.tokenizer, question))

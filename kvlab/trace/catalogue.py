@@ -230,10 +230,7 @@ def left_out(root: Path, listed: Collection[str]) -> list[str]:
 
 
 def rebuild(root: Path) -> list[str]:
-    """Rebuild the index from the run folders.
-
-    Returns one sentence per folder whose `run.json` could not be read.
-    """
+    """Rebuild the index from the run folders; returns one sentence per folder whose record cannot be read."""
 
     def again(database: sqlite3.Connection) -> list[str]:
         with transaction(database):

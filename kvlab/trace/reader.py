@@ -139,10 +139,7 @@ class Run:
             )
 
     def attention_row(self, layer: int, head: int, row: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """One row of both arrays of `attention`, (tokens,) float16; None beyond the end.
-
-        Raises UserError if they were not recorded.
-        """
+        """One row of `attention`'s arrays, (tokens,); None beyond the end. Raises UserError if not recorded."""
         try:
             return self._pair("attention", layer, head, ("true_mass", "slot_mass"), (row,))
         except IndexError:
@@ -195,10 +192,7 @@ class Run:
         return self._parts[table]
 
     def check_array(self, path: Path) -> None:
-        """Verify an array file's checksum, once per state of the file.
-
-        Raises UserError if it was changed or is missing.
-        """
+        """Verify an array file's checksum, once per state of it; raises UserError if it was changed or is missing."""
         if self.record.checksums is None:
             return
         written = self._checksum(path)

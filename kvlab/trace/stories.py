@@ -151,10 +151,7 @@ def make_private(root: Path, name: str, private: bool) -> None:
 
 
 def save_story(root: Path, story: Story) -> Path:
-    """Atomically write the story; returns its file.
-
-    Raises UserError if the current user may not, or the name is another user's.
-    """
+    """Atomically write the story and return its file; raises UserError if the current user may not."""
     person = require(Role.RUN, "change a story")
     file = story_path(root, story.name)
     is_new = not file.exists()

@@ -23,10 +23,7 @@ from kvlab.cache.settings import LayerSettings
 
 
 def shares_passes(cache: CompressedCache) -> bool:
-    """Whether a cache can share passes with others.
-
-    Not if a method compresses within the prompt's pass: in blocks, or layer by layer.
-    """
+    """Whether a cache can share passes with others: not if its method compresses within the prompt's pass."""
     pipeline = cache.settings.pipeline
     return not (pipeline.block or pipeline.saves_prefill)
 

@@ -120,10 +120,7 @@ class Streams:
 
 
 class NewToken:
-    """`keys`, `values` (B, H, 1, d) at `position` (B,).
-
-    In-place refills read arrays of all heads; other tables get their part.
-    """
+    """`keys`, `values` (B, H, 1, d) at `position` (B,); in-place refills read all heads, other tables their part."""
 
     def __init__(self, streams: Streams, keys: Tensor, values: Tensor, position: Tensor) -> None:
         self.streams = streams

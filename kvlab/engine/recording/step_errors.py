@@ -45,10 +45,7 @@ def mixed(mass: Tensor, values: Tensor) -> Tensor:
 
 
 def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
-    """The last query's result as attention computed it in float32, else evaluated again.
-
-    `output` (1, Hq, q, d) is the pass's output.
-    """
+    """The last query's result as attention gave it (`output` (1, Hq, q, d)) in float32, else evaluated again."""
     mass = seen.kept_mass(slots.valid.shape[2])
     if mass is not None and output.dtype == torch.float32:
         return Answer(mass[0], output[0, :, 0])

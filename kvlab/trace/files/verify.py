@@ -37,10 +37,7 @@ class Finding(BaseModel):
 
 
 def verify_runs(path: Path) -> list[Finding]:
-    """Verify the run in this folder, or every run in it.
-
-    Raises UserError if there is no such folder, or no run in it.
-    """
+    """Verify the run in this folder, or every run in it; raises UserError if there is none."""
     path = Path(path)
     folders = [path] if _is_run(path) else sorted(folder for folder in path.glob("*") if _is_run(folder))
     if not folders:
