@@ -45,7 +45,7 @@ class PassSeen:
     hides: bool = True  # whether `bias` contains -inf
     # For heads in separate tables: (layer index (B, H) of each KV head, number of heads in the layer).
     members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
-    # see `kvlab.cache.layers.attention_inputs`
+    # see `kvlab.cache.layers.compressed_layer`
     recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     # (B, H, d): a key to compare with all others; its `products` cost little more next to a single query.
     along: Tensor | None = field(default=None, repr=False)

@@ -7,10 +7,9 @@ from random import Random
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import ADJECTIVES, NAMES
-from kvlab.tasks.draft import Draft, drafted
+from kvlab.tasks.draft import Depth, Draft, drafted
 from kvlab.tasks.haystack import draw_window
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.task import Depth
 
 _COMMON_COUNTS = ((9, 12), (6, 8), (4, 5))  # the three common words; the others occur once or twice
 _EXPONENT = 1.5  # RULER uses 2.0; a flatter one makes the third word rare enough to be lost

@@ -6,9 +6,8 @@ from random import Random
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.draft import Draft, drafted, spread
+from kvlab.tasks.draft import Depth, Draft, drafted, spread
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.task import Depth
 
 _MOST_VALUES = 1000
 _MOST_COINS = 50

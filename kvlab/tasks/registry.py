@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlab.plugins.registry import Registry
 from kvlab.tasks import blocks, forced_texts, hidden_facts
-from kvlab.tasks.task import Task
+from kvlab.tasks.draft import Task
 
 _SHIPPED = (
     *(hidden_facts.needle, hidden_facts.needle_multikey, hidden_facts.needle_multivalue),

@@ -18,8 +18,7 @@ from safetensors.numpy import load_file
 from kvlab.common.errors import UserError
 from kvlab.common.validation import path_of
 from kvlab.trace.files.checksums import SUMS, Index, cached_checksum, not_recorded, read_parts, why_no_array
-from kvlab.trace.files.consistency import check_consistency
-from kvlab.trace.files.table_parts import sound_parts
+from kvlab.trace.files.table_parts import check_consistency, sound_parts
 from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 from kvlab.trace.token_text import restore_texts

@@ -313,37 +313,31 @@ MEMORY = pa.schema(
 
 TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVENTS, "memory": MEMORY}
 
-# arrays/<name>-layer-000.safetensors, level `full` only, every tensor half precision but those of `decision`, of the
-# layers and KV heads in `RunRecord.recording` (as far as they fit: `states`, `attention_rows`); heads are those
-# recorded, in order:
-#   keys        "unit" (num_key_value_heads, tokens, head_dim) unit keys as cached (rotated), "norm" (heads, tokens)
-#   values      "unit", "norm" likewise
-#   attention   "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
-#               "slot_mass" (steps, heads, tokens) attention each slot alive after the step gets from this step's last
-#               query, in the column of the position naming it
-#   decision    "score" (heads, prompt tokens) float32 as the method had it when it decided about the prompt, NaN for
-#               tokens that had left before; "kept" likewise, whether the token's slot stayed (1) or not (0), bytes. Of
-#               fewer layers where all would take more than `kvlab.requests.recording.MOST_DECISION_BYTES`; none where
-#               nothing had to leave, or in runs older than this array
+# arrays/<name>-layer-000.safetensors, level `full` only, half precision except `decision`, of the layers and KV heads
+# in `RunRecord.recording` as far as they fit (`states`, `attention_rows`), in their order:
+#   keys, values  "unit" (heads, tokens, head_dim) unit vectors as cached (keys rotated), "norm" (heads, tokens)
+#   attention     "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
+#                 "slot_mass" likewise of each slot alive after the step from this step's last query, in the column of
+#                 the position naming it
+#   decision      "score" (heads, prompt tokens) float32 when the method decided about the prompt, NaN for tokens that
+#                 had left before; "kept" likewise, whether the token's slot stayed (1 or 0), bytes. Of fewer layers
+#                 beyond `kvlab.requests.recording.MOST_DECISION_BYTES`; none where nothing had to leave or in old runs
 # tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
-# query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
-# was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
+# query. Of unit vectors float16 is 8 times as exact as bfloat16. `RunRecord.array_error` says how far unit * norm is
+# from what was cached (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
+# `kvlab.trace.files.checksums.SUMS` stands beside them: SHA-256 of every 64 KiB, so that a head is checked by itself.
 #
-# `kvlab.trace.files.checksums.SUMS` stands beside them: SHA-256 of every 64 KiB of each, so that a head is checked by
-# itself.
-#
-# The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
-#   history     "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries (at most 64) and of
-#               every forced token (at most 64), group mean; log_score is the log of the unnormalised exp score, -inf
-#               where a query cannot look. Of fewer layers where all together would take more than
-#               `kvlab.requests.recording.MOST_HISTORY_BYTES`; `RunRecord.left_out` says so.
-#   hidden      of the attention module's inputs over the prompt without sinks, see
-#               `kvlab.engine.hidden_gaussian`: "mean", "deviation", "skew", "kurtosis", "kurtosis_with_sinks",
-#               "distance" (hidden,), "histogram" (17, 48), "quantiles" (17, 33)
-#   sampled     GVote's samples against the true queries, see `kvlab.engine.probe`: "true", "synthetic",
-#               "ballots" (heads, prompt tokens), "overlap", "usage", "inner_overlap", "inner_usage" (heads, samples),
-#               "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
-#               "future" (heads, later queries)
+# The probe, one pass of the full cache, is in a comparison's first run only (`Run.has_probe`):
+#   history       "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries and of every forced
+#                 token (at most 64 each), group mean, and the log of the unnormalised exp score, -inf where a query
+#                 cannot look. Of fewer layers beyond `kvlab.requests.recording.MOST_HISTORY_BYTES`
+#   hidden        of the attention module's inputs over the prompt without sinks (`kvlab.engine.hidden_gaussian`):
+#                 "mean", "deviation", "skew", "kurtosis", "kurtosis_with_sinks", "distance" (hidden,), "histogram"
+#                 (17, 48), "quantiles" (17, 33)
+#   sampled       GVote's samples against the true queries (`kvlab.engine.probe`): "true", "synthetic", "ballots"
+#                 (heads, prompt tokens), "overlap", "usage", "inner_overlap", "inner_usage" (heads, samples),
+#                 "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
+#                 "future" (heads, later queries)
 PROBE_ARRAYS = ("history", "hidden", "sampled")
 EXACT_ARRAYS = ("decision",)  # float16 would make neighbours in rank equal
 ARRAYS = ("keys", "values", "attention", *EXACT_ARRAYS, *PROBE_ARRAYS)

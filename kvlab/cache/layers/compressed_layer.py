@@ -8,12 +8,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kvlab.attention.alibi import Alibi, query_positions
 from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.attention.low_rank_state import low_rank_state
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Bucket, Quota, sizes_of
 from kvlab.cache.buckets.joined_layer import join_passes
-from kvlab.cache.layers.attention_inputs import placed, recall, sinks_by_head
 from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
@@ -130,8 +130,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
-        alibis = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
-        sinks = sinks_by_head(self.streams, self.tables, call.sinks)
+        alibis, sinks = self._alibis(call.slopes, rows, row_valid), self._sinks(call.sinks)
         seen, visible = [], [table.visible() for table in self.tables]
         for table, slots, part, valid, alibi, sink in zip(
             self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
@@ -159,6 +158,26 @@ class CompressedLayer(LayerState, UnboundedLayer):
         else:
             decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
         return output
+
+    def _alibis(self, slopes: Tensor | None, rows: int, row_valid: Tensor | None) -> list[Alibi] | list[None]:
+        """ALiBi inputs per table; `slopes` (Hq,) are the model's, None for a model without ALiBi."""
+        if slopes is None:
+            return [None] * len(self.tables)
+        query_position = query_positions(self.tokens_seen, rows, row_valid).expand(self.streams.batch, -1)
+        by_head = self.streams.by_head(slopes.expand(self.streams.batch, -1))
+        inputs = []
+        for table, slope, query in zip(self.tables, by_head, self.streams.by_row(query_position), strict=True):
+            position = table.slots.position[:, :, : table.width]
+            heads = position.shape[1]
+            inputs.append(Alibi(slope.unflatten(1, (heads, -1)), position, query[:, None].expand(-1, heads, -1)))
+        return inputs
+
+    def _sinks(self, sinks: Tensor | None) -> list[Tensor] | list[None]:
+        """Learned-sink logits (N, W, G) per table; `sinks` (Hq,) are the model's, None for a model without them."""
+        if sinks is None:
+            return [None] * len(self.tables)
+        parts = zip(self.tables, self.streams.by_head(sinks.expand(self.streams.batch, -1)), strict=True)
+        return [part.unflatten(1, (table.slots.keys.shape[1], -1)) for table, part in parts]
 
     def _set_budget(self) -> None:
         """Compute the layer's budget from the length of the prompt."""
@@ -252,3 +271,30 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
 def _at(places: list[int], tensor: Tensor) -> Tensor:
     return tensor[places]
+
+
+QUERIES = "recalled_queries"
+
+
+def recall(
+    table: SlotTable, query: Tensor, row_valid: Tensor | None, tokens_seen: Tensor, rows: int
+) -> tuple[Tensor, Tensor]:
+    """Return the last `rows` real queries (N, W * G, rows, d) and their positions (N, rows), and keep them in the
+    table.
+
+    `query` (N, W * G, q, d) belongs to this pass, `row_valid` (N, q) marks real queries, `tokens_seen` (N,) includes
+    them. Rows before the start of the text are zeros at negative positions.
+    """
+    new = query.unflatten(1, (table.slots.keys.shape[1], -1))
+    old = table.head_state.get(QUERIES)
+    if old is None:
+        old = new.new_zeros(*new.shape[:3], rows, new.shape[4])
+    both = torch.cat([old, new], 3)
+    if row_valid is not None and new.shape[3] > 1:  # padding moves to the front, real queries keep their order
+        real = torch.cat([row_valid.new_ones(len(row_valid), rows), row_valid], 1)
+        order = real.to(torch.uint8).argsort(stable=True, dim=-1)[:, -rows:]
+        both = both.gather(3, order[:, None, None, :, None].expand(*both.shape[:3], rows, both.shape[4]))
+    # With a single head the slice is contiguous already, and as a view it would keep all queries of the prompt alive.
+    table.store_head_state({QUERIES: both[:, :, :, -rows:].clone(memory_format=torch.contiguous_format)})
+    age = torch.arange(rows - 1, -1, -1, device=query.device)
+    return table.head_state[QUERIES].flatten(1, 2), tokens_seen[:, None] - 1 - age

@@ -10,11 +10,10 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.tasks.draft import largest_fit, too_short
+from kvlab.tasks.draft import DEFAULT_LENGTHS, largest_fit, too_short
 from kvlab.tasks.haystack import Window, hide, sentence_starts
 from kvlab.tasks.loaders.jsonl import Loaded, read_text
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.task import DEFAULT_LENGTHS
 from kvlab.tasks.tokens import count_tokens
 
 NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
