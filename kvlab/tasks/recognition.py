@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,18 +61,12 @@ def _of_record(path: Path, given: Any) -> Recognised | None:
     if "question" in record and isinstance(answer, str) and "####" in answer:
         return Recognised("gsm8k", "GSM8K")
     form = next((form for form, fields in FIELDS if fields <= set(record)), None)
-    if form is None and _is_prompt_with_answer(given):
-        form = "table"
+    if form is None:
+        with suppress(UserError):
+            row = as_row(given, "The row")
+            # Columns for prompt and answer are enough: the reader checks their content.
+            form = "table" if row.column(ANSWERS) is not None and (row.chat or row.parts) else None
     return Recognised(form, _benchmark(form, path, record)) if form else None
-
-
-def _is_prompt_with_answer(given: Any) -> bool:
-    """Whether there are columns for prompt and answer; the reader checks their content."""
-    try:
-        row = as_row(given, "The row")
-    except UserError:
-        return False
-    return row.column(ANSWERS) is not None and bool(row.chat or row.parts)
 
 
 def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:

@@ -59,7 +59,11 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
     rest = first + question
     if len(context) + rest <= most:
         return sample
-    head, tail = _kept(most, first, question, cut)
+    half, free = most // 2, max(most - rest, 0)  # head and tail: the context's first and last tokens that are kept
+    head, tail = (free, 0) if cut == "end" else (0, free)
+    if cut == "middle":
+        tail = max(half - question, 0)
+        head = min(half - first, free) if tail else free
     while head + tail > 0:  # joined, the halves may take one more token
         # A cut inside a character leaves invalid bytes, which are removed.
         parts = context[:head], context[len(context) - tail :]
@@ -71,16 +75,6 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
             return sample.model_copy(update={"context": text, "length": found, "meta": meta})
         head, tail = max(head - (head >= tail), 0), max(tail - (tail >= head), 0)
     raise UserError(f"{sample.task} #{sample.index}: the question alone fills the {most:,} tokens a prompt may have.")
-
-
-def _kept(most: int, first: int, question: int, cut: Cut) -> tuple[int, int]:
-    """Numbers of the context's first and last tokens that are kept."""
-    free = max(most - first - question, 0)
-    if cut != "middle":
-        return (free, 0) if cut == "end" else (0, free)
-    half = most // 2
-    tail = max(half - question, 0)
-    return (min(half - first, free) if tail else free), tail
 
 
 def hidden_positions(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:

@@ -34,7 +34,14 @@ def read_record(path: Path) -> RunRecord:
     """
     file = path / FILE
     content = _content(file)
-    _check_version(file, content.get("schema_version"))
+    version = content.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise UserError(f"{file} has an unknown format version: {REMEDY}.")
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{file.parent} was written by a newer kvlab (format {str(version)[:12]}, this one reads up to "
+            f"{SCHEMA_VERSION}): update."
+        )
     seal = content.pop(SEAL, None)
     if seal is not None and seal != _seal(content):
         raise UserError(f"{file} was changed after it was written (its checksum does not match): {REMEDY}.")
@@ -64,16 +71,6 @@ def _content(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{file} is cut off or damaged: {REMEDY}.")
     return content
-
-
-def _check_version(file: Path, version: object) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise UserError(f"{file} has an unknown format version: {REMEDY}.")
-    if version > SCHEMA_VERSION:
-        raise UserError(
-            f"{file.parent} was written by a newer kvlab (format {str(version)[:12]}, this one reads up to "
-            f"{SCHEMA_VERSION}): update."
-        )
 
 
 def _seal(content: dict[str, Any]) -> str:

@@ -172,27 +172,19 @@ class _Into:
 
 
 def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
-    """Rewrite the targets in `states` (B, H, S, d); `sources` (B, H, E, d) are already weighted."""
-    return (_combine_few if into.target.shape[-1] <= FEW_EDGES else _combine_many)(states, sources, into)
-
-
-def _combine_few(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
-    """Decoding: in place."""
+    """Rewrite the targets in `states` (B, H, S, d), few in place; `sources` (B, H, E, d) are weighted already."""
     target, active = into.target, into.active
+    if target.shape[-1] > FEW_EDGES:
+        return _combine_many(states, sources, into)
     old = at(states, target).float()  # (B, H, E, d)
-    merged = old * into.own[..., None] + _shared(sources, target, active)
+    if target.shape[-1] > 1:  # for each edge, the sum over all active edges with the same target
+        same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
+        sources = same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
+    merged = old * into.own[..., None] + sources
     merged = merged if into.scale is None else merged * into.scale[..., None]
     merged = merged if into.shift is None else merged + into.shift
-    merged = torch.where(active[..., None], merged, old)
+    merged = torch.where(active[..., None], merged, old)  # an inactive edge rewrites the old value
     return states.scatter_(2, wide(target, states), merged.to(states.dtype))
-
-
-def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
-    """For each edge, the sum of `sources` over all active edges with the same target, (B, H, E, d)."""
-    if target.shape[-1] == 1:
-        return sources  # an inactive edge rewrites the old value
-    same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
-    return same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
 
 
 def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
