@@ -94,7 +94,8 @@ def _split_projections(module: Any, hidden_states: Tensor) -> Tensor:
     norm = next((norm for norm in norms if norm is not None), None)
     clip = getattr(module.config, "clip_qkv", None)  # OLMo
     weight = getattr(norm, "weight", None)
-    if isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]:  # over all heads
+    of_all_heads = isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]
+    if norm is not None and of_all_heads:
         query, norm = norm(query), None
     query = (query if clip is None else query.clamp(-clip, clip)).unflatten(-1, (-1, module.head_dim))
     if norm is None:
