@@ -75,7 +75,7 @@ class ActiveRun:
         own = missing if logprobs is None else logprobs.tolist()
         full = missing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
         text = prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat)
-        shown = {"text": text, "special": [token in special for token in ids]}
+        shown: Any = {"text": text, "special": [token in special for token in ids]}
         self._append("prompt", 0, ids, **shown, logprob=[None, *own], logprob_full=[None, *full])
 
     def finish(self, reference: Reference) -> None:
@@ -117,5 +117,9 @@ class ActiveRun:
 
     def _append(self, phase: str, first: int, ids: list[int], **columns: list[Any]) -> None:
         """Write rows of `tokens` from position `first` on."""
-        place = {"phase": [phase] * len(ids), "position": list(range(first, first + len(ids))), "id": ids}
+        place: dict[str, list[Any]] = {
+            "phase": [phase] * len(ids),
+            "position": list(range(first, first + len(ids))),
+            "id": ids,
+        }
         self.writer.append("tokens", place | columns)

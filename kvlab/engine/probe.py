@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -145,7 +146,7 @@ def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:
     alibi = seen.alibi
     if alibi is not None:
         alibi = replace(alibi, queries=slots.position[:, :, -query.shape[2] :])
-    nothing = dict.fromkeys(("row_valid", "hidden_states", "_last_logits", "_last_mass"))
+    nothing: Any = dict.fromkeys(("row_valid", "hidden_states", "_last_logits", "_last_mass"))
     return replace(seen, query=query, alibi=alibi, **nothing)
 
 

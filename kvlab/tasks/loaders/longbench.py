@@ -115,6 +115,6 @@ def load_longbench2(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malform
     for number, record in records:
         texts = {letter.lower(): getattr(record, f"choice_{letter}").strip() for letter in "ABCD"}
         context, question = BEFORE + record.context.strip(), AFTER.format(question=record.question.strip(), **texts)
-        own = {"domain": record.domain, "difficulty": record.difficulty, "category": record.length}
+        own: Any = {"domain": record.domain, "difficulty": record.difficulty, "category": record.length}
         samples.append(sample_of(number, tokenizer, context, question, answers=[record.answer], meta=own, **fields))
     return Loaded(samples, skipped)
