@@ -89,12 +89,11 @@ if TYPE_CHECKING:
     from kvlab.stores.kivi import PerChannel, PerToken
     from kvlab.stores.store import STORES, Store
     from kvlab.stores.turbo import Rotated
-    from kvlab.tasks.draft import Draft
+    from kvlab.tasks.draft import Draft, Task
     from kvlab.tasks.loaders import register_loader
     from kvlab.tasks.loaders.plain_text import load_plain_text
     from kvlab.tasks.registry import TASKS, get_task, register_task
     from kvlab.tasks.sample import Sample
-    from kvlab.tasks.task import Task
 
 # The module that has each name; where it has another name there, that follows the colon.
 _HOME = {
@@ -174,12 +173,11 @@ _HOME = {
         "kvlab.stores.turbo": "Rotated",
         # Tasks, files and metrics.
         "kvlab.evaluate.scoring.metrics": "METRICS register_metric score_answer:score",
-        "kvlab.tasks.draft": "Draft",
+        "kvlab.tasks.draft": "Draft Task",
         "kvlab.tasks.loaders": "register_loader",
         "kvlab.tasks.loaders.plain_text": "load_plain_text",
         "kvlab.tasks.registry": "TASKS get_task register_task",
         "kvlab.tasks.sample": "Sample",
-        "kvlab.tasks.task": "Task",
         # Views of the dashboard.
         "kvlab.figures.base.palette": "HUES STATE_COLOURS method_style pick",
         "kvlab.figures.base.template": "finish",

@@ -26,19 +26,19 @@ BANNED = {
 # Words that end like a participle or an adverb and are nouns, or adjectives before a noun (`packed_table`).
 NOUNS = {
     "assembly", "binding", "calibration", "embedding", "family", "feed", "fitting", "formatting", "gate", "matching",
-    "merging", "need", "packing", "padding", "phrasing", "planning", "pooling", "probing", "pruning", "ranking",
+    "merging", "need", "packing", "padding", "phrasing", "planning", "pooling", "pruning", "ranking",
     "reading", "recording", "ring", "rounding", "scaling", "scoring", "seed", "shed", "speed", "string", "thinning",
     "timing", "tracking", "training", "warning",
 }  # fmt: skip
 # Named after what they hold: a method, a task, a page with its address, a published term.
 NAMED_AFTER = {
     "kvlab/methods/whole/packed.py", "kvlab/methods/composition/composed.py", "pages/killed.py",
-    "kvlab/methods/allocators/model_wide.py", "kvlab/methods/core/in_place.py", "kvlab/tasks/needle_multikey.py",
+    "kvlab/methods/allocators/model_wide.py", "kvlab/methods/core/in_place.py",
     "kvlab/methods/scorers/key_value/key_only.py", "kvlab/methods/scorers/wrappers/prompt_only.py",
 }  # fmt: skip
 MOST_MODULES = 20
 # Folders of like things: one method, task, command, figure, page or benchmark mode a file.
-LIKE_THINGS = {"kvlab/methods/eviction", "kvlab/methods/merging", "kvlab/tasks", "kvlab/figures", "kvlab/cli", "pages"}
+LIKE_THINGS = {"kvlab/methods/eviction", "kvlab/methods/merging", "kvlab/figures", "kvlab/cli", "pages"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kvlab.attention.text_config import family, text_config
+from kvlab.attention.queries import family, text_config
 
 FAMILIES = ("bloom", "mpt")  # families without a config flag
 

@@ -1,13 +1,14 @@
-"""Hand the cache layer of a pass to the attention function.
+"""Hand the cache layer of a pass, and the module's hidden states, to the attention function.
 
 transformers passes the tensors returned by `Cache.update` to the attention function, but not the cache. The cache
 stores the layer here; the attention function, called next in the same thread, takes it if it received those very keys.
+Scorers that compute their own queries need the hidden states, which a hook stores likewise.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -34,7 +35,6 @@ class AttendingLayer(Protocol):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Attention output (B, Hq, q, d)."""
-        ...
 
 
 _offered: ContextVar[tuple[AttendingLayer, Tensor] | None] = ContextVar("kvlab_offered_layer", default=None)
@@ -50,3 +50,33 @@ def take(keys: Tensor) -> AttendingLayer | None:
     offered = _offered.get()
     _offered.set(None)
     return offered[0] if offered is not None and offered[1] is keys else None
+
+
+_given: ContextVar[tuple[nn.Module, Tensor] | None] = ContextVar("kvlab_hidden_states", default=None)
+_WATCHED = "_kvlab_watches_hidden_states"
+
+
+def watch_hidden_states(model: nn.Module) -> None:
+    """Record the hidden states each attention module receives (idempotent)."""
+    if getattr(model, _WATCHED, False):
+        return
+    for module in model.modules():
+        if hasattr(module, "layer_idx") and any(hasattr(module, name) for name in PROJECTIONS):
+            module.register_forward_pre_hook(_record, with_kwargs=True)
+    setattr(model, _WATCHED, True)
+
+
+def take_hidden_states(module: nn.Module) -> Tensor | None:
+    """Hidden states (B, q, hidden) that `module` is processing, after the input norm; None if not recorded."""
+    given = _given.get()
+    _given.set(None)
+    return given[1] if given is not None and given[0] is module else None
+
+
+PROJECTIONS = ("q_proj", "qkv_proj", "query_key_value", "Wqkv")
+
+
+def _record(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:
+    states = named.get("hidden_states", positional[0] if positional else None)
+    if isinstance(states, Tensor):
+        _given.set((module, states))

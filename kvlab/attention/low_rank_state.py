@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
 
+from kvlab.attention.slot_attention import ROW_BLOCK
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.settlers.less import HEAD, NORMALIZER, NUMERATOR, Absorb
 from kvlab.stores.quantized_states import States, mixed
@@ -66,6 +68,35 @@ class StateShare:
         """Output (B, Hq, q, d) float32 of slots with `values` (B, H, S, d) and the state."""
         of_slots = mixed(self.slots.flatten(2, 3), values).view_as(self.value)
         return of_slots.addcmul_(self.state[..., None], self.value).flatten(1, 2)
+
+
+@dataclass(frozen=True)
+class MassBesideState:
+    """Statistics of the slots' part of attention, as `kvlab.attention.tiles.Tiles` gives them without a state.
+
+    `share(first, last)` evaluates rows of the `rows` queries, one block at a time.
+    """
+
+    share: Callable[[int, int], StateShare]
+    rows: int
+
+    def column_sums(
+        self, first: int, weight: Tensor | None, normalizers: object, squared: bool = False, slots: object = None
+    ) -> Tensor:
+        """Attention (B, H, S) from row `first` on, mean over the group; `weight` ([B or 1], q - first)."""
+        masses = self._masses(first, weight)
+        return reduce(torch.add, ((mass.square() if squared else mass).mean(2).sum(2) for mass in masses))
+
+    def column_max(self, first: int, real: Tensor | None, normalizers: object, slots: object = None) -> Tensor:
+        """Largest attention (B, H, S) from one of the `real` queries ([B or 1], q - first)."""
+        return reduce(torch.maximum, (mass.amax((2, 3)) for mass in self._masses(first, real)))
+
+    def _masses(self, start: int, weight: Tensor | None) -> Iterator[Tensor]:
+        """Attention (B, H, G, r, S) times `weight` for each block of rows from `start` on."""
+        for first in range(start, self.rows, ROW_BLOCK):
+            last = min(first + ROW_BLOCK, self.rows)
+            mass = self.share(first, last).slots
+            yield mass if weight is None else mass * weight[:, None, None, first - start : last - start, None]
 
 
 def low_rank_state(pipeline: Pipeline, layer: int, noted: Mapping[str, Tensor]) -> LowRankState | None:

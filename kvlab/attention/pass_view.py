@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.kernels import OneQuery, one_query_kernel
-from kvlab.attention.low_rank_state import LowRankState, StateShare
+from kvlab.attention.low_rank_state import LowRankState, MassBesideState, StateShare
 from kvlab.attention.pass_results import PassResults
-from kvlab.attention.queries import position_factor, project_queries
+from kvlab.attention.queries import output_weight, position_factor, project_queries
 from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_attention, slot_logits
 from kvlab.attention.tiles import Tiles
 from kvlab.common.errors import UserError
@@ -45,7 +45,7 @@ class PassSeen:
     hides: bool = True  # whether `bias` contains -inf
     # For heads in separate tables: (layer index (B, H) of each KV head, number of heads in the layer).
     members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
-    # see `kvlab.cache.layers.attention_inputs`
+    # see `kvlab.cache.layers.compressed_layer`
     recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     # (B, H, d): a key to compare with all others; its `products` cost little more next to a single query.
     along: Tensor | None = field(default=None, repr=False)
@@ -149,6 +149,10 @@ class PassSeen:
     def _tiles(self) -> Tiles:
         return Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
 
+    def _statistics(self) -> Tiles | MassBesideState:
+        """What computes statistics of the slots; a cache with a low-rank state shares no results."""
+        return MassBesideState(self.share, self.num_new) if self.has_state else self._tiles()
+
     def _mass(self, first: int, last: int) -> Tensor:
         if self.has_state:
             return self.share(first, last).slots
@@ -180,10 +184,8 @@ class PassSeen:
         real = self._real_rows(first)
         if real is not None:
             weight = real if weight is None else weight * real
-        if self.has_state:
-            return self._column_mass_beside_state(first, weight)
         return self._once(
-            ("column_mass", first), lambda: self._tiles().column_sums(first, weight, self._normalizers), weight
+            ("column_mass", first), lambda: self._statistics().column_sums(first, weight, self._normalizers), weight
         )
 
     def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
@@ -193,31 +195,18 @@ class PassSeen:
         """
         first = self._first_row(rows)
         real = self._real_rows(first)
-        if self.has_state:
-            most = torch.zeros(*self.key.shape[:3], device=self.key.device)
-            for mass in self._blocks_beside_state(first, real):
-                most = torch.maximum(most, mass.amax((2, 3)))
-            return most
         return self._once(
-            ("column_max", first, slots), lambda: self._tiles().column_max(first, real, self._normalizers, slots)
+            ("column_max", first, slots), lambda: self._statistics().column_max(first, real, self._normalizers, slots)
         )
 
     def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
-        """Root mean square (B, H, S) of the attention a slot gets from the group's last `rows` real queries.
-
-        `slots` as in `column_max`.
-        """
+        """Root mean square (B, H, S) of the attention from the last `rows` real queries; `slots` as in `column_max`."""
         first = self._first_row(rows)
         real = self._real_rows(first)
-        if self.has_state:
-            squares = torch.zeros(*self.key.shape[:3], device=self.key.device)
-            for mass in self._blocks_beside_state(first, real):
-                squares += mass.square().mean(2).sum(2)
-        else:
-            squares = self._once(
-                ("column_squares", first, slots),
-                lambda: self._tiles().column_sums(first, real, self._normalizers, True, slots),
-            )
+        squares = self._once(
+            ("column_squares", first, slots),
+            lambda: self._statistics().column_sums(first, real, self._normalizers, True, slots),
+        )
         count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]
         return (squares / count).sqrt()
 
@@ -228,29 +217,14 @@ class PassSeen:
         """(B, q - first) float32: 1 for real queries; None if all are."""
         return None if self.row_valid is None else self.row_valid[:, first:].float()
 
-    def _column_mass_beside_state(self, start: int, weight: Tensor | None) -> Tensor:
-        """Column mass from row `start` on without the state's share; `weight` ([B or 1], q - start)."""
-        total = torch.zeros(*self.key.shape[:3], device=self.key.device)
-        for mass in self._blocks_beside_state(start, weight):
-            total += mass.mean(2).sum(2)
-        return total
-
-    def _blocks_beside_state(self, start: int, weight: Tensor | None) -> Iterator[Tensor]:
-        """Attention (B, H, G, r, S) times `weight` for each block of rows from `start` on."""
-        for first in range(start, self.num_new, ROW_BLOCK):
-            last = min(first + ROW_BLOCK, self.num_new)
-            mass = self.share(first, last).slots
-            yield mass if weight is None else mass * weight[:, None, None, first - start : last - start, None]
-
     def last_logits(self, rows: int = 1) -> Tensor:
         """Logits (B, H, G, rows, S) of the last `rows` queries without log mass, -inf at hidden slots."""
         return self._once(("last_logits", rows), lambda: self._newest_logits(rows))
 
     def _newest_logits(self, rows: int) -> Tensor:
-        first = self.num_new - min(rows, self.num_new)
         logits = self._last_logits if rows == 1 else None
         if logits is None:
-            logits = self._logits(first, self.num_new)
+            logits = self._logits(self._first_row(rows), self.num_new)
         if self.bias is not None:
             logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, :, None], float("-inf"))
         return logits
@@ -314,10 +288,7 @@ class PassSeen:
         return replace(self, key=key, _last_logits=None, _last_mass=None)
 
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
-        """Logits (B, H, G, 1, S) of the last query at other keys (B, H, S, d) with `position` (B, H, S).
-
-        Keys are processed in blocks.
-        """
+        """Logits (B, H, G, 1, S) of the last query at other keys (B, H, S, d) with `position` (B, H, S)."""
         query, blocks = self.query[:, :, -1:], []
         for part, place in zip(key.split(KEY_BLOCK, 2), position.split(KEY_BLOCK, 2), strict=True):
             alibi = None if self.alibi is None else self.alibi.of_last(place)
@@ -400,25 +371,9 @@ class PassSeen:
 
     def _count_rows(self, rows: int | None) -> Tensor:
         rows = min(rows or self.num_new, self.num_new)
-        real = (
-            torch.ones(1, rows, device=self.key.device) if self.row_valid is None else self.row_valid[:, -rows:].float()
-        )
+        real = self._real_rows(self.num_new - rows)
+        real = torch.ones(1, rows, device=self.key.device) if real is None else real
         columns = torch.arange(self.key.shape[2], device=self.key.device)
         first_row = (columns - (self.key.shape[2] - rows)).clamp_min(0)
         from_row_on = real.flip(-1).cumsum(-1).flip(-1)  # (B, rows): real rows at or after each row
         return from_row_on[:, first_row][:, None]
-
-
-NAMES = ("o_proj", "out_proj", "dense")
-
-
-def output_weight(module: nn.Module, heads: int) -> Tensor:
-    """Output projection (heads, d, hidden) per query head, without bias or gate.
-
-    Raises UserError for an unknown attention module.
-    """
-    found = (getattr(getattr(module, name, None), "weight", None) for name in NAMES)
-    weight = next((each for each in found if isinstance(each, Tensor)), None)
-    if weight is None or weight.dim() != 2 or weight.shape[1] % heads:
-        raise UserError(f"kvlab does not know the output projection of {type(module).__name__}: use another method.")
-    return weight.unflatten(1, (heads, -1)).permute(1, 2, 0)

@@ -1,4 +1,4 @@
-"""Query heads: KV head counts, and the query projection of every model family."""
+"""A model's text config and head counts, and the query and output projections of every model family."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from kvlab.common.errors import UserError
+
+
+def text_config(model: nn.Module) -> Any:
+    """The text decoder's config; None for a module without config."""
+    config = getattr(model, "config", None)
+    return None if config is None else config.get_text_config(decoder=True)
+
+
+def family(model: nn.Module) -> str:
+    """transformers' name of the model family; empty without config."""
+    return getattr(text_config(model), "model_type", "")
+
+
+# Set on models that reset their recurrent state at every pass of several tokens, so that no such pass may follow.
+STARTS_ANEW = "_kvlab_guards_passes"
 
 
 def full_attention_config(config: Any) -> Any:
@@ -27,7 +42,7 @@ def num_key_value_heads(config: Any) -> int:
     return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
 
-def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
+def project_queries(module: Any, hidden_states: Tensor) -> Tensor:
     """Queries (B, Hq, n, d) that an attention module projects from `hidden_states` (B, n, hidden), before rotation.
 
     Includes bias and query norm, but not `position_factor`. Raises UserError for an unknown attention module.
@@ -35,13 +50,18 @@ def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
     if hasattr(module, "q_proj"):
         query = _split_projections(module, hidden_states)
     elif hasattr(module, "qkv_proj"):
-        query = _queries_first(module, hidden_states)
+        heads = module.config.num_attention_heads  # Phi-3: all queries, then all keys, then all values
+        query = module.qkv_proj(hidden_states)[..., : heads * module.head_dim].unflatten(-1, (heads, module.head_dim))
     elif hasattr(module, "Wqkv"):
-        query = _mpt(module, hidden_states)
+        fused = module.Wqkv(hidden_states)  # MPT: all queries, then all keys, then all values; clipped if configured
+        if module.clip_qkv:
+            fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+        query = fused.chunk(3, -1)[0].unflatten(-1, (module.n_heads, -1))
     elif hasattr(module, "new_decoder_architecture"):
         query = _falcon(module, hidden_states)
     elif hasattr(module, "query_key_value"):
-        query = _by_head(module, hidden_states)
+        size = getattr(module, "head_size", None) or module.head_dim  # GPT-NeoX, Bloom: a head's parts are adjacent
+        query = module.query_key_value(hidden_states).unflatten(-1, (-1, 3 * size))[..., :size]
     else:
         raise UserError(f"kvlab does not know the query projection of {type(module).__name__}: use another method.")
     return query.transpose(1, 2)
@@ -73,38 +93,14 @@ def _split_projections(module: Any, hidden_states: Tensor) -> Tensor:
     norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
     norm = next((norm for norm in norms if norm is not None), None)
     clip = getattr(module.config, "clip_qkv", None)  # OLMo
-    if norm is not None and _is_of_all_heads(norm, query):
+    weight = getattr(norm, "weight", None)
+    of_all_heads = isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]
+    if norm is not None and of_all_heads:
         query, norm = norm(query), None
     query = (query if clip is None else query.clamp(-clip, clip)).unflatten(-1, (-1, module.head_dim))
     if norm is None:
         return query
     return norm(query.transpose(1, 2)).transpose(1, 2) if hasattr(norm, "norms") else norm(query)
-
-
-def _is_of_all_heads(norm: Any, query: Tensor) -> bool:
-    """Whether a norm has one weight per channel of every head."""
-    weight = getattr(norm, "weight", None)
-    return isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]
-
-
-def _queries_first(module: Any, hidden_states: Tensor) -> Tensor:
-    """Phi-3: all queries, then all keys, then all values."""
-    heads = module.config.num_attention_heads
-    return module.qkv_proj(hidden_states)[..., : heads * module.head_dim].unflatten(-1, (heads, module.head_dim))
-
-
-def _by_head(module: Any, hidden_states: Tensor) -> Tensor:
-    """GPT-NeoX and Bloom: query, key and value of each head are adjacent."""
-    size = getattr(module, "head_size", None) or module.head_dim
-    return module.query_key_value(hidden_states).unflatten(-1, (-1, 3 * size))[..., :size]
-
-
-def _mpt(module: Any, hidden_states: Tensor) -> Tensor:
-    """MPT: all queries, then all keys, then all values; clipped if configured."""
-    fused = module.Wqkv(hidden_states)
-    if module.clip_qkv:
-        fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
-    return fused.chunk(3, -1)[0].unflatten(-1, (module.n_heads, -1))
 
 
 def _falcon(module: Any, hidden_states: Tensor) -> Tensor:
@@ -117,3 +113,15 @@ def _falcon(module: Any, hidden_states: Tensor) -> Tensor:
     if module.multi_query:
         return fused.unflatten(-1, (module.num_heads + 2, module.head_dim))[..., :-2, :]
     return fused.unflatten(-1, (module.num_heads, 3, module.head_dim))[..., 0, :]
+
+
+OUTPUT_NAMES = ("o_proj", "out_proj", "dense")
+
+
+def output_weight(module: nn.Module, heads: int) -> Tensor:
+    """Output projection (heads, d, hidden) per head, without bias or gate; raises UserError if it is unknown."""
+    found = (getattr(getattr(module, name, None), "weight", None) for name in OUTPUT_NAMES)
+    weight = next((each for each in found if isinstance(each, Tensor)), None)
+    if weight is None or weight.dim() != 2 or weight.shape[1] % heads:
+        raise UserError(f"kvlab does not know the output projection of {type(module).__name__}: use another method.")
+    return weight.unflatten(1, (heads, -1)).permute(1, 2, 0)

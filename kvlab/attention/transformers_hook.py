@@ -18,8 +18,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from kvlab.attention.alibi import Alibi
-from kvlab.attention.hidden_states import take_hidden_states
-from kvlab.attention.layer_handoff import AttentionCall, take
+from kvlab.attention.layer_handoff import AttentionCall, take, take_hidden_states
 from kvlab.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.common.errors import UserError
 
@@ -47,12 +46,9 @@ def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
         return sdpa_mask(**geometry)  # type: ignore[arg-type]
     mask = geometry.get("attention_mask")
     wanted = rows == 1 or getattr(geometry.get("config"), "model_type", None) in CAST_MASKS
-    return mask if isinstance(mask, Tensor) and (wanted or _hides(mask)) else None
-
-
-def _hides(padding: Tensor) -> bool:
-    """Whether a mask has padding; while tracing, where reading it would break the graph, assume so."""
-    return is_tracing(padding) or not bool(padding.all())
+    # While tracing, where reading the mask would break the graph, assume that it has padding.
+    hides = isinstance(mask, Tensor) and (wanted or is_tracing(mask) or not bool(mask.all()))
+    return mask if isinstance(mask, Tensor) and hides else None
 
 
 def kvlab_attention(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvlab.engine.forward import synchronize
+from kvlab.cache.settings import synchronize
 
 
 @dataclass(frozen=True)

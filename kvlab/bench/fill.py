@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from kvlab.attention.hidden_states import take_hidden_states
-from kvlab.attention.layer_handoff import AttentionCall, take
+from kvlab.attention.layer_handoff import AttentionCall, take, take_hidden_states
 from kvlab.bench.models import BenchModel
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layers.compressed_layer import CompressedLayer

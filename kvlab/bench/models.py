@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.initialization import no_init_weights
 
 from kvlab.attention import ATTENTION_NAME
-from kvlab.attention.hidden_states import PROJECTIONS
+from kvlab.attention.layer_handoff import PROJECTIONS
 from kvlab.bench.device_memory import check_room
 from kvlab.engine.environment import model_shape
 from kvlab.model_info.architectures import Shape, find_shape

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kwargs
+from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, get_layer_types_and_kwargs
 
 from kvlab.cache.chunked_prefill import check_chunks, check_pass, chunk_sizes
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.decisions import decide_pending
-from kvlab.cache.layers.hybrid_layer import HybridLayer, with_own_window
+from kvlab.cache.layers.hybrid_layer import HybridLayer, OwnWindow
 from kvlab.cache.layers.second_pass_queries import UNREAD, take_last_queries
 from kvlab.cache.settings import LayerSettings
 from kvlab.common.errors import UserError
@@ -82,7 +82,10 @@ class CompressedCache(Cache):
     """
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
-        layers: list[Any] = [with_own_window(layer) for layer in DynamicCache(config=config).layers]
+        layers: list[Any] = list(DynamicCache(config=config).layers)
+        for index, layer in enumerate(layers):
+            if type(layer) is DynamicSlidingWindowLayer:
+                layers[index] = OwnWindow(layer.sliding_window)
         types, shared = get_layer_types_and_kwargs(config)[0], _layers_read_by_others(config)
         compressed = [index for index, kind in enumerate(types) if kind in COMPRESSED_TYPES and index not in shared]
         settings.num_layers = len(compressed)
@@ -99,20 +102,15 @@ class CompressedCache(Cache):
         """Layers compressed by kvlab; sliding-window layers are not among them."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
 
-    @property
-    def has_compressed(self) -> bool:
-        """Whether any layer is compressed by kvlab."""
-        return any(isinstance(layer, CompressedLayer) for layer in self.layers)
-
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Append states, as in transformers.
 
-        Raises UserError if the end of the prompt is unknown, or if the method needs a rehearsal but the model does not
-        report its prompts.
+        Raises UserError if the end of the prompt is unknown, or if the method needs a second pass but the model does
+        not report its prompts.
         """
-        layer, state = self.layers[layer_idx], self.settings.rehearsal
+        layer, state = self.layers[layer_idx], self.settings.second_pass
         if isinstance(layer, CompressedLayer):
             check_pass(layer, key_states.shape[2])
         if state is not None and not (state.ids or state.done or state.running):
@@ -145,18 +143,18 @@ class CompressedCache(Cache):
         return sizes
 
     def rehearse_only(self, tokens: int) -> None:
-        """Limit the rehearsal to the first `tokens` of each row, the context; the rest is the question."""
-        if self.settings.rehearsal is not None:
-            self.settings.rehearsal.context = tokens
+        """Limit the second pass to the first `tokens` of each row, the context; the rest is the question."""
+        if self.settings.second_pass is not None:
+            self.settings.second_pass.context = tokens
 
     def settle(self) -> None:
-        """Decide about a prompt that waits for a rehearsal, using its own last queries instead.
+        """Decide about a prompt that waits for a second pass, using its own last queries instead.
 
         For callers that fill layers by hand and have no token ids.
         """
         settings = self.settings
-        if settings.rehearsal is not None and not settings.rehearsal.done:
-            settings.rehearsal.done = True
+        if settings.second_pass is not None and not settings.second_pass.done:
+            settings.second_pass.done = True
             take_last_queries(settings)
         decide_pending(self.settings)
 
@@ -187,13 +185,8 @@ def _layer_memory(layer: CompressedLayer) -> LayerMemory:
     live = [int(table.live().sum()) for table in layer.tables]
     heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
     return LayerMemory(
-        layer=layer.layer_idx,
-        logical_tokens=layer.cumulative_length,
+        layer=layer.layer_idx, logical_tokens=layer.cumulative_length, live_slots=sum(live) / heads,
         physical_slots=max(table.capacity for table in layer.tables),
-        live_slots=sum(live) / heads,
-        live_bytes=sum(table.live_bytes() for table in layer.tables),
-        allocated_bytes=layer.table_bytes(),
-        peak_bytes=layer.peak_bytes,
-        codes_bytes=codes,
-        scales_bytes=scales,
-    )
+        live_bytes=sum(table.live_bytes() for table in layer.tables), allocated_bytes=layer.table_bytes(),
+        peak_bytes=layer.peak_bytes, codes_bytes=codes, scales_bytes=scales,
+    )  # fmt: skip

@@ -1,20 +1,23 @@
-"""Copy a compressed cache, so that two texts can continue from the same state."""
+"""Copy a compressed cache, so that two texts can continue from the same state, and rows of transformers' own layers."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers.cache_utils import LinearAttentionLayer
 
 from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.fan_out.uncompressed_layers import copy_states, take_states
 from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.layers.decisions import conclude
 from kvlab.cache.settings import LayerSettings, Observer
-from kvlab.cache.table.slot_table import SlotTable
+from kvlab.common.errors import UserError
+from kvlab.methods.core.pipeline import Pipeline
 
 
 def copy_cache(cache: CompressedCache, observer: Observer | None = None) -> CompressedCache:
@@ -49,13 +52,93 @@ def _copy_layer(layer: Any, settings: LayerSettings) -> Any:
 
 def _copy_bucket(bucket: Bucket) -> Bucket:
     own = copy.copy(bucket)
-    own.quota, own.table, own.last_work = copy.copy(bucket.quota), _copy_table(bucket.table), ((), None)
+    own.quota, own.table, own.last_work = copy.copy(bucket.quota), copy.copy(bucket.table), ((), None)
+    own.table.map_rows(torch.Tensor.clone)
+    own.table.shares_states = False
     own.evicted_votes, own.guard_activations = bucket.evicted_votes.clone(), bucket.guard_activations.clone()
     return own
 
 
-def _copy_table(table: SlotTable) -> SlotTable:
-    own = copy.copy(table)
-    own.map_rows(torch.Tensor.clone)
-    own.shares_states = False
+STATES = ("keys", "values")
+RECURRENT = ("conv_states", "recurrent_states")  # dictionaries of states by number
+
+
+def select_rows(layer: Any, rows: Sequence[int]) -> Any:
+    """A copy of the layer with batch rows `rows`; rows may repeat."""
+    return _changed([layer], lambda parts: parts[0][torch.tensor(rows, dtype=torch.int64, device=parts[0].device)])
+
+
+def join_layers(layers: Sequence[Any]) -> Any:
+    """A copy of the first layer with the batch rows of all layers, which have seen equally many tokens."""
+    return _changed(layers, torch.cat)
+
+
+def take_states(layer: Any, other: Any) -> None:
+    """Let a layer with a recurrent state use that of another one."""
+    for name in vars(LinearAttentionLayer(1)):
+        setattr(layer, name, getattr(other, name))
+
+
+def copy_states(layer: Any) -> LinearAttentionLayer:
+    """A layer with a copy of another one's recurrent state."""
+    own = LinearAttentionLayer(layer.number_of_states)
+    for name in vars(own):
+        setattr(own, name, copy.deepcopy(getattr(layer, name)))
     return own
+
+
+def _changed(layers: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
+    """A copy of the first layer; each of its states is `change` of that state in all layers."""
+    own = copy.copy(layers[0])
+    for name in STATES:
+        if isinstance(getattr(own, name, None), Tensor):
+            setattr(own, name, change([getattr(layer, name) for layer in layers]))
+    for name in RECURRENT:
+        if hasattr(own, name):
+            states = {number: [getattr(layer, name)[number] for layer in layers] for number in getattr(own, name)}
+            setattr(own, name, {n: None if parts[0] is None else change(parts) for n, parts in states.items()})
+    for name, flags in vars(own).items():
+        if isinstance(flags, dict) and name not in RECURRENT:
+            setattr(own, name, dict(flags))
+    return own
+
+
+def defer_decision(cache: CompressedCache) -> CompressedCache:
+    """Make the empty, batch-of-one `cache` stop before it decides about its prompt.
+
+    Raises UserError for prefill saving, where a layer's decision determines the next layer's input.
+    """
+    if cache.settings.pipeline.saves_prefill:
+        raise UserError("A shared prompt does not work with prefill_saving: turn it off.")
+    cache.settings.stays_pending = True
+    return cache
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """A cache that has read its prompt; continuing from a prefix does not change it."""
+
+    prompt_cache: CompressedCache
+
+    @torch.inference_mode()
+    def cache(self, pipeline: Pipeline, observer: Observer | None = None) -> CompressedCache:
+        """A cache that decides about the prompt by `pipeline`, with the score and slot state of the prompt's cache.
+
+        `observer` observes what comes after that decision.
+        """
+        settings, pending = self.prompt_cache.settings, self.prompt_cache.settings.pending
+        assert pending is not None
+        settings = replace(
+            settings,
+            pipeline=pipeline,
+            pending=None,
+            stays_pending=False,
+            second_pass=None,
+            statistics=dict(settings.statistics),
+        )
+        cache = copy_with_settings(self.prompt_cache, settings)
+        for layer in cache.compressed_layers():
+            visible = [table.visible() for table in layer.tables]
+            conclude(layer, [layer.seen_again(pending[layer.rank].seen)], visible, None, True)
+        settings.observer = observer
+        return cache

@@ -74,7 +74,7 @@ def check_pass(layer: LayerState, rows: int) -> None:
     """
     settings, before = layer.settings, layer.cumulative_length
     narrowed = settings.token_pruning is not None and layer.rank > 0  # the first layer received all tokens
-    if settings.rehearses_now or narrowed or not settings.is_lossy:
+    if settings.in_second_pass or narrowed or not settings.is_lossy:
         return
     if layer.quota is None:
         _check_piece(settings.pipeline, before, rows, settings.prompt_tokens)

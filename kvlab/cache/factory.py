@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from kvlab.attention import ATTENTION_NAME
-from kvlab.attention.hidden_states import watch_hidden_states
+from kvlab.attention.layer_handoff import watch_hidden_states
 from kvlab.attention.queries import num_key_value_heads
-from kvlab.cache.adapters import explain_adapter_mismatch, unwrap_adapter
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.generate_hook import announce_prompts
 from kvlab.cache.kernels.cpu import precompile
-from kvlab.cache.layers.dispatch import has_kernel_for, is_cpu_only
-from kvlab.cache.prefill.second_pass import install_rehearsal, rehearsal_state
-from kvlab.cache.prefill.shared_prefix import record_token_ids, with_delimiters
+from kvlab.cache.prompt_hooks import announce_prompts, record_token_ids
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
+from kvlab.cache.second_pass import install_second_pass, second_pass_state
 from kvlab.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.cache.token_pruning import TokenPruning, install_token_pruning
 from kvlab.common.errors import UserError
@@ -67,35 +67,58 @@ def make_cache(
     with explain_adapter_mismatch(language_model):
         for with_fitted in (with_feature_maps, with_profile, with_score_heads):
             pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
-    pipeline = with_delimiters(pipeline, getattr(model, "tokenizer", None))
+    tokenizer, configure = getattr(model, "tokenizer", None), pipeline.can.settle.with_tokenizer
+    if configure is not None and tokenizer is not None:  # a settler that needs chunk delimiters
+        pipeline = replace(pipeline, settle=configure(tokenizer))
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
     if pipeline.saves_prefill:
         install_token_pruning(language_model)
     settings = LayerSettings(
-        pipeline=pipeline,
-        budget=amount if method.needs_budget else Budget(UNLIMITED),
+        pipeline=pipeline, compress_every=compress_every, seed=seed, observer=observer, timed=timed,
+        budget=amount if method.needs_budget else Budget(UNLIMITED), store=store_under(method.store, amount),
         compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
-        num_layers=config.num_hidden_layers,
-        group=config.num_attention_heads // num_key_value_heads(config),
-        compress_every=compress_every,
-        seed=seed,
-        observer=observer,
-        timed=timed,
-        rotary=find_rotary(language_model),
-        unrotated=unrotated_layers(language_model),
+        num_layers=config.num_hidden_layers, group=config.num_attention_heads // num_key_value_heads(config),
+        rotary=find_rotary(language_model), changing_rotary=changing_rotary(language_model),
+        unrotated=unrotated_layers(language_model), shape=shape_of(config),
         token_pruning=TokenPruning() if pipeline.saves_prefill else None,
-        changing_rotary=changing_rotary(language_model),
-        store=store_under(method.store, amount),
-        shape=shape_of(config),
-    )
+    )  # fmt: skip
     if pipeline.rehearsal is not None and settings.compresses:
-        install_rehearsal(language_model)
-        settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
-    whole = has_kernel_for(pipeline) or is_cpu_only(pipeline)
-    if whole and settings.compresses and language_model.device.type == "cpu":
+        install_second_pass(language_model)
+        settings.second_pass = second_pass_state(pipeline.rehearsal, language_model, tokenizer)
+    if pipeline.in_place is not None and settings.compresses and language_model.device.type == "cpu":
         precompile(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
         record_token_ids(language_model)
     announce_prompts(language_model)
     return CompressedCache(config, settings)
+
+
+def unwrap_adapter(model: Any) -> Any:
+    """Return the transformers model inside a PEFT model, whose `generate` bypasses the wrapper; other models unchanged.
+
+    Raises UserError for prompt-learning adapters, which put their own states before the prompt.
+    """
+    if not hasattr(model, "peft_config") or not hasattr(model, "get_base_model"):
+        return model
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise UserError(
+            "This adapter puts learned states before the prompt, which a compressed cache does not support: use an "
+            "adapter of weights such as LoRA, or the model without the adapter."
+        )
+    return model.get_base_model()
+
+
+@contextmanager
+def explain_adapter_mismatch(model: Any) -> Iterator[None]:
+    """Explain that an adapter must be merged when a fitted file does not match the weights."""
+    try:
+        yield
+    except UserError as error:
+        if not hasattr(model, "peft_config"):
+            raise
+        raise UserError(
+            "This method reads a file fitted to a model's weights, which an adapter changes: merge the adapter "
+            "(merge_and_unload().save_pretrained(FOLDER), the tokenizer too), load FOLDER with kvlab.load_model, and "
+            "fit the method to it."
+        ) from error

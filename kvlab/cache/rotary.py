@@ -10,7 +10,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from kvlab.attention.alibi import uses_alibi
-from kvlab.attention.text_config import family, text_config
+from kvlab.attention.queries import family, text_config
 from kvlab.common.errors import UserError
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.rotary import Rotary

@@ -30,11 +30,9 @@ class Observer(Protocol):
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Called after attention and before any decision; `slots` is the table including the new tokens."""
-        ...
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Called after a plan was applied; `before` is the table just before it and is valid during this call only."""
-        ...
 
 
 class Counter(Observer, Protocol):
@@ -43,9 +41,8 @@ class Counter(Observer, Protocol):
     def counted(self, layer_idx: int, counts: np.ndarray) -> None:
         """Called instead of `compressed` when no plan was made: each head evicted one slot and no guard was used.
 
-        `counts` (3, B, H): see `kvlab.cache.layers.counts.counts_of`.
+        `counts` (3, B, H): see `kvlab.cache.layers.dispatch.counts_of`.
         """
-        ...
 
 
 class PartObserver(Protocol):
@@ -53,21 +50,20 @@ class PartObserver(Protocol):
 
     def attended_part(self, layer_idx: int, seen: PassSeen) -> None:
         """Called after attention of a chunk that is not the prompt's last."""
-        ...
 
 
 @dataclass(frozen=True)
 class PendingLayer:
-    """A layer that has read its prompt and waits for the decision; `observed`: the observer has seen its pass."""
+    """A layer that has read its prompt and waits for the decision; `reported`: the observer knows its pass."""
 
     layer: Any
     seen: PassSeen
-    observed: bool
+    reported: bool
 
 
 @dataclass
-class RehearsalState:
-    """Progress of a rehearsal (a second pass over the prompt), with the token ids collected so far."""
+class SecondPass:
+    """Progress of a second pass over the prompt, with the token ids collected so far."""
 
     plan: Rehearsal
     ask: list[int]  # token ids put before each piece
@@ -111,21 +107,21 @@ class LayerSettings:
     # prompts that still wait for their decision, by layer
     pending: dict[int, PendingLayer] | None = field(default=None, repr=False)
     stays_pending: bool = False  # defer the prompt's decision for good: other caches continue from it (`shared_prefix`)
-    rehearsal: RehearsalState | None = field(default=None, repr=False)  # if the method needs one
+    second_pass: SecondPass | None = field(default=None, repr=False)  # if the method needs one
     prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) per pass, if the method reads text
-    rehearsal_seconds: float = 0.0  # measured if `timed`
+    second_pass_seconds: float = 0.0  # measured if `timed`
     shape: dict[str, Any] | None = None  # identifies the model: see `shape_of`
     unattended: int | None = None  # the layer whose states were appended last, until its attention is computed
 
     def forget(self) -> None:
         """Reset everything that belongs to the current text; keep method and model settings."""
         self.prompt_tokens, self.text_tokens, self.unattended = 0, 0, None
-        self.prefill_compress_seconds = self.rehearsal_seconds = 0.0
+        self.prefill_compress_seconds = self.second_pass_seconds = 0.0
         self.statistics, self.prompt_ids, self.pending = {}, [], None
         if self.token_pruning is not None:
             self.token_pruning.begin()
-        if self.rehearsal is not None:
-            self.rehearsal.forget()
+        if self.second_pass is not None:
+            self.second_pass.forget()
 
     @property
     def is_lossy(self) -> bool:
@@ -167,10 +163,6 @@ class LayerSettings:
         """Whether the observer reads slots; with `full` false it only counts evictions."""
         return self.observer is not None and getattr(self.observer, "full", True)
 
-    def rebuilds_tables(self, dense: bool) -> bool:
-        """Whether a prompt is copied into new tables even if no slot is evicted."""
-        return (self.compresses and not dense) or self.store.packs
-
     def rotary_of(self, layer_idx: int) -> RotaryOfPasses:
         """Rotary frequencies of one layer's keys, pass by pass."""
         if self.rotary is not None and layer_idx in self.unrotated:
@@ -178,9 +170,9 @@ class LayerSettings:
         return RotaryOfPasses(self.rotary, self.changing_rotary)
 
     @property
-    def rehearses_now(self) -> bool:
-        """Whether the current pass belongs to a rehearsal."""
-        return self.rehearsal is not None and self.rehearsal.running
+    def in_second_pass(self) -> bool:
+        """Whether the current pass belongs to a second pass over the prompt."""
+        return self.second_pass is not None and self.second_pass.running
 
     @contextmanager
     def clock(self, phase: str, device: torch.device) -> Iterator[None]:
@@ -188,10 +180,10 @@ class LayerSettings:
         if not self.timed or phase != "prefill":
             yield
             return
-        wait(device)
+        synchronize(device)
         begun = time.perf_counter()
         yield
-        wait(device)
+        synchronize(device)
         self.prefill_compress_seconds += time.perf_counter() - begun
 
 
@@ -205,7 +197,7 @@ def shape_of(config: Any) -> dict[str, Any]:
     return {name: getattr(text, name, None) for name in SHAPE}
 
 
-def wait(device: torch.device) -> None:
-    """Synchronize with the device."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its queued work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -31,11 +31,6 @@ class Rows:
     tokens: Tensor  # (B,) real tokens in the whole prompt
     length: int  # rows of the pass, padding included
 
-    @property
-    def all_valid(self) -> bool:
-        """Whether no row is padding; reads from the device."""
-        return bool(self.valid.all())
-
 
 class TokenPruning:
     """Rows of the prompt's pass that the current layer receives; None: all of them."""

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.branch import Branch
-from kvlab.engine.forward import end_ids
+from kvlab.cache.fan_out.fan_out_layer import Branch
+from kvlab.engine.forward import Choose, end_ids
 from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.engine.prompt import Reference, continuation, prompt_pieces
-from kvlab.engine.recording.observer_group import ObserverGroup
-from kvlab.engine.recording.recorder import Recorder, memory_columns
-from kvlab.engine.token_choice import Choose
+from kvlab.engine.recording.recorder import ObserverGroup, Recorder, memory_columns
 from kvlab.trace import RunWriter
 
 
@@ -67,28 +65,18 @@ class ActiveRun:
         self.prompt_seconds = {
             "seconds_prefill": max(seconds - recording.seconds, 0.0),
             "seconds_compress": max(settings.prefill_compress_seconds - recording.decision_seconds, 0.0),
-            "seconds_rehearse": settings.rehearsal_seconds if settings.rehearsal is not None else None,
+            "seconds_rehearse": settings.second_pass_seconds if settings.second_pass is not None else None,
         }
 
     def write_prompt(self, logprobs: Tensor | None, reference: Reference) -> None:
         """Write the prompt's rows of `tokens`."""
         ids, tokenizer = self.prepared.ids[0].tolist(), self.prepared.loaded.tokenizer
-        special = set(tokenizer.all_special_ids)
-        missing = [None] * (len(ids) - 1)
+        special, missing = set(tokenizer.all_special_ids), [None] * (len(ids) - 1)
         own = missing if logprobs is None else logprobs.tolist()
         full = missing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
-        self.writer.append(
-            "tokens",
-            {
-                "phase": ["prompt"] * len(ids),
-                "position": list(range(len(ids))),
-                "id": ids,
-                "text": prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat),
-                "special": [token in special for token in ids],
-                "logprob": [None, *own],
-                "logprob_full": [None, *full],
-            },
-        )
+        text = prompt_pieces(tokenizer, self.prepared.request.prompt, ids, self.prepared.chat)
+        shown: Any = {"text": text, "special": [token in special for token in ids]}
+        self._append("prompt", 0, ids, **shown, logprob=[None, *own], logprob_full=[None, *full])
 
     def finish(self, reference: Reference) -> None:
         """Write the rest of the tables and end the run as complete."""
@@ -107,21 +95,13 @@ class ActiveRun:
         loaded, prompt_tokens = self.prepared.loaded, self.prepared.ids.shape[1]
         written = continuation(loaded.tokenizer, reference.ids, end_ids(loaded))
         logprob, kl, agrees = torch.stack(self.forced).double().T.tolist() if self.forced else ([], [], [])
-        full = [float(row[token]) for token, row in zip(reference.ids, reference.logprobs, strict=True)]
-        self.writer.append(
-            "tokens",
-            {
-                "phase": ["forced"] * len(reference.ids),
-                "position": list(range(prompt_tokens, prompt_tokens + len(reference.ids))),
-                "id": reference.ids,
-                "text": written.shown,
-                "special": written.special,
-                "logprob": logprob,
-                "logprob_full": full,
-                "kl": [max(one, 0.0) for one in kl],
-                "top1_agree": [bool(one) for one in agrees],
-            },
-        )
+        scores = {
+            "logprob": logprob,
+            "logprob_full": [float(row[token]) for token, row in zip(reference.ids, reference.logprobs, strict=True)],
+            "kl": [max(one, 0.0) for one in kl],
+            "top1_agree": [bool(one) for one in agrees],
+        }
+        self._append("forced", prompt_tokens, reference.ids, text=written.shown, special=written.special, **scores)
         self.writer.update(forced_text=written.text)
 
     def _write_own(self) -> str:
@@ -131,15 +111,15 @@ class ActiveRun:
         if self.prepared.request.level == "off":  # nothing was recorded, but the final memory costs nothing to read
             cache = self.cache if self.own.branch is None else self.own.branch.cache
             self.writer.append("memory", memory_columns(cache, max(len(ids) - 1, 0)))
-        self.writer.append(
-            "tokens",
-            {
-                "phase": ["free"] * len(ids),
-                "position": list(range(prompt_tokens, prompt_tokens + len(ids))),
-                "id": ids,
-                "text": own.shown,
-                "special": own.special,
-                "logprob": torch.stack(self.own.logprobs).tolist() if ids else [],
-            },
-        )
+        logprob = torch.stack(self.own.logprobs).tolist() if ids else []
+        self._append("free", prompt_tokens, ids, text=own.shown, special=own.special, logprob=logprob)
         return own.text
+
+    def _append(self, phase: str, first: int, ids: list[int], **columns: list[Any]) -> None:
+        """Write rows of `tokens` from position `first` on."""
+        place: dict[str, list[Any]] = {
+            "phase": [phase] * len(ids),
+            "position": list(range(first, first + len(ids))),
+            "id": ids,
+        }
+        self.writer.append("tokens", place | columns)

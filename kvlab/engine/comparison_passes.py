@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvlab.cache import CompressedCache, make_cache
@@ -13,13 +13,12 @@ from kvlab.common.memory_errors import is_out_of_memory
 from kvlab.engine.active_run import ActiveRun, OwnText
 from kvlab.engine.interleaved_timing import TimedRun
 from kvlab.engine.out_of_memory import machine_of, memory_guard
-from kvlab.engine.prepare import Prepared, PreparedRun
-from kvlab.engine.probing.probe import Probe, make_probe
+from kvlab.engine.prepare import Prepared
+from kvlab.engine.probe import Probe, make_probe
 from kvlab.engine.progress import Cancelled, Watch
 from kvlab.engine.prompt import Reference
 from kvlab.engine.record import record_of, run_id_of
-from kvlab.engine.recording.observer_group import ObserverGroup
-from kvlab.engine.recording.recorder import Recorder
+from kvlab.engine.recording.recorder import ObserverGroup, Recorder
 from kvlab.engine.shared_pass import SharedPass, chooser_of
 from kvlab.methods.eviction.gvote import GVote
 from kvlab.requests.budget import Budget
@@ -41,10 +40,7 @@ class Group:
 
 
 def groups_of(prepared: Prepared, complete: Mapping[int, Path], most: int) -> list[Group]:
-    """Groups of up to `most` runs that are not `complete`, the reference's first.
-
-    Those that cannot share a pass run alone, after it.
-    """
+    """Groups of up to `most` runs that are not `complete`, the reference's first, and last those that run alone."""
     missing = [index for index in range(len(prepared.runs)) if index not in complete]
     full = [index for index in missing if prepared.runs[index].choice.method == FULL.method][:1]
     together = [index for index in missing if prepared.runs[index].shares_passes] or full
@@ -64,18 +60,15 @@ def most_together(prepared: Prepared, root: Path) -> int:
     steps, tokens = request.max_new_tokens, prepared.ids.shape[1] + request.max_new_tokens
     head_tokens = shape.num_hidden_layers * shape.num_key_value_heads * tokens
     whole = 2 * head_tokens * shape.head_dim * prepared.loaded.model.dtype.itemsize
-    kept = [1.0 if isinstance(run.choice.budget, str) else _share(run, tokens) for run in prepared.runs]
+    budgets = [run.choice.budget for run in prepared.runs]
+    slots = [tokens if isinstance(budget, str) else Budget(budget).slots(tokens) for budget in budgets]
+    kept = [min(count / tokens, 1.0) for count in slots]
     caches = 3 * whole * sum(kept) / len(kept)
     recorded = whole + 4 * head_tokens * steps if request.level == "full" else 0
     machine = machine_of(prepared.loaded.device, root)
     on_device = machine.device_bytes / 2 / max(caches, 1)
     on_host = machine.host_bytes / 2 / max(recorded + (0 if machine.device == "cuda" else caches), 1)
     return max(int(min(on_device, on_host)), 1)
-
-
-def _share(run: PreparedRun, tokens: int) -> float:
-    """Share of the prompt's slots that a run keeps, at most 1."""
-    return min(Budget(run.choice.budget).slots(tokens) / tokens, 1.0)
 
 
 def num_steps(prepared: Prepared, groups: int) -> int:
@@ -85,17 +78,18 @@ def num_steps(prepared: Prepared, groups: int) -> int:
     return groups * (prompt + prepared.request.max_new_tokens)
 
 
+@dataclass(eq=False)
 class ComparisonPasses:
     """Runs groups one after another; collects the `paths` of started runs, the runs to be timed, and errors."""
 
-    def __init__(
-        self, prepared: Prepared, root: Path, comparison_id: str, paths: dict[int, Path], watch: Watch
-    ) -> None:
-        self.prepared, self.root, self.comparison_id = prepared, root, comparison_id
-        self.paths, self.watch = paths, watch
-        self.reference = Reference()
-        self.timed: list[TimedRun] = []
-        self.errors: list[Exception] = []
+    prepared: Prepared
+    root: Path
+    comparison_id: str
+    paths: dict[int, Path]
+    watch: Watch
+    reference: Reference = field(default_factory=Reference)
+    timed: list[TimedRun] = field(default_factory=list)
+    errors: list[Exception] = field(default_factory=list)
 
     def run(self, group: Group) -> None:
         """Read the prompt and decode for all runs of the group.

@@ -19,14 +19,7 @@ from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.kernels.cpu import recorded
-from kvlab.cache.replay.steps import (
-    count_step,
-    decides_next,
-    host_counts,
-    kind_of_next,
-    put_host_counts,
-    replay_obstacle,
-)
+from kvlab.cache.replay import count_step, host_counts, kind_of_next, put_host_counts, replay_obstacle
 
 MOST_KINDS = 8  # captured at once: two are enough unless a table grows by blocks
 
@@ -96,7 +89,7 @@ class CapturedDecoder:
         if self._token is None:
             self._token = token.clone()
         self._token.copy_(token)
-        kind = None if self.why_not else self._kind()
+        kind = None if self.why_not else kind_of_next(self.cache)
         if kind in self._graphs:
             output = self._graphs[kind].replay()
             count_step(self.cache)
@@ -106,10 +99,6 @@ class CapturedDecoder:
             self._seen_kinds.add(kind)
             return self._pass()
         return self._capture(kind)
-
-    def _kind(self) -> Hashable:
-        state = kind_of_next(self.cache)
-        return None if state is None else (decides_next(self.cache), state)
 
     def _capture(self, kind: Hashable) -> Tensor:
         """Capture this step, which also executes it; after a failure nothing is captured any more."""

@@ -12,8 +12,7 @@ import torch
 
 from kvlab.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.cache.rotary import changing_rotary, find_rotary, unrotated_layers
-from kvlab.engine.forward import synchronize
-from kvlab.methods.core.rotary import Rotary
+from kvlab.cache.settings import synchronize
 from kvlab.models.load import LoadedModel
 from kvlab.planning.seconds import Speed
 from kvlab.plugins.load import stamps
@@ -42,29 +41,22 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
     heads, attention = config.num_attention_heads, full_attention_config(config)
     # Frequencies that change with the text's length are not a property of the model.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
+    rotation: dict[str, Any] = {}
+    if rotary is not None:  # to undo the rotation of a recorded key
+        rotation = {
+            "rotary_inverse_frequencies": tuple(rotary.inverse_frequencies.tolist()),
+            "rotary_interleaved": rotary.interleaved,
+            "rotary_scaling": rotary.scaling,
+            "unrotated_layers": tuple(sorted(unrotated_layers(loaded.model))),
+        }
     return ModelShape(
-        name=loaded.name,
-        family=config.model_type,
-        num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=heads,
+        name=loaded.name, family=config.model_type, quantization=loaded.quantization, checksum=loaded.checksum,
+        num_hidden_layers=config.num_hidden_layers, num_attention_heads=heads,
         num_key_value_heads=num_key_value_heads(config),
         head_dim=getattr(attention, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
-        parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
-        quantization=loaded.quantization,
-        checksum=loaded.checksum,
-        **({} if rotary is None else _rotation(rotary, unrotated_layers(loaded.model))),
-    )
-
-
-def _rotation(rotary: Rotary, without: frozenset[int]) -> dict[str, Any]:
-    """Fields needed to undo the rotation of a recorded key."""
-    return {
-        "rotary_inverse_frequencies": tuple(rotary.inverse_frequencies.tolist()),
-        "rotary_interleaved": rotary.interleaved,
-        "rotary_scaling": rotary.scaling,
-        "unrotated_layers": tuple(sorted(without)),
-    }
+        parameters=sum(parameter.numel() for parameter in loaded.model.parameters()), **rotation,
+    )  # fmt: skip
 
 
 ROWS, COPIED = 4096, 2**28

@@ -16,9 +16,9 @@ import torch
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.cache_copy import copy_cache
+from kvlab.cache.settings import synchronize
 from kvlab.common.limits import TIMED_STEPS, turns_within
 from kvlab.engine.cuda_graphs import CapturedDecoder
-from kvlab.engine.forward import synchronize
 from kvlab.engine.progress import Watch
 from kvlab.models.load import LoadedModel
 from kvlab.trace.record import read_record, write_record
@@ -48,22 +48,19 @@ def time_interleaved(runs: Sequence[TimedRun], loaded: LoadedModel, allowed: flo
     """
     begun = time.perf_counter()
     for run in runs:
-        watch.advance("timing in turns", 0)
-        _note(run, measure_speed(loaded, copy_cache(run.settled), run.token, _steps(run)), first=True)
+        _read_speed(run, loaded, watch)
     turn = time.perf_counter() - begun
     captures = loaded.device.type == "cuda" and not hasattr(loaded.model, "hf_device_map")
     for _ in range(turns_within(allowed - turn, turn)):
         for run in runs:
-            watch.advance("timing in turns", 0)
-            _note(run, measure_speed(loaded, copy_cache(run.settled), run.token, _steps(run), captures))
+            _read_speed(run, loaded, watch, captures, first=False)
 
 
-def _steps(run: TimedRun) -> int:
-    return read_record(run.path).max_new_tokens - 1
-
-
-def _note(run: TimedRun, reading: SpeedReading | None, first: bool = False) -> None:
+def _read_speed(run: TimedRun, loaded: LoadedModel, watch: Watch, captures: bool = False, first: bool = True) -> None:
     """Add a reading to the run's record; the first also gives the speed while recording."""
+    watch.advance("timing in turns", 0)
+    most = read_record(run.path).max_new_tokens - 1
+    reading = measure_speed(loaded, copy_cache(run.settled), run.token, most, captures)
     if reading is None:
         return
     record = read_record(run.path)

@@ -84,33 +84,26 @@ def prepare(request: CompareRequest, root: Path, loaded: LoadedModel | None, dow
             raise UserError(nothing_to_compress(loaded.model.config.get_text_config(decoder=True)))
         runs.append(PreparedRun(choice, method, cache.settings, new_cache, shares_passes(cache)))
     shape = model_shape(loaded)
-    prepared = Prepared(request, loaded, chat, ids, shape, compressed, others, tuple(runs))
-    _check_positions(prepared)
+    for choice in request.runs:
+        restored = choice.returned.tokens if choice.returned else ()
+        last = max((*choice.force_keep, *restored), default=0)
+        if last >= ids.shape[1]:
+            raise UserError(f"Token {last} cannot be kept: the prompt has {ids.shape[1]:,} tokens, counted from 0.")
     request.record.check(shape.num_hidden_layers, shape.num_key_value_heads)
     if request.prefill_chunk is not None:
         for run in runs:
             check_chunks(run.method.pipeline(), ids.shape[1], request.prefill_chunk)
-    return prepared
+    return Prepared(request, loaded, chat, ids, shape, compressed, others, tuple(runs))
 
 
 def _new_cache(
     request: CompareRequest, choice: MethodChoice, method: Method, loaded: LoadedModel, **options: Any
 ) -> CompressedCache:
     """A fresh cache of the choice, with its pinned and restored tokens."""
-    cache = make_cache(
-        loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed, **options
-    )
+    options |= {"compress_every": request.compress_every, "seed": request.seed}
+    cache = make_cache(loaded, method, choice.budget, **options)
     cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
     if choice.returned is not None:
         layers = [layer.layer_idx for layer in cache.compressed_layers()]
         cache.settings.pipeline = giving_back(cache.settings.pipeline, choice.returned, layers, request.max_new_tokens)
     return cache
-
-
-def _check_positions(prepared: Prepared) -> None:
-    tokens = prepared.ids.shape[1]
-    for run in prepared.runs:
-        restored = run.choice.returned.tokens if run.choice.returned else ()
-        last = max((*run.choice.force_keep, *restored), default=0)
-        if last >= tokens:
-            raise UserError(f"Token {last} cannot be kept: the prompt has {tokens:,} tokens, counted from 0.")

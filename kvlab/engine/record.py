@@ -13,7 +13,6 @@ from kvlab.methods import Method
 from kvlab.methods.core.published_settings import PAPER
 from kvlab.models.chat import tokenizer_info
 from kvlab.models.hybrids import compressed_only
-from kvlab.models.load import LoadedModel
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.generation_settings import generation_notes
@@ -35,53 +34,44 @@ LOADING_FIELDS = ("placement", "load_in", "revision")  # device and dtype are re
 def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) -> RunRecord:
     """The record of run `index` of the comparison, over a continuation of `steps` tokens."""
     request, loaded, ids, model = prepared.request, prepared.loaded, prepared.ids, prepared.shape
-    run = prepared.runs[index]
-    choice, method = run.choice, run.method
+    run, notes = prepared.runs[index], _notes(prepared, prepared.runs[index])
+    choice, method, preset = run.choice, run.method, str(run.choice.preset)
+    paper = preset if preset.startswith(PAPER) else PAPER  # a paper may have several presets
     rows = states = request.record
     left_out: dict[str, str] = {}
     if request.level == "full":
-        tokens, wanted = (
-            ids.shape[1] + max(steps - 1, 0),
-            (request.record, prepared.compressed_layers, model.num_key_value_heads),
-        )
+        tokens = ids.shape[1] + max(steps - 1, 0)
+        wanted = request.record, prepared.compressed_layers, model.num_key_value_heads
         states, left_out["keys"] = states_that_fit(*wanted, model.head_dim, tokens, len(prepared.runs))
         rows, left_out["attention"] = attention_that_fits(*wanted, tokens, max(steps, 1))
     return RunRecord(
-        run_id=run_id_of(request, comparison_id, index),
-        comparison_id=comparison_id,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        status="running",
-        **{name: getattr(request, name) for name in OF_REQUEST},
-        **{name: getattr(choice, name) for name in OF_CHOICE},
-        owner=acting().name,
-        hyper_parameters=method.model_dump(mode="json"),
-        preset=str(choice.preset),
-        departures=method.differences(_paper(choice)) if PAPER in method.presets else None,
-        notes=(
-            *request.notes,
-            *_budget_notes(choice, method, ids.shape[1]),
-            *_layers_note(prepared, run),
-            *_generation_notes(loaded, request),
-            *prompt_notes(
-                request.prompt,
-                loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()),
-                prepared.chat is not None,
-                tokenizer_info(loaded.tokenizer),
-            ),
-        ),
-        label=_label(choice, method),
-        chat=None if prepared.chat is None else prepared.chat.settings,
+        run_id=run_id_of(request, comparison_id, index), comparison_id=comparison_id, status="running",
+        created=datetime.now(UTC).isoformat(timespec="seconds"), owner=acting().name,
+        **{name: getattr(request, name) for name in OF_REQUEST}, **{name: getattr(choice, name) for name in OF_CHOICE},
+        label=_label(choice, method), hyper_parameters=method.model_dump(mode="json"), preset=preset,
+        departures=method.differences(paper) if PAPER in method.presets else None, notes=tuple(notes),
+        chat=None if prepared.chat is None else prepared.chat.settings, prompt_tokens=ids.shape[1],
         loading={name: value for name, value in request.loading.items() if name in LOADING_FIELDS and value},
-        device=device_name(loaded.device),
-        model=model,
-        versions=versions(),
-        prompt_tokens=ids.shape[1],
-        recording=request.record,
-        states=states,
-        attention_rows=rows,
+        device=device_name(loaded.device), model=model, versions=versions(), sliding_layers=prepared.other_layers,
+        recording=request.record, states=states, attention_rows=rows,
         left_out={name: sentence for name, sentence in left_out.items() if sentence},
-        sliding_layers=prepared.other_layers,
-    )
+    )  # fmt: skip
+
+
+def _notes(prepared: Prepared, run: PreparedRun) -> list[str]:
+    """What the record notes on the run: its budget, layers and prompt, and whether generation settings were used."""
+    request, loaded, tokens = prepared.request, prepared.loaded, prepared.ids.shape[1]
+    notes, budget, settings = list(request.notes), run.choice.budget, loaded.model.generation_config
+    if not isinstance(budget, str):  # the slots of a budget in bytes are known only after the prompt
+        notes += run.method.notes(Budget(budget).slots(tokens), tokens)
+    config = loaded.model.config.get_text_config(decoder=True)
+    hybrid = compressed_only(getattr(config, "layer_types", None) or [], list(prepared.compressed_layers))
+    if hybrid and run.settings.compresses:
+        notes.append(hybrid)
+    if settings is not None:
+        notes += generation_notes(settings.to_dict(), request.generation_config)
+    words = loaded.tokenizer.convert_ids_to_tokens(prepared.ids[0].tolist())
+    return [*notes, *prompt_notes(request.prompt, words, prepared.chat is not None, tokenizer_info(loaded.tokenizer))]
 
 
 def _label(choice: MethodChoice, method: Method) -> str:
@@ -89,29 +79,6 @@ def _label(choice: MethodChoice, method: Method) -> str:
     if method.family == "reference":
         return "full cache"
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
-
-
-def _budget_notes(choice: MethodChoice, method: Method, tokens: int) -> list[str]:
-    """The method's notes on its budget; none for a budget in bytes, whose slots are known only after the prompt."""
-    return [] if isinstance(choice.budget, str) else method.notes(Budget(choice.budget).slots(tokens), tokens)
-
-
-def _layers_note(prepared: Prepared, run: PreparedRun) -> tuple[str, ...]:
-    """Which layers of a hybrid model are compressed; empty for other models and for the full cache."""
-    config = prepared.loaded.model.config.get_text_config(decoder=True)
-    sentence = compressed_only(getattr(config, "layer_types", None) or [], list(prepared.compressed_layers))
-    return (sentence,) if sentence and run.settings.compresses else ()
-
-
-def _generation_notes(loaded: LoadedModel, request: CompareRequest) -> list[str]:
-    """Notes on the checkpoint's generation_config and whether this run honours it."""
-    settings = loaded.model.generation_config
-    return [] if settings is None else generation_notes(settings.to_dict(), request.generation_config)
-
-
-def _paper(choice: MethodChoice) -> str:
-    """The paper preset that a run is compared with: the requested one if a paper has several."""
-    return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER
 
 
 def run_id_of(request: CompareRequest, comparison_id: str, index: int) -> str:

@@ -14,17 +14,15 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache
 from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache
-from kvlab.cache.settings import Observer
+from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.active_run import ActiveRun
-from kvlab.engine.forward import end_ids, prefill
+from kvlab.engine.forward import Choose, chooser, end_ids, prefill
 from kvlab.engine.prepare import Prepared
-from kvlab.engine.probing.probe import Probe
+from kvlab.engine.probe import Probe
 from kvlab.engine.progress import Watch
 from kvlab.engine.prompt import Reference
-from kvlab.engine.recording.observer_group import ObserverGroup
-from kvlab.engine.token_choice import Choose, chooser
+from kvlab.engine.recording.recorder import ObserverGroup
 
 
 class SharedPass:
@@ -53,7 +51,10 @@ class SharedPass:
         self.branch_of = {id(branch.cache): branch for branch in self.fan_out.branches}
         self.leader = None if leader is None else self.branch_of[id(leader)]
         if leader is not None and probe is not None:
-            leader.settings.observer = _observed_too(leader.settings.observer, probe)
+            if isinstance(own_observers := leader.settings.observer, ObserverGroup):
+                own_observers.observers.append(probe)
+            else:
+                leader.settings.observer = probe
             leader.settings.part_observer = probe
         self.choose = chooser_of(prepared)()
         self.ends, self.most = end_ids(loaded), request.max_new_tokens
@@ -175,14 +176,6 @@ class SharedPass:
 
     def _branch(self, run: ActiveRun) -> Branch:
         return self.branch_of[id(run.cache)]
-
-
-def _observed_too(observer: Observer | None, probe: Probe) -> Observer:
-    """Let the probe observe what a run's observers do, or observe alone."""
-    if not isinstance(observer, ObserverGroup):
-        return probe
-    observer.observers.append(probe)
-    return observer
 
 
 def chooser_of(prepared: Prepared) -> Callable[[], Choose]:

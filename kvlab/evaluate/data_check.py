@@ -16,10 +16,10 @@ from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.scoring.metrics import check_metric
 from kvlab.models.chat import chat_of
 from kvlab.models.tokenizer import load_tokenizer
+from kvlab.tasks.draft import DEFAULT_LENGTHS
 from kvlab.tasks.loaders import LOADERS, load_file
 from kvlab.tasks.recognition import recognise
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.task import DEFAULT_LENGTHS
 from kvlab.tasks.tokens import Cut, count_tokens
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.branch import Branch
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache
+from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, read_memory
 from kvlab.evaluate.shared_prompt import Check, SharedPrompt, failures_in_branches, nothing, sharing_groups

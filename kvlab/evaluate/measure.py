@@ -20,7 +20,7 @@ from kvlab.models.chat import Chat
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import answer_start_ids, continuation_ids, hidden_positions, prompt_ids, start_ids
+from kvlab.tasks.tokens import hidden_positions, prompt_ids, start_ids, text_ids
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> Prep
     sample = planned.make()
     context, question = prompt_ids(loaded.tokenizer, sample)
     forced = sample.metric in LIKELIHOOD_METRICS
-    continuation = continuation_ids(loaded.tokenizer, sample) if forced else []
+    continuation = text_ids(loaded.tokenizer, sample.answers[0]) if forced else []
     hidden = tuple(hidden_positions(loaded.tokenizer, sample))
-    opening = answer_start_ids(loaded.tokenizer, sample)
+    opening = text_ids(loaded.tokenizer, sample.answer_start)
     if chat is None or forced or not sample.chat:
         return PreparedPrompt(planned.identity, sample, context, question + opening, continuation, hidden)
     before, after = chat.around()

@@ -16,12 +16,11 @@ from kvlab.common.validation import shown
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
 from kvlab.evaluate.results.rows import ANY_LENGTH, PromptIdentity, canonical_json
 from kvlab.evaluate.scoring.metrics import check_metric
+from kvlab.tasks.draft import DEFAULT_LENGTHS
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
 from kvlab.tasks.registry import Task, get_task
-from kvlab.tasks.sample import Sample
-from kvlab.tasks.style import Style, apply_style, choose_style
-from kvlab.tasks.task import DEFAULT_LENGTHS
+from kvlab.tasks.sample import Sample, Style, apply_style, choose_style
 from kvlab.tasks.tokens import Cut, shorten
 
 BLOCK = 32  # prompts per block: what a dying worker loses, and four default batches of a GPU

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 from kvlab.common.validation import Text
 from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
 from kvlab.requests.method_spec import parse_value
-from kvlab.tasks.sample import check_seed
-from kvlab.tasks.style import StyleChoice
+from kvlab.tasks.sample import StyleChoice, check_seed
 
 Depth = Annotated[float, Field(ge=0, le=1)]
 # Name of a result folder or file: one path component, not hidden.

@@ -15,7 +15,7 @@ from kvlab.methods.spec import parse_choices
 from kvlab.requests.method_spec import parse_spec, split_list
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
-from kvlab.tasks.style import StyleChoice
+from kvlab.tasks.sample import StyleChoice
 from kvlab.tasks.tokens import Cut
 
 Number = TypeVar("Number", int, float)

@@ -11,7 +11,7 @@ import torch
 from transformers import Cache, GenerationConfig, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.common.errors import UserError
 from kvlab.common.token_ids import padding_id
 from kvlab.engine.forward import end_ids

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.branch import Branch
-from kvlab.cache.replay.steps import supports_token_by_token, token_by_token
+from kvlab.cache.fan_out.fan_out_layer import Branch
+from kvlab.cache.replay import supports_token_by_token, token_by_token
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
 from kvlab.evaluate.shared_prompt import SharedPrompt, failures_in_branches

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.evaluate.shared_prompt import SharedPrompt, sharing_groups
 
 Result = TypeVar("Result")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from kvlab.attention.text_config import STARTS_ANEW
+from kvlab.attention.queries import STARTS_ANEW
 from kvlab.common.errors import UserError
 
 

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.fan_out.branch import Branch
+from kvlab.cache.cache_copy import Prefix, defer_decision
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, shares_passes
-from kvlab.cache.prefill.shared_prefix import Prefix, defer_decision
+from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.cache.settings import Observer
-from kvlab.engine.forward import decode_one, end_ids, prefill
+from kvlab.engine.forward import Choose, chooser, decode_one, end_ids, prefill
 from kvlab.engine.prompt import Continuation, continuation, encode_prompt
-from kvlab.engine.token_choice import Choose, chooser
 from kvlab.methods import make_method
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.wrappers.pin_tokens import keeping

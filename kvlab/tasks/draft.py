@@ -1,11 +1,12 @@
-"""Draft of a task's sample: fill its context with real text to the requested length, then build the sample."""
+"""The type of a task, and the draft of its sample: real text to the requested length, then the sample."""
 
 from __future__ import annotations
 
+import inspect
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -16,47 +17,48 @@ from kvlab.common.errors import UserError
 from kvlab.models.mini.phrasing import TAIL, Query
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample, sample_random
-from kvlab.tasks.text_windows import text_sample, token_starts
-from kvlab.tasks.tokens import count_tokens, text_ids
+from kvlab.tasks.tokens import count_tokens, text_ids, token_starts
 
-Render = Callable[[Window], str]
+DEFAULT_LENGTHS = (1024,)
+Depth = float | None  # position of the requested information in the context, 0 to 1; None: random
 
 
-def fill(
-    tokenizer: PreTrainedTokenizerBase, task: str, length: int, random: Random, render: Render, question: str
-) -> str:
-    """Return the longest `render(window)` that keeps the prompt within `length` tokens.
+@dataclass(frozen=True)
+class Task:
+    """A named generator. `ruler` is RULER's name for the same kind of task, if it has one.
 
-    Raises UserError if even an empty window is too long.
+    `generate(tokenizer, length, seed, index, **difficulty)` returns the sample; with `uses_depth` it also takes
+    `depth` (0 to 1, None for random).
     """
-    window = draw_window(random, length)  # a word has at least one token, so more words are never needed
-    question_tokens = len(text_ids(tokenizer, question))
 
-    def measure(count: int) -> int:
-        return count_tokens(tokenizer, render(window.first(count))) + question_tokens
+    name: str
+    summary: str
+    generate: Callable[..., Sample]
+    uses_depth: bool = False
+    ruler: str | None = None
+    lengths: tuple[int, ...] = DEFAULT_LENGTHS
 
-    fixed = measure(0)
-    if fixed > length:
-        raise too_short(task, length, fixed)
-    guess = _words_in(tokenizer, window, length - fixed)
-    return render(window.first(largest_fit(lambda count: measure(count) <= length, length, guess)))
+    @property
+    def parameters(self) -> dict[str, int]:
+        """The difficulty parameters with their defaults: the generator's keyword-only arguments except depth."""
+        arguments = inspect.signature(self.generate).parameters.values()
+        kinds = [argument for argument in arguments if argument.kind is inspect.Parameter.KEYWORD_ONLY]
+        return {argument.name: argument.default for argument in kinds if argument.name != "depth"}
 
-
-def _words_in(tokenizer: PreTrainedTokenizerBase, window: Window, tokens: int) -> int:
-    starts = token_starts(tokenizer, window.text)
-    if tokens >= len(starts):
-        return len(window.words)
-    return bisect_right(list(accumulate(len(word) for word in window.words)), starts[tokens])
+    def resolve(self, difficulty: Mapping[str, object]) -> dict[str, object]:
+        """Return every parameter with its value; raises UserError for an unknown name or a non-positive value."""
+        for name, value in difficulty.items():
+            if name not in self.parameters:
+                known = ", ".join(self.parameters) or "none"
+                raise UserError(f"{self.name} has no parameter '{name}': it takes {known}.")
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UserError(f"{self.name}: {name}={value} cannot be used: give a whole number of at least 1.")
+        return {**self.parameters, **difficulty}
 
 
 def spread(random: Random, count: int) -> list[float]:
     """Return `count` random depths in ascending order."""
     return sorted(random.random() for _ in range(count))
-
-
-def answer_tokens(tokenizer: PreTrainedTokenizerBase, query: Query) -> int:
-    """Return the token count of the right answer and its end, with a margin for another wording."""
-    return len(text_ids(tokenizer, query.answer + TAIL)) + 4
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,16 @@ class Draft:
     def random(self) -> Random:
         """The sample's random stream, determined by task, length, seed and index."""
         return sample_random(self.task, self.length, self.seed, self.index)
+
+    def place(self, depth: Depth) -> float:
+        """`depth`, or a random place; a number is drawn either way, so that depth only moves the information."""
+        drawn = self.random.random()
+        return drawn if depth is None else depth
+
+    def check_range(self, name: str, value: int, least: int, most: int) -> None:
+        """Raise UserError if a difficulty parameter is outside its range."""
+        if not least <= value <= most:
+            raise UserError(f"{self.task}: {name}={value} cannot be used: give a whole number from {least} to {most}.")
 
     def hiding(
         self,
@@ -96,8 +108,22 @@ class Draft:
 
         return self.asking(query, self.filled(render, query.prompt), metric, block=block, **more)
 
-    def filled(self, render: Render, question: str = "") -> str:
-        return fill(self.tokenizer, self.task, self.length, self.random, render, question)
+    def filled(self, render: Callable[[Window], str], question: str = "") -> str:
+        """The longest `render(window)` whose prompt fits; raises UserError if even an empty window does not."""
+        length = self.length
+        window = draw_window(self.random, length)  # a word has at least one token, so more words are never needed
+        question_tokens = len(text_ids(self.tokenizer, question))
+
+        def measure(count: int) -> int:
+            return count_tokens(self.tokenizer, render(window.first(count))) + question_tokens
+
+        fixed = measure(0)
+        if fixed > length:
+            raise too_short(self.task, length, fixed)
+        starts, guess = token_starts(self.tokenizer, window.text), len(window.words)
+        if length - fixed < len(starts):
+            guess = bisect_right(list(accumulate(len(word) for word in window.words)), starts[length - fixed])
+        return render(window.first(largest_fit(lambda count: measure(count) <= length, length, guess)))
 
     def asking(
         self,
@@ -111,17 +137,31 @@ class Draft:
         **meta: Any,
     ) -> Sample:
         """The sample of a context and a query; `answers` default to the query's targets."""
+        # The right answer and its end, with a margin for another wording.
+        most = len(text_ids(self.tokenizer, query.answer + TAIL)) + 4
         return Sample(
             task=self.task, index=self.index, seed=self.seed, length=self.length, depth=depth, context=context,
             question=query.prompt, answers=list(answers or query.targets), metric=metric,
-            max_new_tokens=answer_tokens(self.tokenizer, query), hold_back=hold_back, meta=meta,
+            max_new_tokens=most, hold_back=hold_back, meta=meta,
         )  # fmt: skip
 
 
-def book_sample(draft: Draft, metric: str, continuation: int) -> Sample:
-    """An excerpt of a book at the requested length, whose last `continuation` tokens are forced and scored."""
-    text = draft.filled(lambda window: window.text)
-    return text_sample(draft.tokenizer, text, draft.task, draft.index, draft.seed, metric, continuation, draft.length)
+def drafted(name: str, summary: str, ruler: str | None = None) -> Callable[[Callable[..., Sample]], Task]:
+    """Function decorator: a task from a function of a draft and keyword-only difficulty parameters.
+
+    With a parameter `depth` the task `uses_depth`. The function raises UserError for a length that is too short.
+    """
+
+    def as_task(of_draft: Callable[..., Sample]) -> Task:
+        @wraps(of_draft)
+        def generate(
+            tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, **difficulty: Any
+        ) -> Sample:
+            return of_draft(Draft(tokenizer, name, length, seed, index), **difficulty)
+
+        return Task(name, summary, generate, "depth" in inspect.signature(of_draft).parameters, ruler)
+
+    return as_task
 
 
 def largest_fit(fits: Callable[[int], bool], most: int, guess: int) -> int:
@@ -136,11 +176,7 @@ def largest_fit(fits: Callable[[int], bool], most: int, guess: int) -> int:
     stride = 1
     while 0 <= low < most and high <= most and fits(high):
         low, high, stride = high, high + stride, 2 * stride
-    return _bisect(fits, max(low, -1), min(high, most + 1))
-
-
-def _bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
-    # low fits (or is -1), high does not (or is past the end)
+    low, high = max(low, -1), min(high, most + 1)  # low fits (or is -1), high does not (or is past the end)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -24,9 +24,9 @@ def haystack_words() -> tuple[str, ...]:
 
 
 @cache
-def _sentence_starts() -> frozenset[int]:
-    """Return the indices of the haystack's words that start a sentence."""
-    return frozenset(sentence_starts(haystack_words()))
+def _sentence_starts() -> dict[int, None]:
+    """The indices of the haystack's words that start a sentence, in order, for fast look-up."""
+    return dict.fromkeys(sentence_starts(haystack_words()))
 
 
 def sentence_starts(words: Sequence[str]) -> list[int]:
@@ -36,11 +36,6 @@ def sentence_starts(words: Sequence[str]) -> list[int]:
         for i, (before, here) in enumerate(pairwise(words), start=1)
         if _SENTENCE_END.search(before) and not _TITLE.search(before) and _SENTENCE_START.match(here)
     ]
-
-
-@cache
-def _ordered_starts() -> tuple[int, ...]:
-    return tuple(sorted(_sentence_starts()))
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,7 @@ class Window:
 def draw_window(random: Random, count: int) -> Window:
     """Return `count` words starting at a random sentence, wrapping around after the last book."""
     words, starts = haystack_words(), _sentence_starts()
-    start = random.choice(_ordered_starts())
+    start = random.choice(list(starts))
     places = [(start + i) % len(words) for i in range(count)]
     breaks = tuple(i for i, place in enumerate(places) if i and place in starts and words[place - 1].endswith(" "))
     return Window(tuple(words[place] for place in places), breaks)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvlab.common.errors import UserError
 from kvlab.tasks.loaders.jsonl import rows_in
-from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
+from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.prompt_table import ANSWERS, as_row
 
 MOST_RECORDS = 50  # examined, as the first ones may be malformed
@@ -54,25 +55,18 @@ def recognise(path: Path) -> Recognised:
 
 
 def _of_record(path: Path, given: Any) -> Recognised | None:
-    record = (
-        {str(name).strip().casefold(): value for name, value in given.items()} if isinstance(given, Mapping) else {}
-    )
+    fields = given.items() if isinstance(given, Mapping) else ()
+    record = {str(name).strip().casefold(): value for name, value in fields}
     answer = record.get("answer")
     if "question" in record and isinstance(answer, str) and "####" in answer:
         return Recognised("gsm8k", "GSM8K")
     form = next((form for form, fields in FIELDS if fields <= set(record)), None)
-    if form is None and _is_prompt_with_answer(given):
-        form = "table"
+    if form is None:
+        with suppress(UserError):
+            row = as_row(given, "The row")
+            # Columns for prompt and answer are enough: the reader checks their content.
+            form = "table" if row.column(ANSWERS) is not None and (row.chat or row.parts) else None
     return Recognised(form, _benchmark(form, path, record)) if form else None
-
-
-def _is_prompt_with_answer(given: Any) -> bool:
-    """Whether there are columns for prompt and answer; the reader checks their content."""
-    try:
-        row = as_row(given, "The row")
-    except UserError:
-        return False
-    return row.column(ANSWERS) is not None and bool(row.chat or row.parts)
 
 
 def _benchmark(form: str, path: Path, record: Mapping[str, Any]) -> str:

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 from kvlab.plugins.registry import Registry
-from kvlab.tasks import (
-    arithmetic,
-    common_words,
-    copy,
-    few_shot,
-    frequent_words,
-    key_value,
-    needle,
-    needle_multikey,
-    needle_multiquery,
-    needle_multivalue,
-    next_token_kl,
-    perplexity,
-    variable_tracking,
-)
-from kvlab.tasks.task import Task
+from kvlab.tasks import blocks, forced_texts, hidden_facts
+from kvlab.tasks.draft import Task
 
-_MODULES = (
-    needle,
-    needle_multikey,
-    needle_multivalue,
-    needle_multiquery,
-    variable_tracking,
-    common_words,
-    frequent_words,
-    key_value,
-    copy,
-    few_shot,
-    arithmetic,
-    perplexity,
-    next_token_kl,
+_SHIPPED = (
+    *(hidden_facts.needle, hidden_facts.needle_multikey, hidden_facts.needle_multivalue),
+    *(hidden_facts.needle_multiquery, hidden_facts.variable_tracking),
+    *(blocks.common_words, blocks.frequent_words, blocks.key_value, blocks.copy, blocks.few_shot),
+    *(hidden_facts.arithmetic, forced_texts.perplexity, forced_texts.next_token_kl),
 )
 
-TASKS: Registry[Task] = Registry("task", {module.TASK.name: module.TASK for module in _MODULES})
+TASKS: Registry[Task] = Registry("task", {task.name: task for task in _SHIPPED})
 
 
 def register_task(task: Task) -> Task:

@@ -24,19 +24,17 @@ def start_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [bos] if bos is not None and whole[:1] == [bos] else []
 
 
+def token_starts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return where each token of the text starts, in characters; raises UserError without a fast tokenizer."""
+    if not tokenizer.is_fast:
+        raise UserError(f"{tokenizer.name_or_path} has no fast tokenizer: text tasks need one with character offsets.")
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return [start for start, _ in encoding["offset_mapping"]]
+
+
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> tuple[list[int], list[int]]:
     """Return (BOS + context ids, question ids), without the first words of the answer."""
     return start_ids(tokenizer) + text_ids(tokenizer, sample.context), text_ids(tokenizer, sample.question)
-
-
-def answer_start_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
-    """Return the ids of the first words of the answer, which follow the question, in a chat the turn's header."""
-    return text_ids(tokenizer, sample.answer_start)
-
-
-def continuation_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:
-    """Return the ids of a text task's forced continuation."""
-    return text_ids(tokenizer, sample.answers[0])
 
 
 def count_tokens(tokenizer: PreTrainedTokenizerBase, *parts: str) -> int:
@@ -57,16 +55,19 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
     context, first = text_ids(tokenizer, sample.context), len(start_ids(tokenizer))
     question = len(text_ids(tokenizer, sample.question))
     if not sample.question and sample.answers and sample.max_new_tokens == 0:
-        question = len(continuation_ids(tokenizer, sample))
+        question = len(text_ids(tokenizer, sample.answers[0]))
     rest = first + question
     if len(context) + rest <= most:
         return sample
-    head, tail = _kept(most, first, question, cut)
+    half, free = most // 2, max(most - rest, 0)  # head and tail: the context's first and last tokens that are kept
+    head, tail = (free, 0) if cut == "end" else (0, free)
+    if cut == "middle":
+        tail = max(half - question, 0)
+        head = min(half - first, free) if tail else free
     while head + tail > 0:  # joined, the halves may take one more token
         # A cut inside a character leaves invalid bytes, which are removed.
-        first_part, last_part = (
-            str(tokenizer.decode(part)) for part in (context[:head], context[len(context) - tail :])
-        )
+        parts = context[:head], context[len(context) - tail :]
+        first_part, last_part = (str(tokenizer.decode(part)) for part in parts)
         text = first_part.rstrip("\ufffd") + last_part.lstrip("\ufffd")
         found = len(text_ids(tokenizer, text)) + rest
         if found <= most:
@@ -74,16 +75,6 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
             return sample.model_copy(update={"context": text, "length": found, "meta": meta})
         head, tail = max(head - (head >= tail), 0), max(tail - (tail >= head), 0)
     raise UserError(f"{sample.task} #{sample.index}: the question alone fills the {most:,} tokens a prompt may have.")
-
-
-def _kept(most: int, first: int, question: int, cut: Cut) -> tuple[int, int]:
-    """Numbers of the context's first and last tokens that are kept."""
-    free = max(most - first - question, 0)
-    if cut != "middle":
-        return (free, 0) if cut == "end" else (0, free)
-    half = most // 2
-    tail = max(half - question, 0)
-    return (min(half - first, free) if tail else free), tail
 
 
 def hidden_positions(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> list[int]:

@@ -123,9 +123,9 @@ def list_runs(
     if _take_in(root, there - {entry.run_id for entry, _ in found}):
         found, _ = in_database(root, _entries)
     wanted = [pair for pair in found if pair[0].run_id in there and comparison_id in (None, pair[0].comparison_id)]
-    present = [_present(root, run, stamp) for run, stamp in wanted]
-    verified = [_verified(root, entry) for entry in present if may_see(entry.owner, entry.private)]
-    return [entry for entry in verified if status in (None, entry.status)][:limit]
+    current = [_current(root, run, stamp) for run, stamp in wanted]
+    visible = [entry for entry in current if may_see(entry.owner, entry.private)]
+    return [entry for entry in visible if status in (None, entry.status)][:limit]
 
 
 def _take_in(root: Path, unknown: Collection[str]) -> bool:
@@ -212,11 +212,9 @@ def results(root: Path) -> dict[str, dict[str, object]]:
 
 def keep_results(root: Path, rows: Sequence[dict[str, object]]) -> None:
     """Store results of runs in the index, each with the columns `RESULTS`."""
-    places = ", ".join("?" * len(RESULTS))
+    insertion = f"INSERT OR REPLACE INTO results VALUES ({', '.join('?' * len(RESULTS))})"
     values = [[row[name] for name in RESULTS] for row in rows]
-    in_database(
-        root, lambda database: database.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)
-    )
+    in_database(root, lambda database: database.executemany(insertion, values))
 
 
 def left_out(root: Path, listed: Collection[str]) -> list[str]:
@@ -232,10 +230,7 @@ def left_out(root: Path, listed: Collection[str]) -> list[str]:
 
 
 def rebuild(root: Path) -> list[str]:
-    """Rebuild the index from the run folders.
-
-    Returns one sentence per folder whose `run.json` could not be read.
-    """
+    """Rebuild the index from the run folders; returns one sentence per folder whose record cannot be read."""
 
     def again(database: sqlite3.Connection) -> list[str]:
         with transaction(database):
@@ -244,27 +239,24 @@ def rebuild(root: Path) -> list[str]:
     return in_database(root, again)
 
 
-def _present(root: Path, entry: RunEntry, stamp: int) -> RunEntry:
-    """The entry, updated from a newer record; failed if that cannot be read."""
-    if stamp_of(root, entry.run_id) == stamp:
+def _current(root: Path, entry: RunEntry, stamp: int) -> RunEntry:
+    """The entry as its record is now, which may have changed, or ended, without telling the index.
+
+    Failed if the record cannot be read, or if the process that wrote it is gone.
+    """
+    is_old = stamp_of(root, entry.run_id) != stamp
+    if not is_old and not _was_killed(root, entry):
         return entry
     try:
         record = read_record(root / entry.run_id)
     except UserError as error:
         return entry.model_copy(update={"status": "failed", "message": str(error)})
-    upsert(root, record)
-    return RunEntry.model_validate(row_of(record))
+    if is_old or record.status != "running":
+        upsert(root, record)
+    entry = RunEntry.model_validate(row_of(record))
+    return entry.model_copy(update={"status": "failed", "message": KILLED}) if _was_killed(root, entry) else entry
 
 
-def _verified(root: Path, entry: RunEntry) -> RunEntry:
-    """The entry as it is now: an unfinished one may have ended without telling the index."""
-    if entry.status != "running" or is_being_written(root / entry.run_id, entry.worker_pid, entry.created):
-        return entry
-    try:
-        record = read_record(root / entry.run_id)
-    except UserError as error:
-        return entry.model_copy(update={"status": "failed", "message": str(error)})
-    if record.status == "running":
-        return entry.model_copy(update={"status": "failed", "message": KILLED})
-    upsert(root, record)
-    return entry.model_copy(update={"status": record.status, "message": record.message})
+def _was_killed(root: Path, entry: RunEntry) -> bool:
+    """Whether a running run is not being written any more."""
+    return entry.status == "running" and not is_being_written(root / entry.run_id, entry.worker_pid, entry.created)

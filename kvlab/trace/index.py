@@ -61,8 +61,7 @@ class _InMemory:
 def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
     """Run `work` on the index, which is rebuilt from the run folders if damaged.
 
-    Raises:
-        UserError: the index cannot be opened, read or written.
+    Raises UserError if the index cannot be opened, read or written.
     """
     root, damage = Path(root), ""
     if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
@@ -153,7 +152,9 @@ def insert(root: Path, database: sqlite3.Connection, record: RunRecord) -> None:
 
 def row_of(record: RunRecord) -> dict[str, object]:
     """The columns `COLUMNS` of a record."""
-    fields = record.model_dump() | {"excerpt": _excerpt(record.prompt), "model": record.model.name}
+    words = " ".join(record.prompt[: 4 * EXCERPT].split())
+    excerpt = words if len(words) <= EXCERPT else words[: EXCERPT - 1] + "…"
+    fields = record.model_dump() | {"excerpt": excerpt, "model": record.model.name}
     fields |= {"batch": record.repeat and record.repeat.batch, "number": record.repeat and record.repeat.number}
     return {name: fields[name] for name in COLUMNS}
 
@@ -166,31 +167,20 @@ def stamp_of(root: Path, run_id: str) -> int:
         return 0
 
 
-def _excerpt(prompt: str) -> str:
-    words = " ".join(prompt[: 4 * EXCERPT].split())
-    return words if len(words) <= EXCERPT else words[: EXCERPT - 1] + "…"
-
-
 def _open(root: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(root / FILE, timeout=30, isolation_level=None)
     try:
         write_ahead(connection)
         if not _is_current(connection):
             with transaction(connection):
-                _create(root, connection)
+                if not _is_current(connection):  # another process may have created it meanwhile
+                    _tables(connection)
+                    refill(root, connection)
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _create(root: Path, connection: sqlite3.Connection) -> None:
-    # Another process may have created it while this one waited for the lock.
-    if _is_current(connection):
-        return
-    _tables(connection)
-    refill(root, connection)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _tables(connection: sqlite3.Connection) -> None:

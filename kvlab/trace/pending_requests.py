@@ -32,11 +32,7 @@ def remove_request(root: Path, comparison_id: str) -> None:
 
 
 def load_request(root: Path, comparison_id: str) -> CompareRequest:
-    """The request of an unfinished comparison.
-
-    Raises:
-        UserError: there is none of this id, or its file is damaged.
-    """
+    """The request of an unfinished comparison; raises UserError if there is none of this id, or its file is damaged."""
     try:
         return CompareRequest.model_validate_json(_file(root, comparison_id).read_bytes())
     except FileNotFoundError:

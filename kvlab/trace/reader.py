@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,8 @@ from safetensors.numpy import load_file
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import path_of
-from kvlab.trace.files.blocks import SUMS, Index, not_recorded, read_parts, why_no_array
-from kvlab.trace.files.checksums import cached_checksum
-from kvlab.trace.files.consistency import check_consistency
-from kvlab.trace.files.table_parts import sound_parts
+from kvlab.trace.files.checksums import SUMS, Index, cached_checksum, not_recorded, read_parts, why_no_array
+from kvlab.trace.files.table_parts import check_consistency, sound_parts
 from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 from kvlab.trace.token_text import restore_texts
@@ -30,10 +29,8 @@ ORDER = ("step", "layer", "head")
 class Run:
     """One recorded run. `problems` has one sentence per table part that could not be read.
 
-    Tables are verified against their checksums on opening, arrays when first read.
-
-    Raises:
-        UserError: the record contradicts the recorded data.
+    Tables are verified against their checksums on opening, arrays when first read. Raises UserError if the record
+    contradicts the recorded data.
     """
 
     def __init__(self, path: Path, record: RunRecord) -> None:
@@ -84,10 +81,8 @@ class Run:
     ) -> pd.DataFrame:
         """Rows of one table, optionally of one layer and KV head; only the requested columns are read.
 
-        `ordered=False` keeps the storage order, which is faster.
-
-        Raises:
-            UserError: the run has no such layer or head, or the table was damaged since the run was opened.
+        `ordered=False` keeps the storage order, which is faster. Raises UserError if the run has no such layer or head,
+        or the table was damaged since the run was opened.
         """
         schema = TABLES[table]
         order = [name for name in ORDER if name in schema.names and ordered]
@@ -98,52 +93,38 @@ class Run:
         return rows.select(wanted).to_pandas()
 
     def head_events(self, layer: int, head: int) -> pd.DataFrame:
-        """The events of one KV head (`schema.HISTORY`), by step, then as recorded.
-
-        Raises:
-            UserError: as `select`.
-        """
+        """The events of one KV head (`schema.HISTORY`), by step, then as recorded; raises as `select`."""
         rows = self._read("events", list(HISTORY), self._condition(layer, head))
         return rows.sort_by("step").to_pandas()
 
     def events_at(self, layer: int, head: int, step: int) -> pd.DataFrame:
-        """All columns of one KV head's events of one step, as recorded.
-
-        Raises:
-            UserError: as `select`.
-        """
+        """All columns of one KV head's events of one step, as recorded; raises as `select`."""
         here = self._condition(layer, head)
         assert here is not None
         return self._read("events", TABLES["events"].names, here & (pc.field("step") == step)).to_pandas()
 
     def keys(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Unit keys (tokens, head_dim) float16 as cached (rotated), and their norms (tokens,)."""
-        unit, norm = self._slices("keys", layer, head, ("unit", "norm"))
-        return unit, norm
+        return self._pair("keys", layer, head, ("unit", "norm"))
 
     def values(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Unit values (tokens, head_dim) float16 and their norms (tokens,)."""
-        unit, norm = self._slices("values", layer, head, ("unit", "norm"))
-        return unit, norm
+        return self._pair("values", layer, head, ("unit", "norm"))
 
     def attention(self, layer: int, head: int, thinned: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """True mass of each token and mass of each slot, both (steps, tokens) float16; see `schema.ARRAYS`.
 
-        With `thinned` row r is that of step r * `attention_every`; without, a thinned run raises.
-
-        Raises:
-            UserError: they were not recorded.
+        With `thinned` row r is that of step r * `attention_every`; without, a thinned run raises. Raises UserError if
+        they were not recorded.
         """
         if not thinned:
             self._check_every_step()
-        true, slot = self._slices("attention", layer, head, ("true_mass", "slot_mass"), (slice(None),))
-        return true, slot
+        return self._pair("attention", layer, head, ("true_mass", "slot_mass"), (slice(None),))
 
     def true_mass(self, layer: int, head: int) -> np.ndarray:
         """The true mass of `attention`, of every step, (steps, tokens) float16, without reading the slots'.
 
-        Raises:
-            UserError: it was not recorded at every step.
+        Raises UserError if it was not recorded at every step.
         """
         self._check_every_step()
         (true,) = self._slices("attention", layer, head, ("true_mass",), (slice(None),))
@@ -157,36 +138,27 @@ class Run:
             )
 
     def attention_row(self, layer: int, head: int, row: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """One row of both arrays of `attention`, (tokens,) float16; None beyond the end.
-
-        Raises:
-            UserError: they were not recorded.
-        """
+        """One row of `attention`'s arrays, (tokens,); None beyond the end. Raises UserError if not recorded."""
         try:
-            true, slot = self._slices("attention", layer, head, ("true_mass", "slot_mass"), (row,))
+            return self._pair("attention", layer, head, ("true_mass", "slot_mass"), (row,))
         except IndexError:
             return None
-        return true, slot
 
     def decision(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Score (float32) and whether it stayed (1 or 0) of each prompt token in the prompt's compression.
 
-        Raises:
-            UserError: it was not recorded.
+        Raises UserError if it was not recorded.
         """
-        score, kept = self._slices("decision", layer, head, ("score", "kept"))
-        return score, kept
+        return self._pair("decision", layer, head, ("score", "kept"))
 
     def history(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Mass and log exp score of each token for the probe's queries, both (rows, tokens) float16."""
-        mass, log_score = self._slices("history", layer, head, ("mass", "log_score"), (slice(None),))
-        return mass, log_score
+        return self._pair("history", layer, head, ("mass", "log_score"), (slice(None),))
 
     def probe(self, name: str, layer: int) -> dict[str, np.ndarray]:
         """All tensors of the probe's `hidden` or `sampled` arrays of a layer, float32; see `schema.ARRAYS`.
 
-        Raises:
-            UserError: the run has no probe of this layer.
+        Raises UserError if the run has no probe of this layer.
         """
         self._check_indices(layer, None)
         path = self._array_path(name, layer)
@@ -219,11 +191,7 @@ class Run:
         return self._parts[table]
 
     def check_array(self, path: Path) -> None:
-        """Verify an array file's checksum, once per state of the file.
-
-        Raises:
-            UserError: it was changed or is missing.
-        """
+        """Verify an array file's checksum, once per state of it; raises UserError if it was changed or is missing."""
         if self.record.checksums is None:
             return
         written = self._checksum(path)
@@ -259,12 +227,9 @@ class Run:
 
     def _condition(self, layer: int | None, head: int | None) -> pc.Expression | None:
         self._check_indices(layer, head)
-        conditions = [
-            pc.field(name) == index for name, index in (("layer", layer), ("head", head)) if index is not None
-        ]
-        if not conditions:
-            return None
-        return conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
+        wanted = {"layer": layer, "head": head}
+        conditions = [pc.field(name) == index for name, index in wanted.items() if index is not None]
+        return reduce(and_, conditions) if conditions else None
 
     def _check_indices(self, layer: int | None, head: int | None) -> None:
         model = self.record.model
@@ -272,6 +237,12 @@ class Run:
         for name, index, count in limits:
             if index is not None and not 0 <= index < count:
                 raise UserError(f"This run has no {name} {index}: its {name}s are numbered 0 to {count - 1}.")
+
+    def _pair(
+        self, name: str, layer: int, head: int, tensors: tuple[str, str], before: Index = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
+        one, other = self._slices(name, layer, head, tensors, before)
+        return one, other
 
     def _slices(self, name: str, layer: int, head: int, tensors: Sequence[str], before: Index = ()) -> list[np.ndarray]:
         self._check_indices(layer, head)
@@ -288,9 +259,7 @@ class Run:
     def _read_parts(self, path: Path, layer: int, wanted: Mapping[str, Index]) -> dict[str, np.ndarray]:
         """Parts of an array file's tensors, verified by block or whole-file hashes.
 
-        Raises:
-            UserError: they were changed or are missing.
-            IndexError: as `read_parts`.
+        Raises UserError if they were changed or are missing, and IndexError as `read_parts`.
         """
         sums = self._block_sums.get(path.name) if self._checksum(path) is not None and path.exists() else None
         if sums is None:
@@ -325,8 +294,7 @@ def _unreadable(path: Path, error: OSError) -> UserError:
 def open_run(path: Path | str, strict: bool = False) -> Run:
     """Open the run in this folder; with `strict`, damaged or missing parts raise instead of being listed in `problems`.
 
-    Raises:
-        UserError: not a run folder, or `run.json` is damaged, from a newer kvlab, or contradicts the data.
+    Raises UserError if it is not a run folder, or `run.json` is damaged, from a newer kvlab, or contradicts the data.
     """
     path = path_of(path, "The run")
     run = Run(path, read_record(path))

@@ -29,13 +29,19 @@ def write_record(path: Path, record: RunRecord) -> None:
 def read_record(path: Path) -> RunRecord:
     """The record of the run in this folder.
 
-    Raises:
-        UserError: it is missing, truncated, modified, contradicts itself or the folder's name, or comes from a newer
-            kvlab.
+    Raises UserError if it is missing, truncated, modified, contradicts itself or the folder's name, or comes from a
+    newer kvlab.
     """
     file = path / FILE
     content = _content(file)
-    _check_version(file, content.get("schema_version"))
+    version = content.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise UserError(f"{file} has an unknown format version: {REMEDY}.")
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{file.parent} was written by a newer kvlab (format {str(version)[:12]}, this one reads up to "
+            f"{SCHEMA_VERSION}): update."
+        )
     seal = content.pop(SEAL, None)
     if seal is not None and seal != _seal(content):
         raise UserError(f"{file} was changed after it was written (its checksum does not match): {REMEDY}.")
@@ -67,16 +73,6 @@ def _content(file: Path) -> dict[str, Any]:
     return content
 
 
-def _check_version(file: Path, version: object) -> None:
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise UserError(f"{file} has an unknown format version: {REMEDY}.")
-    if version > SCHEMA_VERSION:
-        raise UserError(
-            f"{file.parent} was written by a newer kvlab (format {str(version)[:12]}, this one reads up to "
-            f"{SCHEMA_VERSION}): update."
-        )
-
-
 def _seal(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -98,9 +94,9 @@ DTYPES = ("float32", "bfloat16", "float16")
 def model_fields(record: RunRecord) -> dict[str, Any]:
     """Model fields of `ChatRequest`; placement is left to the machine."""
     chat = record.chat
-    settings: dict[str, Any] = (
-        {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
-    )
+    settings: dict[str, Any] = {"chat": "no"}
+    if chat is not None:
+        settings = {"system": chat["system"], "thinking": chat["thinking"]}
     dtype = record.model.dtype if record.model.dtype in DTYPES else "auto"
     if chat is not None and chat.get("turns"):
         settings["turns"] = chat["turns"]
@@ -109,11 +105,9 @@ def model_fields(record: RunRecord) -> dict[str, Any]:
 
 def repeat_request(record: RunRecord, other: MethodChoice, title: str) -> CompareRequest:
     """A request for two runs over the same prompt: the method as it ran, and `other`."""
-    as_before = {name: getattr(record, name) for name in AS_BEFORE}
+    as_before = {name: getattr(record, name) for name in AS_BEFORE} | model_fields(record)
     choices = (choice_of(record), other)
-    return CompareRequest(
-        choices=choices, level="full", title=title, record=record.recording, **as_before, **model_fields(record)
-    )
+    return CompareRequest(choices=choices, level="full", title=title, record=record.recording, **as_before)
 
 
 def choice_of(record: RunRecord) -> MethodChoice:

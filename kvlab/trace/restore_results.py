@@ -61,11 +61,7 @@ def result_path(root: Path, comparison_id: str, run_id: str) -> Path:
 
 
 def load_result(root: Path, comparison_id: str, run_id: str) -> RestoreResult | None:
-    """The result for a run; None if there is none.
-
-    Raises:
-        UserError: its file is damaged.
-    """
+    """The result for a run; None if there is none. Raises UserError if its file is damaged."""
     file = result_path(root, comparison_id, run_id)
     if not file.exists():
         return None

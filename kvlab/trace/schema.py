@@ -61,8 +61,7 @@ Index = Annotated[int, Field(ge=1, lt=2**15, strict=True, description="range of 
 def check_id(comparison_id: str) -> str:
     """The id, if it is a valid folder name.
 
-    Raises:
-        UserError: it is a path, starts with a dot, has invalid characters, or is too long.
+    Raises UserError if it is a path, starts with a dot, has invalid characters, or is too long.
     """
     try:
         if len(comparison_id.encode()) <= LONGEST_ID:
@@ -141,8 +140,7 @@ class RunRecord(BaseModel):
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
     preset: str = Field("default", description="the requested preset")
     departures: dict[str, JsonValue] | None = Field(
-        None,
-        description="the paper's values that differ; none: no paper, or a run older than this field",
+        None, description="the paper's values that differ; none: no paper, or a run older than this field"
     )
     notes: tuple[str, ...] = Field(
         (), description="omitted parts of the prompt's file, and effects of the settings at this budget and length"
@@ -154,23 +152,16 @@ class RunRecord(BaseModel):
     max_new_tokens: Count
     compress_every: int = Field(1, ge=1)
     seed: int = Field(ge=-(2**63), lt=2**64)
-    generation_config: GenerationSettings = Field(
-        "ignore",
-        description="whether the checkpoint's generation settings (such as penalties) were used",
-    )
+    generation_config: GenerationSettings = Field("ignore", description="whether the checkpoint's settings were used")
     device: str
     chat: dict[str, JsonValue] | None = Field(
         None, description="system prompt and thinking switch of the model's chat template; None: plain text"
     )
-    loading: dict[str, JsonValue] = Field(
-        default_factory=dict, description="requested placement, quantisation and revision"
-    )
+    loading: dict[str, JsonValue] = Field(default_factory=dict, description="requested placement, load_in, revision")
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: Count
-    sliding_layers: tuple[int, ...] = Field(
-        (), description="layers with their own window or state, which record nothing"
-    )
+    sliding_layers: tuple[int, ...] = Field((), description="layers with an own window or state, which record nothing")
     recording: Recording = Field(Recording(), description="requested recording of keys, values and probe")
     states: Recording | None = Field(None, description="actual recording of keys and values; none: as requested")
     attention_rows: Recording = Field(Recording(), description="actual recording of attention rows")
@@ -186,12 +177,8 @@ class RunRecord(BaseModel):
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
     seconds_rehearse: float | None = Field(None, description="part of prefill spent re-reading the context")
     decode_tokens_per_second: float | None = Field(None, description="decoding alone after the prompt, unrecorded")
-    speed_readings: tuple[SpeedReading, ...] = Field(
-        (), description="further readings, interleaved with the comparison's other runs"
-    )
-    recorded_tokens_per_second: float | None = Field(
-        None, description="the same with the time that recording added to a step"
-    )
+    speed_readings: tuple[SpeedReading, ...] = Field((), description="further ones, in turns with the other runs")
+    recorded_tokens_per_second: float | None = Field(None, description="with the time that recording added to a step")
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
     worker_pid: Count | None = None
@@ -269,10 +256,7 @@ STEPS = pa.schema(
         ("max_votes", pa.float32()),
         ("guard_activations", pa.int32()),  # in this step
         ("non_finite", pa.int32()),  # slots with infinity or NaN after the step; null at level light
-        (
-            "key_growth",
-            pa.float32(),
-        ),  # largest ratio of a merged key's norm to its longest part, 1: none grew; level full
+        ("key_growth", pa.float32()),  # largest norm of a merged key over its longest part's, 1: none grew; level full
         ("value_growth", pa.float32()),  # likewise
         ("kept_mass", pa.float32()),  # true mass of tokens that still have a slot of their own (votes 1)
         ("merged_true_mass", pa.float32()),  # true mass of tokens in merged slots
@@ -329,37 +313,31 @@ MEMORY = pa.schema(
 
 TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVENTS, "memory": MEMORY}
 
-# arrays/<name>-layer-000.safetensors, level `full` only, every tensor half precision but those of `decision`, of the
-# layers and KV heads in `RunRecord.recording` (as far as they fit: `states`, `attention_rows`); heads are those
-# recorded, in order:
-#   keys        "unit" (num_key_value_heads, tokens, head_dim) unit keys as cached (rotated), "norm" (heads, tokens)
-#   values      "unit", "norm" likewise
-#   attention   "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
-#               "slot_mass" (steps, heads, tokens) attention each slot alive after the step gets from this step's last
-#               query, in the column of the position naming it
-#   decision    "score" (heads, prompt tokens) float32 as the method had it when it decided about the prompt, NaN for
-#               tokens that had left before; "kept" likewise, whether the token's slot stayed (1) or not (0), bytes. Of
-#               fewer layers where all would take more than `kvlab.requests.recording.MOST_DECISION_BYTES`; none where
-#         nothing       had to leave, or in runs older than this array
+# arrays/<name>-layer-000.safetensors, level `full` only, half precision except `decision`, of the layers and KV heads
+# in `RunRecord.recording` as far as they fit (`states`, `attention_rows`), in their order:
+#   keys, values  "unit" (heads, tokens, head_dim) unit vectors as cached (keys rotated), "norm" (heads, tokens)
+#   attention     "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
+#                 "slot_mass" likewise of each slot alive after the step from this step's last query, in the column of
+#                 the position naming it
+#   decision      "score" (heads, prompt tokens) float32 when the method decided about the prompt, NaN for tokens that
+#                 had left before; "kept" likewise, whether the token's slot stayed (1 or 0), bytes. Of fewer layers
+#                 beyond `kvlab.requests.recording.MOST_DECISION_BYTES`; none where nothing had to leave or in old runs
 # tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
-# query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
-# was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
+# query. Of unit vectors float16 is 8 times as exact as bfloat16. `RunRecord.array_error` says how far unit * norm is
+# from what was cached (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
+# `kvlab.trace.files.checksums.SUMS` stands beside them: SHA-256 of every 64 KiB, so that a head is checked by itself.
 #
-# `kvlab.trace.files.blocks.SUMS` stands beside them: SHA-256 of every 64 KiB of each, so that a head is checked by
-# itself.
-#
-# The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
-#   history     "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries (at most 64) and of
-#               every forced token (at most 64), group mean; log_score is the log of the unnormalised exp score, -inf
-#               where a query cannot look. Of fewer layers where all together would take more than
-#               `kvlab.requests.recording.MOST_HISTORY_BYTES`; `RunRecord.left_out` says so.
-#   hidden      of the attention module's inputs over the prompt without sinks, see
-#               `kvlab.engine.probing.hidden_gaussian`: "mean", "deviation", "skew", "kurtosis", "kurtosis_with_sinks",
-#               "distance" (hidden,), "histogram" (17, 48), "quantiles" (17, 33)
-#   sampled     GVote's samples against the true queries, see `kvlab.engine.probing.gvote_probe`: "true", "synthetic",
-#               "ballots" (heads, prompt tokens), "overlap", "usage", "inner_overlap", "inner_usage" (heads, samples),
-#               "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
-#               "future" (heads, later queries)
+# The probe, one pass of the full cache, is in a comparison's first run only (`Run.has_probe`):
+#   history       "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries and of every forced
+#                 token (at most 64 each), group mean, and the log of the unnormalised exp score, -inf where a query
+#                 cannot look. Of fewer layers beyond `kvlab.requests.recording.MOST_HISTORY_BYTES`
+#   hidden        of the attention module's inputs over the prompt without sinks (`kvlab.engine.hidden_gaussian`):
+#                 "mean", "deviation", "skew", "kurtosis", "kurtosis_with_sinks", "distance" (hidden,), "histogram"
+#                 (17, 48), "quantiles" (17, 33)
+#   sampled       GVote's samples against the true queries (`kvlab.engine.probe`): "true", "synthetic", "ballots"
+#                 (heads, prompt tokens), "overlap", "usage", "inner_overlap", "inner_usage" (heads, samples),
+#                 "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
+#                 "future" (heads, later queries)
 PROBE_ARRAYS = ("history", "hidden", "sampled")
 EXACT_ARRAYS = ("decision",)  # float16 would make neighbours in rank equal
 ARRAYS = ("keys", "values", "attention", *EXACT_ARRAYS, *PROBE_ARRAYS)

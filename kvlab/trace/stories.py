@@ -65,36 +65,38 @@ class Story(BaseModel):
     name: str
     views: tuple[View, ...] = ()
 
+    def _of(self, *views: View) -> Story:
+        return self.model_copy(update={"views": views})
+
     def with_view(self, view: View) -> Story:
         """The story with a view appended."""
-        return self.model_copy(update={"views": (*self.views, view)})
+        return self._of(*self.views, view)
 
     def moved(self, at: int, by: int) -> Story:
         """The story with one view moved earlier (`by` -1) or later (1), clamped at the ends."""
         to = min(max(at + by, 0), len(self.views) - 1)
         views = list(self.views)
         views.insert(to, views.pop(at))
-        return self.model_copy(update={"views": tuple(views)})
+        return self._of(*views)
 
     def without(self, at: int) -> Story:
         """The story without one of its views."""
-        return self.model_copy(update={"views": self.views[:at] + self.views[at + 1 :]})
+        return self._of(*self.views[:at], *self.views[at + 1 :])
 
     def duplicated(self, at: int) -> Story:
         """The story with one of its views duplicated."""
-        return self.model_copy(update={"views": (*self.views[: at + 1], *self.views[at:])})
+        return self._of(*self.views[: at + 1], *self.views[at:])
 
     def retitled(self, at: int, title: str) -> Story:
         """The story with another title for one of its slides."""
         view = self.views[at]
         slide = view.slide.model_copy(update={"title": title}) if view.slide else None
-        changed = view.model_copy(update={"slide": slide})
-        return self.model_copy(update={"views": (*self.views[:at], changed, *self.views[at + 1 :])})
+        return self._of(*self.views[:at], view.model_copy(update={"slide": slide}), *self.views[at + 1 :])
 
     def recaptioned(self, at: int, caption: str) -> Story:
         """The story with another caption for one of its views."""
         changed = self.views[at].model_copy(update={"caption": caption})
-        return self.model_copy(update={"views": (*self.views[:at], changed, *self.views[at + 1 :])})
+        return self._of(*self.views[:at], changed, *self.views[at + 1 :])
 
 
 @lru_cache(maxsize=64)
@@ -127,8 +129,7 @@ def list_stories(root: Path, own: bool = False) -> list[str]:
 def load_story(root: Path, name: str) -> Story:
     """The story of this name, empty if it does not exist or is not visible to the current user.
 
-    Raises:
-        UserError: its file is damaged.
+    Raises UserError if its file is damaged.
     """
     file = story_path(root, name)
     return _read(file) if file.exists() and may_view(root, file.stem, "story") else Story(name=name.strip())
@@ -150,11 +151,7 @@ def make_private(root: Path, name: str, private: bool) -> None:
 
 
 def save_story(root: Path, story: Story) -> Path:
-    """Atomically write the story; returns its file.
-
-    Raises:
-        UserError: the current user may not, or the name is another user's.
-    """
+    """Atomically write the story and return its file; raises UserError if the current user may not."""
     person = require(Role.RUN, "change a story")
     file = story_path(root, story.name)
     is_new = not file.exists()

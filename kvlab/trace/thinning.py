@@ -54,10 +54,8 @@ def arrays_bytes(path: Path) -> int:
 def thin(root: Path, runs: Sequence[Thinnable]) -> int:
     """Remove the arrays of these runs; returns the bytes freed.
 
-    The record is written first, so that an interruption leaves a run that says what it lacks.
-
-    Raises:
-        UserError: the folder is not writable; earlier runs stay thinned.
+    The record is written first, so that an interruption leaves a run that says what it lacks. Raises UserError if the
+    folder is not writable; earlier runs stay thinned.
     """
     freed = 0
     for run in runs:
@@ -66,14 +64,11 @@ def thin(root: Path, runs: Sequence[Thinnable]) -> int:
             record = read_record(path)
         except UserError:
             continue  # damaged: leave it alone
-        sums = record.checksums
-        kept = (
-            None if sums is None else {name: sum_ for name, sum_ in sums.items() if not name.startswith(f"{ARRAYS}/")}
-        )
+        changes: dict[str, object] = {"thinned": f"{datetime.now(UTC):%Y-%m-%d}"}
+        if sums := record.checksums:
+            changes["checksums"] = {name: own for name, own in sums.items() if not name.startswith(f"{ARRAYS}/")}
         try:
-            write_record(
-                path, record.model_copy(update={"checksums": kept, "thinned": f"{datetime.now(UTC):%Y-%m-%d}"})
-            )
+            write_record(path, record.model_copy(update=changes))
             shutil.rmtree(path / ARRAYS)
         except OSError as error:
             raise UserError(f"{path} cannot be changed ({error.strerror or error}): is it read-only?") from error

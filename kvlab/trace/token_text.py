@@ -102,9 +102,8 @@ def restore_texts(tokens: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
             continue
         pieces = tokens.loc[rows, "text"].fillna("").tolist()
         restored, special = _restore(pieces, tokens.loc[rows, "id"].tolist(), text, record.model.name)
-        tokens.loc[rows, "text"] = [
-            old if own else new for old, new, own in zip(pieces, restored, special, strict=True)
-        ]
+        texts = zip(pieces, restored, special, strict=True)
+        tokens.loc[rows, "text"] = [old if own else new for old, new, own in texts]
         tokens.loc[rows, "special"] = special
     return tokens
 

@@ -69,12 +69,8 @@ class Labels(BaseModel):
 
 
 def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:
-    """The labels of a result, empty if there are none.
-
-    Raises:
-        UserError: their file is damaged.
-    """
-    file = _path(root, name, kind)
+    """The labels of a result, empty if there are none; raises UserError if their file is damaged."""
+    file = label_path(root, name, kind)
     try:
         return _parse(file, _stamp(file))
     except FileNotFoundError:
@@ -84,8 +80,7 @@ def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:
 def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes: Any) -> Labels:
     """Atomically change some labels of a result and return the new ones.
 
-    Raises:
-        UserError: a value is invalid, the file is damaged, the disk is full, or another process holds the lock.
+    Raises UserError if a value is invalid, the file is damaged, the disk is full, or another process holds the lock.
     """
     _check_owner(root, name, kind)
     with locked(root):
@@ -107,11 +102,10 @@ def change_tags(
 def save_answer(root: Path, comparison_id: str, prompt: str, answer: str, facts: Sequence[str | Fact] = ()) -> Path:
     """Atomically write the expected answer and the facts (words or spans of the prompt); returns the file.
 
-    Raises:
-        UserError: the answer is empty, the prompt lacks a fact, or the disk is full.
+    Raises UserError if the answer is empty, the prompt lacks a fact, or the disk is full.
     """
     change_labels(root, comparison_id, answer=check_answer(answer), facts=find_facts(prompt, facts))
-    return _path(root, comparison_id, "comparison")
+    return label_path(root, comparison_id)
 
 
 def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
@@ -152,10 +146,7 @@ def claim_name(root: Path, name: str, kind: Kind, private: bool = False, made: b
     """Claim the name of an evaluation, benchmark, fit or story for the current user, unless it has an owner.
 
     Private names stay private. `made`: results of that name exist; without an owner they stay so, and only
-    administrators may continue them.
-
-    Raises:
-        UserError: the name has another owner, or results without an owner.
+    administrators may continue them. Raises UserError if the name has another owner, or results without an owner.
     """
     person = acting()
     with locked(root):
@@ -175,11 +166,6 @@ def set_owner(root: Path, name: str, kind: Kind, owner: str) -> None:
         _save(root, name, kind, load_labels(root, name, kind), {"owner": owner, "private": kind == "story"})
 
 
-def label_path(root: Path, name: str, kind: Kind = "comparison") -> Path:
-    """The file of a result's labels, which may not exist."""
-    return _path(root, name, kind)
-
-
 def _check_owner(root: Path, name: str, kind: Kind) -> None:
     if acting().role is not Role.ADMINISTER:
         require_owner(owner_of(root, name, kind), "change this")
@@ -194,7 +180,7 @@ def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, A
         labels = Labels.model_validate(known.model_dump() | changes | now)
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
-    replace_text(_path(root, name, kind), labels.model_dump_json(indent=2))
+    replace_text(label_path(root, name, kind), labels.model_dump_json(indent=2))
     return labels
 
 
@@ -235,7 +221,8 @@ def _parse(file: Path, stamp: tuple[int, int]) -> Labels:
         raise UserError(f"{file} is damaged: remove it and enter its data again.") from error
 
 
-def _path(root: Path, name: str, kind: Kind) -> Path:
+def label_path(root: Path, name: str, kind: Kind = "comparison") -> Path:
+    """The file of a result's labels, which may not exist."""
     if "\0" in name or name.startswith("/") or ".." in name.split("/"):
         raise UserError(f"There is no result {name[:80]!r}: `kvlab runs ls` lists all.")
     return Path(root) / FOLDER / FOLDERS[kind] / f"{name}.json"

@@ -1,7 +1,7 @@
 """Write a run folder: `run.json`, tables as Parquet parts, arrays as safetensors, each file atomically.
 
 Files are hashed when written, while they are still in the page cache, array files also by block
-(`kvlab.trace.files.blocks`); `run.json` lists all checksums once the run has ended, and is always the last file to
+(`kvlab.trace.files.checksums`); `run.json` lists all checksums once the run has ended, and is always the last file to
 change.
 """
 
@@ -25,8 +25,7 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.liveness import beat
 from kvlab.trace import catalogue
-from kvlab.trace.files.blocks import SUMS, block_sums
-from kvlab.trace.files.checksums import checksum
+from kvlab.trace.files.checksums import SUMS, block_sums, checksum
 from kvlab.trace.record import write_record
 from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatus
 
@@ -43,10 +42,8 @@ class RunWriter:
     """The open folder `<root>/<run_id>/` of one run.
 
     Rows are buffered until `flush`, which adds one part to each table with new rows. As a context manager it marks the
-    run cancelled on Ctrl-C and failed on other exceptions; success is set by `finish("complete")`.
-
-    Raises:
-        UserError: the folder exists already, is not writable, or the disk is full.
+    run cancelled on Ctrl-C and failed on other exceptions; success is set by `finish("complete")`. Raises UserError if
+    the folder exists already, is not writable, or the disk is full.
     """
 
     def __init__(self, root: Path, record: RunRecord) -> None:
@@ -98,10 +95,8 @@ class RunWriter:
         if name not in ARRAYS:
             raise KeyError(f"unknown array file {name!r}: the schema names {', '.join(ARRAYS)}")
         kinds = {"f": np.float32, "b": np.uint8} if name in EXACT_ARRAYS else {}
-        stored = {
-            key: np.ascontiguousarray(array, dtype=kinds.get(array.dtype.kind, np.float16))
-            for key, array in arrays.items()
-        }
+        of = {key: kinds.get(array.dtype.kind, np.float16) for key, array in arrays.items()}
+        stored = {key: np.ascontiguousarray(array, dtype=of[key]) for key, array in arrays.items()}
         file = f"{name}-layer-{layer:03d}.safetensors"
         self._write(f"arrays/{file}", lambda temporary: save_file(stored, temporary))
         self._block_sums[file] = block_sums(self.path / "arrays" / file)
@@ -146,10 +141,8 @@ class RunWriter:
         # Sort by head, so that a filter on layer and head skips row groups.
         order = [(key, "ascending") for key in SORT_KEYS if key in rows.column_names]
         rows = rows.sort_by(order) if order else rows
-        self._write(
-            f"{name}/part-{len(self._part_rows[name]):05d}.parquet",
-            lambda temporary: _write_table(name, rows, temporary),
-        )
+        part = f"{name}/part-{len(self._part_rows[name]):05d}.parquet"
+        self._write(part, lambda temporary: _write_table(name, rows, temporary))
         self._part_rows[name].append(rows.num_rows)
         self._buffers[name], self._buffered_rows[name] = [], 0
         return True
@@ -206,9 +199,8 @@ def _to_table(name: str, parts: Sequence[Mapping[str, Column]]) -> pa.Table:
         group = list(same)
         columns = {key: _below([part[key] for part in group]) for key in group[0]}
         length = len(next(iter(columns.values())))
-        tables.append(
-            pa.table([_to_column(columns.get(field.name), field.type, length) for field in schema], schema=schema)
-        )
+        arrays = [_to_column(columns.get(field.name), field.type, length) for field in schema]
+        tables.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(tables)
 
 

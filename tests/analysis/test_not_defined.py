@@ -20,11 +20,11 @@ from kvlab.atlas.claims.attention import locality, variance_ratios
 from kvlab.atlas.claims.kernel import weight_ratio
 from kvlab.atlas.figures.attended_slots import read_attention_map
 from kvlab.atlas.figures.one_merge import read_slot_before_and_after, slot_before_and_after
-from kvlab.engine.probing.gvote_probe import _inside, _overlaps
-from kvlab.engine.probing.hidden_gaussian import hidden_statistics
+from kvlab.engine.probe import _inside, _overlaps
 from kvlab.engine.recording.shadow import _stored
 from kvlab.engine.recording.step_errors import relative_error
 from kvlab.figures.merges import read_mass_balance
+from tests.synthetic.hidden_states import hidden_statistics
 
 PLACE = {"layer": 0, "head": 0}
 

@@ -83,7 +83,7 @@ def states(kind: str, rows: int = 4000, channels: int = 24) -> np.ndarray:
 @pytest.mark.parametrize(("kind", "verdict"), [("normal", "holds"), ("heavy", "does not hold")])
 def test_normal_states_are_found_normal_and_heavy_tails_are_not(tmp_path: Path, kind: str, verdict: str):
     torch = pytest.importorskip("torch")
-    from kvlab.engine.probing.hidden_gaussian import hidden_statistics
+    from tests.synthetic.hidden_states import hidden_statistics
 
     arrays = hidden_statistics(torch.from_numpy(states(kind)), 4)
     run = run_with(tmp_path, "hidden", {name: tensor.numpy() for name, tensor in arrays.items()})

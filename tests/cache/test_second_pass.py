@@ -23,7 +23,7 @@ SOME = ["llama", "llama-dynamic", "phi3-longrope", "bloom", "falcon-alibi-groupe
 
 
 class Asks:
-    """As much of a tokenizer as a rehearsal asks for."""
+    """As much of a tokenizer as a second pass asks for."""
 
     bos_token_id = BOS
 
@@ -138,7 +138,7 @@ def test_nothing_of_it_is_left_behind(family: str) -> None:
     cache.expect(TOKENS)
     for part in (ids, text(2, 3), text(3, 1), text(4, 1)):
         torch.testing.assert_close(run(model, cache, part), run(model, full, part), rtol=1e-4, atol=1e-4)
-    state = cache.settings.rehearsal
+    state = cache.settings.second_pass
     assert state is not None and state.done
     for ours, theirs in zip(cache.compressed_layers(), full.compressed_layers(), strict=True):
         assert ours.cumulative_length == theirs.cumulative_length == TOKENS + 5
@@ -249,7 +249,7 @@ def test_a_bare_model_reads_the_context_alone() -> None:
     model, ids = lab(), text()
     bare = LoadedModel(model.model, None, "tiny")  # type: ignore[arg-type]
     cache = make_cache(model.model, "kvzip", 0.5)
-    assert cache.settings.rehearsal is not None and cache.settings.rehearsal.ask == []
+    assert cache.settings.second_pass is not None and cache.settings.second_pass.ask == []
     expected = expected_scores(bare, ids, [ids[0, 1:].tolist()], "max")
     noted: dict[int, Tensor] = {}
 
@@ -279,7 +279,7 @@ def test_a_state_that_cannot_go_on_is_refused(family: str) -> None:
 
 
 def test_what_it_read_is_given_back() -> None:
-    """Tables are as large as without a rehearsal, and the time it took is known where it was asked for."""
+    """Tables are as large as without a second pass, and the time it took is known where it was asked for."""
     model, ids = lab(), text(tokens=60)
     cache = make_cache(model, "kvzip", 30, level="uniform", timed=True)
     plain = make_cache(model, "snapkv", 30)
@@ -287,7 +287,7 @@ def test_what_it_read_is_given_back() -> None:
     run(model, plain, ids)
     ours, theirs = cache.memory(), plain.memory()
     assert (ours.live_bytes, ours.allocated_bytes) == (theirs.live_bytes, theirs.allocated_bytes)
-    assert cache.settings.rehearsal_seconds > 0
+    assert cache.settings.second_pass_seconds > 0
     assert isinstance(cache, CompressedCache)
 
 

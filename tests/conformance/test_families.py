@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from kvlab.attention.hidden_states import watch_hidden_states
+from kvlab.attention.layer_handoff import watch_hidden_states
 from kvlab.attention.queries import project_queries
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.methods.core.rotary import Rotary

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention.hidden_states import watch_hidden_states
+from kvlab.attention.layer_handoff import watch_hidden_states
 from kvlab.attention.queries import position_factor
 from kvlab.cache import make_cache
 from kvlab.models.families import prepare

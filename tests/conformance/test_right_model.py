@@ -79,8 +79,8 @@ def test_a_copy_that_tells_the_cache_nothing_is_refused(method: str) -> None:
     model = prepare(tiny_model("llama", **SMALL))
     early = copy.deepcopy(model)
     compressed = cache_for(model, method, 0.3)
-    if method == "exactmerge2" and compressed.settings.rehearsal is None:
-        pytest.skip("without a rehearsal it needs nothing")
+    if method == "exactmerge2" and compressed.settings.second_pass is None:
+        pytest.skip("without a second pass it needs nothing")
     with pytest.raises(UserError, match="make_cache was given"):
         after_prompt(early, compressed)
 

@@ -11,8 +11,7 @@ import torch
 
 import kvlab
 from kvlab.engine import compare
-from kvlab.engine.forward import end_ids, prefill
-from kvlab.engine.token_choice import chooser, processors_of
+from kvlab.engine.forward import chooser, end_ids, prefill, processors_of
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.generation_settings import PROCESSORS, generation_notes

@@ -13,12 +13,13 @@ from safetensors.numpy import load_file
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
 from kvlab.engine.compare import compare
-from kvlab.engine.probing.hidden_gaussian import SHOWN_CHANNELS, HiddenStatistics, hidden_statistics
+from kvlab.engine.hidden_gaussian import SHOWN_CHANNELS, HiddenStatistics
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
 from kvlab.trace.schema import PROBE_ARRAYS
 from tests.families import tiny_folder
+from tests.synthetic.hidden_states import hidden_statistics
 
 OPTIONS = {"samples": 5, "p_nuc": 0.5, "recent": 6}
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."

@@ -196,7 +196,7 @@ def test_beyond_the_limit_fewer_layers_are_kept_and_the_run_says_so(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: list[Run]
 ) -> None:
     tokens = whole[0].record.prompt_tokens + 7
-    for module, fits, rows in (("record", attention_that_fits, 8), ("probing.probe", history_that_fits, 64 + 8)):
+    for module, fits, rows in (("record", attention_that_fits, 8), ("probe", history_that_fits, 64 + 8)):
         two_layers = partial(fits, most=2 * rows * 2 * (tokens + 1) * 4)
         monkeypatch.setattr(import_module(f"kvlab.engine.{module}"), fits.__name__, two_layers)
     monkeypatch.setattr("kvlab.requests.recording.LEAST_LAYERS", 2)

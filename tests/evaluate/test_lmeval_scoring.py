@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import kvlab
-from kvlab.cache.replay.steps import supports_token_by_token
+from kvlab.cache.replay import supports_token_by_token
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.store import ResultStore

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from kvlab.attention import slot_attention as attention_module
-from kvlab.attention.log_mass_padding import channel_attention
-from kvlab.attention.slot_attention import slot_attention
+from kvlab.attention.slot_attention import channel_attention, slot_attention
 
 HEADS, DIM = 3, 20
 SCALING = DIM**-0.5

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.cache.prefill.shared_prefix import Prefix, defer_decision
+from kvlab.cache.cache_copy import Prefix, defer_decision
 from kvlab.common.errors import UserError
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.methods.wrappers.restore import giving_back

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from kvlab.attention.queries import project_queries
 from kvlab.cache import make_cache
-from kvlab.cache.replay.steps import replay_obstacle
+from kvlab.cache.replay import replay_obstacle
 from kvlab.common.errors import UserError
 from kvlab.engine import compare
 from kvlab.models.hybrids import compressed_only

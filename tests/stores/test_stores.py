@@ -182,7 +182,7 @@ def test_the_first_slots_and_the_newest_stay_exact() -> None:
 
 @pytest.mark.parametrize("name", ["turbo3", "kivi4", "centred5", "exact-groups"])
 def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
-    """`keys_as_held` of an unpacked table is what the table gives back once what stays is packed, heads of any length."""
+    """`keys_as_held` of an unpacked table: what it gives back once what stays is packed, heads of any length."""
     store = replace(STORES[name], sinks=2, residual=3)
     keys, values = draw(1, 2, 90, 32, seed=1), draw(1, 2, 90, 32, seed=2)
     position = torch.randperm(90, generator=torch.Generator().manual_seed(3)).expand(1, 2, -1).int()

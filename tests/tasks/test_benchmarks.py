@@ -11,7 +11,7 @@ from kvlab.evaluate.request import FileChoice, split_file
 from kvlab.evaluate.scoring import boxed_answer, metrics
 from kvlab.tasks.loaders import about, jsonl, load_file, options_of
 from kvlab.tasks.loaders.haystack import NEEDLE
-from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
+from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.tokens import count_tokens, hidden_positions, prompt_ids
 from tests import benchmark_files as files
 

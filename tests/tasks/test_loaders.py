@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kvlab.common.errors import UserError
 from kvlab.evaluate.scoring.metrics import METRICS
 from kvlab.tasks.loaders import LOADERS, load_file
-from kvlab.tasks.loaders.longbench_prompts import FIRST_LINE_TASKS, LONGBENCH_TASKS
+from kvlab.tasks.loaders.longbench import FIRST_LINE_TASKS, LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import split_question
-from kvlab.tasks.tokens import continuation_ids, count_tokens, prompt_ids, shorten
+from kvlab.tasks.tokens import count_tokens, prompt_ids, shorten, text_ids
 
 LINES: dict[str, dict[str, object]] = {
     "ruler": {"input": "Some text.\nWhat is the number?", "outputs": ["12"], "answer_prefix": " The number is"},
@@ -126,7 +126,7 @@ def test_plain_text_windows_cover_the_text_in_order(tmp_path_factory, small_toke
     assert starts == sorted(set(starts))
     for sample in samples:
         context, _ = prompt_ids(small_tokenizer, sample)
-        assert len(context) + len(continuation_ids(small_tokenizer, sample)) <= length + 2
+        assert len(context) + len(text_ids(small_tokenizer, sample.answers[0])) <= length + 2
         assert sample.task == "text/story"
 
 

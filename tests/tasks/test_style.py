@@ -16,7 +16,7 @@ from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import MethodChoice
 from kvlab.tasks.registry import TASKS
-from kvlab.tasks.style import STYLES, apply_style, choose_style
+from kvlab.tasks.sample import STYLES, apply_style, choose_style
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 ASKING = [name for name in TASKS if name not in ("perplexity", "next_token_kl")]

@@ -12,14 +12,14 @@ from kvlab.common.errors import UserError
 from kvlab.tasks.draft import largest_fit
 from kvlab.tasks.haystack import haystack_words
 from kvlab.tasks.registry import TASKS, get_task
-from kvlab.tasks.tokens import continuation_ids, count_tokens, prompt_ids, text_ids
+from kvlab.tasks.tokens import count_tokens, prompt_ids, text_ids
 
 SEEDS = st.integers(0, 9_999_999)
 
 
 def measured(tokenizer, sample):
     context, question = prompt_ids(tokenizer, sample)
-    forced = len(continuation_ids(tokenizer, sample)) if sample.metric in ("kl", "bits_per_byte") else 0
+    forced = len(text_ids(tokenizer, sample.answers[0])) if sample.metric in ("kl", "bits_per_byte") else 0
     return len(context) + len(question) + forced
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from kvlab.common.errors import UserError
 from kvlab.trace import RunWriter, open_run
-from kvlab.trace.files.blocks import BLOCK, SUMS, block_sums, read_parts
+from kvlab.trace.files.checksums import BLOCK, SUMS, block_sums, read_parts
 from kvlab.trace.files.verify import verify_run
 from kvlab.trace.thinning import Thinnable, thin
 from tests.synthetic.runs import write_synthetic_run

@@ -1,23 +1,26 @@
-"""A bucket: streams of similar length with their table, budget, and decisions."""
+"""A bucket: streams of similar length with their table, budget (slots per head), and decisions."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
-from kvlab.cache.buckets.layer_budget import Quota
 from kvlab.cache.settings import LayerSettings
+from kvlab.cache.table.apply_plan import TableSnapshot
 from kvlab.cache.table.slot_table import SlotTable
-from kvlab.cache.table.snapshot import TableSnapshot
 from kvlab.methods.core.in_place import LEAVE_NO_TRACE
 from kvlab.methods.core.inplace_work import Work
+from kvlab.methods.core.packed_size import native_slots
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
+from kvlab.requests.budget import UNLIMITED, Sizes
+from kvlab.stores import store_bytes
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ class Bucket:
         """
         assert self.quota is not None
         self.table.adopt(after, self.quota.largest if bound is None else bound)
-        self.started = self.quota.was_exceeded(lengths)
+        pairs = zip(lengths, self.quota.per_row, strict=True)
+        self.started = all(tokens > slots for tokens, slots in pairs)  # more than any head of the row may keep
 
     def part(self, table: SlotTable, take: Callable[[Tensor], Tensor]) -> Bucket:
         """Bucket of some streams, whose slots are already in `table`; `take` selects them from a tensor (N, W, ...)."""
@@ -123,3 +127,72 @@ def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
     if plan.edges is None:
         return removed
     return removed - (slots.votes.gather(2, plan.edges.source) * plan.edges.active).sum(-1)
+
+
+class Quota:
+    """`slots` (B, H) each head may keep, resolved once from the first prompt; the other numbers are host bounds."""
+
+    def __init__(self, slots: Tensor, per_row: list[int], smallest: int) -> None:
+        self.slots, self.per_row, self.smallest, self.largest = slots, per_row, smallest, max(per_row)
+        self.remembered: dict[Hashable, tuple[Tensor, Any]] = {}  # values derived from the budget, for `View.of_budget`
+
+    @classmethod
+    def of_layer(
+        cls, settings: LayerSettings, rank: int, lengths: list[int], heads: int, device: torch.device, sizes: Sizes
+    ) -> Quota:
+        """Equal share for every head, for prompts of `lengths` tokens; `sizes` convert bytes to slots."""
+        # Deciding every N steps needs N - 1 slots of slack inside the budget so that it is never exceeded.
+        slack = settings.compress_every - 1 if settings.pipeline.decode else 0
+        per_row = [_layer_budget(settings, rank, tokens, slack, sizes) for tokens in lengths]
+        slots = torch.tensor(per_row, device=device)[:, None].expand(-1, heads).contiguous()
+        return cls(slots, per_row, min(per_row))
+
+    def part(self, slots: Tensor) -> Quota:
+        """Quota of some of the streams, whose budgets are `slots`; reads them on the host."""
+        part = Quota(slots, [0], 0)
+        part._read()
+        return part
+
+    def allocate_heads(self, settings: LayerSettings, view: View) -> None:
+        """Let the allocator assign unequal head budgets, once, from the prompt."""
+        heads = settings.pipeline.allocate.head_budgets(view)
+        if heads is not None:
+            self.slots = heads.long()
+            self._read()
+
+    def map_rows(self, rows: Tensor) -> None:
+        """Install budgets (B', H) after batch rows were selected, repeated or permuted."""
+        changed = rows.shape[0] != self.slots.shape[0]
+        self.slots = rows
+        if changed:
+            self._read()
+
+    def _read(self) -> None:
+        self.per_row = self.slots.amax(-1).tolist()
+        self.smallest, self.largest = int(self.slots.min()), max(self.per_row)
+
+
+def _layer_budget(settings: LayerSettings, rank: int, tokens: int, slack: int, sizes: Sizes) -> int:
+    average = settings.budget.slots(tokens, sizes)
+    if average >= UNLIMITED:
+        return UNLIMITED
+    return settings.pipeline.allocate.layer_budgets(max(1, average - slack), tokens, settings.num_layers)[rank]
+
+
+def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
+    """Byte sizes of one KV head whose unquantized prompt is in `table`; `heads`: total over layers and rows."""
+    keys, values = table.native_states()
+    token, slot = sum(states[0, 0, 0].nbytes for states in (keys, values)), table.slot_bytes()
+    store = settings.store
+    beside = settings.pipeline.settled_bytes(keys, values) + settings.pipeline.columns.head_bytes
+    if settings.pipeline.decode:  # tokens buffered in addition, and recalled queries
+        beside += settings.pipeline.buffer * slot
+        beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes
+    if not store.packs:
+        return Sizes(token, slot, slot, beside=beside, heads=heads)
+    own, shared = store_bytes(store, keys.shape[-1], values.shape[-1])
+    native, groups = native_slots(store, settings.pipeline, settings.compress_every)
+    slot -= settings.pipeline.columns.lighter
+    packed = slot - token + own + shared / store.lot
+    beside += groups * shared + store.head_bytes(keys.shape[-1])
+    return Sizes(token, slot, packed, native, beside, heads)

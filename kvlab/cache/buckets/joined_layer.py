@@ -1,13 +1,15 @@
 """A layer with several tables presented to observers as one table (B, H, S), one pass, one plan.
 
-Only the last query of such a pass can be evaluated again (`joined_view`). Counting observers get validity only.
+Slots keep their place in their own table, and short heads are padded with invalid slots. Joined keys and values are a
+padded copy of the layer, so they are joined only on access, and per-slot questions are answered table by table. Only
+the last query of such a pass can be evaluated again. Counting observers get validity only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,10 +17,90 @@ from torch import Tensor
 from kvlab.attention.low_rank_state import LowRankState
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache.buckets.bucket import Decision
-from kvlab.cache.buckets.joined_view import JoinedPass, JoinedSlots
+from kvlab.cache.table.apply_plan import at
 from kvlab.cache.table.head_index import Streams
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Seen, Slots, View
+
+STATES = ("keys", "values")
+NONE_YET = cast(Tensor, None)
+
+
+class JoinedSlots(Slots):
+    """Slots (B, H, S) of several tables: metadata joined at once, keys and values on first access."""
+
+    streams: Streams
+    parts: Sequence[Slots] = ()
+
+    @classmethod
+    def of(cls, streams: Streams, parts: Sequence[Slots]) -> JoinedSlots:
+        """Join the slots of all tables, in the order of the buckets of `streams`."""
+        names = [one.name for one in fields(Slots) if one.name not in STATES]
+        columns = {name: streams.join_padded([getattr(part, name) for part in parts]) for name in names}
+        made = cls(keys=NONE_YET, values=NONE_YET, **columns)
+        made.streams, made.parts = streams, parts
+        return made
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if value is None and name in STATES:
+            value = self.streams.join_padded([getattr(part, name) for part in self.parts])
+            setattr(self, name, value)
+        return value
+
+
+class JoinedPass(PassSeen):
+    """Passes over several tables as one; keys are joined on first access."""
+
+    slots: JoinedSlots
+    parts: Sequence[PassSeen] = ()
+
+    @classmethod
+    def of(cls, slots: JoinedSlots, parts: Sequence[PassSeen], **whole: Any) -> JoinedPass:
+        """Join passes; `whole` overrides fields of the first one other than its keys."""
+        common = {one.name: getattr(parts[0], one.name) for one in fields(PassSeen) if one.init and one.name != "key"}
+        made = cls(**common | whole, key=NONE_YET)
+        made.slots, made.parts = slots, parts
+        return made
+
+    def with_state(self, state: Any) -> JoinedPass:
+        """Copy with another low-rank state."""
+        made = object.__new__(JoinedPass)
+        vars(made).update(vars(self) | {"low_rank": state})
+        return made
+
+    def logits_at_slots(self, slots: Slots) -> Tensor:
+        """As for a single table; computed per table with its own queries."""
+        if not isinstance(slots, JoinedSlots) or not slots.parts or not self.parts:
+            return super().logits_at_slots(slots)
+        pairs = zip(self.parts, slots.parts, strict=True)
+        found = [seen.logits_at_slots(part)[:, :, :, 0].transpose(2, 3) for seen, part in pairs]  # (N, W, S, G)
+        return slots.streams.join_padded(found).transpose(2, 3)[:, :, :, None].contiguous()
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        return self.slots.keys if value is None and name == "key" else value
+
+
+def per_table(slots: Slots, work: Callable[..., Tensor], *beside: Tensor) -> Tensor:
+    """Apply `work` to slots (N, W, S, ...) of each table and join the results, (B, H, ...).
+
+    `work` also gets the parts of the tensors `beside` (B, H, ...), which are as long as the longest table.
+    """
+    if not isinstance(slots, JoinedSlots) or not slots.parts:
+        return work(slots, *beside)
+    apart = [slots.streams.by_head(one) for one in beside]
+    return slots.streams.join_padded([work(*given) for given in zip(slots.parts, *apart, strict=True)])
+
+
+def states_at(slots: Slots, name: str, index: Tensor) -> Tensor:
+    """`keys` or `values` (B, H, E, d) at slots `index` (B, H, E)."""
+    return per_table(slots, lambda part, where: at(getattr(part, name), where), index)
+
+
+def measured(slots: Slots, name: str, measure: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply `measure` to each slot's key or value, `keys` or `values` (N, W, S, d); returns (B, H, S)."""
+    return per_table(slots, lambda part: measure(getattr(part, name)))
 
 
 def join_passes(
@@ -27,6 +109,7 @@ def join_passes(
     """Join the tables of a pass and the pass itself."""
     if streams.whole:
         return slots[0], seen[0]
+    sinks = [part.sinks for part in seen if part.sinks is not None]
     common: dict[str, Any] = {
         "query": query,
         "row_valid": None,
@@ -34,7 +117,7 @@ def join_passes(
         "recalled": None,
         "low_rank": _whole_state(streams, seen),
         "alibi": streams.join_padded([part.alibi for part in seen]),
-        "sinks": _whole_sinks(streams, seen),
+        "sinks": streams.join(sinks) if sinks else None,
         "_last_logits": None,
         "_last_mass": None,
     }
@@ -65,12 +148,14 @@ def join_decisions(
         nothing = _nothing(streams, seen.query)
         before = replace(nothing, valid=join([decision.before.valid for decision in made]))
         after = replace(nothing, valid=plan.keep)
+    state = _whole_state(streams, [view.seen for view in views])
+    tokens_seen = streams.join([view.tokens_seen[:, None].expand(-1, streams.width) for view in views])
     view = replace(
         views[0],
         slots=before,
-        seen=_beside_state(seen, _whole_state(streams, [view.seen for view in views])),
+        seen=seen.with_state(state) if isinstance(seen, JoinedPass) else replace(seen, low_rank=state),
         budget=streams.join([view.budget for view in views]),
-        tokens_seen=_of_rows(streams, [view.tokens_seen for view in views]),
+        tokens_seen=tokens_seen[:, 0],
         most_excess=max(view.most_excess for view in views),
         largest_budget=max(view.largest_budget for view in views),
         started=all(view.started for view in views),
@@ -79,26 +164,10 @@ def join_decisions(
     return Decision(view, plan, before, after)
 
 
-def _beside_state(seen: PassSeen, state: LowRankState | None) -> PassSeen:
-    return seen.with_state(state) if isinstance(seen, JoinedPass) else replace(seen, low_rank=state)
-
-
 def _whole_state(streams: Streams, seen: Sequence[Seen]) -> LowRankState | None:
     """Joined low-rank states of all heads."""
     states = [part.low_rank for part in seen if isinstance(part, PassSeen) and part.low_rank is not None]
     return replace(states[0], noted=streams.join_padded([state.noted for state in states])) if states else None
-
-
-def _whole_sinks(streams: Streams, seen: Sequence[PassSeen]) -> Tensor | None:
-    """Learned-sink logits (B, H, G)."""
-    parts = [part.sinks for part in seen if part.sinks is not None]
-    return streams.join(parts) if parts else None
-
-
-def _of_rows(streams: Streams, parts: Sequence[Tensor]) -> Tensor:
-    """(B,) from each bucket's (N,)."""
-    wide = streams.join([part[:, None].expand(-1, streams.width) for part in parts])
-    return wide[:, 0]
 
 
 def _nothing(streams: Streams, like: Tensor) -> Slots:

@@ -119,13 +119,8 @@ def fewest_groups(lengths: Sequence[int], most: float) -> list[list[int]]:
         total = np.where(last >= 0, least[:-1, None] + last, np.inf)
         starts.append(total.argmin(0))
         least = total.min(0)
-    return _follow(starts, order)
-
-
-def _follow(starts: list[np.ndarray], order: np.ndarray) -> list[list[int]]:
-    """Groups, traced back from the end."""
     groups, end = [], len(order)
-    for start in reversed(starts):
+    for start in reversed(starts):  # traced back from the end
         first = int(start[end])
         groups.append(sorted(order[first:end].tolist()))
         end = first

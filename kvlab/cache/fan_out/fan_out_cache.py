@@ -15,20 +15,15 @@ import torch
 from transformers.cache_utils import Cache
 
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.cache_copy import copy_cache
-from kvlab.cache.fan_out.branch import Branch
-from kvlab.cache.fan_out.fan_out_layer import FanOutHybridLayer, FanOutLayer, clock_of
-from kvlab.cache.fan_out.uncompressed_layers import copy_states, join_layers, select_rows, take_states
+from kvlab.cache.cache_copy import copy_cache, copy_states, join_layers, select_rows, take_states
+from kvlab.cache.fan_out.fan_out_layer import Branch, FanOutHybridLayer, FanOutLayer, clock_of
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.hybrid_layer import HybridLayer
 from kvlab.cache.settings import LayerSettings
 
 
 def shares_passes(cache: CompressedCache) -> bool:
-    """Whether a cache can share passes with others.
-
-    Not if a method compresses within the prompt's pass: in blocks, or layer by layer.
-    """
+    """Whether a cache can share passes with others: not if its method compresses within the prompt's pass."""
     pipeline = cache.settings.pipeline
     return not (pipeline.block or pipeline.saves_prefill)
 
@@ -139,10 +134,10 @@ class FanOutCache(Cache):
             layer.batch_select_indices(torch.tensor(rows, device=layer.device))
         self._number_rows([len(rows) if one is branch else self._count(one) for one in self.branches])
 
-    def take_over(self, rehearsed: Sequence[Branch], seconds: float) -> None:
+    def take_over(self, again: Sequence[Branch], seconds: float) -> None:
         """Take over errors and decision times of branches that read the prompt again, in `seconds` altogether."""
         own = {id(branch.cache): branch for branch in self.branches}
-        for branch in rehearsed:
+        for branch in again:
             mine = own[id(branch.cache)]
             mine.error, mine.charged = branch.error, mine.charged + branch.seconds
         self.second_pass_seconds += seconds

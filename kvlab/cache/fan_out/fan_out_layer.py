@@ -1,10 +1,11 @@
-"""One layer of a fan-out cache: hands states and queries to the same layer of every branch."""
+"""One layer of a fan-out cache, which hands states and queries to the same layer of every branch; and the branches."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,11 +13,50 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from kvlab.attention.layer_handoff import AttendingLayer, AttentionCall, offer, take
 from kvlab.attention.pass_results import PassResults
-from kvlab.cache.fan_out.branch import Branch
-from kvlab.cache.fan_out.uncompressed_layers import take_states
-from kvlab.cache.layers.layer_state import LayerState
-from kvlab.cache.layers.unbounded_layer import UnboundedLayer
-from kvlab.cache.settings import wait
+from kvlab.cache.cache import CompressedCache
+from kvlab.cache.cache_copy import take_states
+from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
+from kvlab.cache.settings import synchronize
+from kvlab.common.memory_errors import is_out_of_memory
+
+Result = TypeVar("Result")
+
+
+@dataclass(eq=False)
+class Branch:
+    """A compressed cache that takes part in shared passes.
+
+    `rows` are its rows of the batch: all of them while branches share a prompt. `seconds` is the time its own layers
+    took, `charged` that of results it took over from other branches, which it would have computed alone. `error` ended
+    it; other branches go on.
+    """
+
+    cache: CompressedCache
+    rows: slice = field(default_factory=lambda: slice(None))
+    seconds: float = 0.0
+    charged: float = 0.0
+    error: Exception | None = None
+
+    def own_seconds(self) -> float:
+        """Seconds its layers would take alone, including its second pass over the prompt."""
+        return self.seconds + self.charged + self.cache.settings.second_pass_seconds
+
+    def run(self, work: Callable[[], Result], now: Callable[[], float]) -> Result | None:
+        """The result of `work`, timed by the clock `now`; None if it fails, which ends this branch.
+
+        Out-of-memory errors pass through, because they concern all branches.
+        """
+        begun = now()
+        try:
+            return work()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self.error = error
+            return None
+        finally:
+            self.seconds += now() - begun
+
 
 Arrived = tuple[AttendingLayer, Tensor, Tensor]  # what attends in place of a branch's layer, its keys and values
 
@@ -30,7 +70,6 @@ class Serving(Protocol):
 
     def check(self) -> None:
         """Raise the first error if every branch has failed."""
-        ...
 
 
 class FanOutLayer(UnboundedLayer):
@@ -77,7 +116,9 @@ class FanOutLayer(UnboundedLayer):
         if self.serving.is_split:
             outputs = [self._attend(branch, query, _rows_of(call, branch)) for branch in self.serving.branches]
             pairs = zip(self.serving.branches, outputs, strict=True)
-            whole = torch.cat([_or_zeros(output, query[branch.rows]) for branch, output in pairs])
+            # The rows of a branch that failed are ignored from here on.
+            parts = [torch.zeros_like(query[one.rows]) if output is None else output for one, output in pairs]
+            whole = torch.cat(parts)
         else:
             results = PassResults(self.serving.now)
             shared = [self._share(branch, query, call, results) for branch in self._active()]
@@ -145,18 +186,13 @@ def _rows_of(call: AttentionCall, branch: Branch) -> AttentionCall:
     return call._replace(padding=padding, hidden_states=hidden)
 
 
-def _or_zeros(output: Tensor | None, query: Tensor) -> Tensor:
-    """The output, or zeros for a branch that failed: its rows of the batch are ignored from here on."""
-    return torch.zeros_like(query) if output is None else output
-
-
 def clock_of(device: torch.device, timed: bool) -> Callable[[], float]:
     """A clock in seconds; with `timed`, one that waits for the device, so that differences measure its work."""
     if not timed:
         return time.perf_counter
 
     def now() -> float:
-        wait(device)
+        synchronize(device)
         return time.perf_counter()
 
     return now

@@ -60,20 +60,15 @@ def decide(work: Work) -> None:
         _spread(*common, rows["score"], work.reach, work.drawn, work.stream, *work.mixes)
     else:
         assert work.average is not None
-        log_mass = _note_query(work, work.average).numpy().reshape(rows["position"].shape)
-        own = rows.get("score"), log_mass, rows["average"], rows["asked"], _missing_mass(work.alpha)
+        log_mass = work.log_mass
+        if log_mass is None:
+            assert work.votes is not None
+            log_mass = work.votes.log().mul_(work.mass_of_votes)
+        note_average(work.average, work.mass, log_mass, work.alpha)
+        masses = log_mass.numpy().reshape(rows["position"].shape)
+        own = rows.get("score"), masses, rows["average"], rows["asked"], _missing_mass(work.alpha)
         _nearest(*common, *ahead, *own, work.least, work.bias)
     work.left, work.merged, work.looks_ahead = work.victims, work.joined, work.kind in (NEAREST, SIMILAR)
-
-
-def _note_query(work: Work, average: torch.Tensor) -> torch.Tensor:
-    """Update the running `average` in place with the newest query; returns the log mass (B, H, S)."""
-    log_mass = work.log_mass
-    if log_mass is None:
-        assert work.votes is not None
-        log_mass = work.votes.log().mul_(work.mass_of_votes)
-    note_average(average, work.mass, log_mass, work.alpha)
-    return log_mass
 
 
 def ready(work: Work) -> None:

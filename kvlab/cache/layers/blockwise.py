@@ -22,7 +22,6 @@ class Appending(AttendingLayer, Protocol):
 
     def append_states(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Append states (B, H, q, d); returns the slots this pass attends to."""
-        ...
 
 
 class BlockwiseAttention:

@@ -8,20 +8,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kvlab.attention.alibi import Alibi, query_positions
 from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.attention.low_rank_state import low_rank_state
 from kvlab.attention.pass_view import PassSeen
-from kvlab.cache.buckets.bucket import Bucket
+from kvlab.cache.buckets.bucket import Bucket, Quota, sizes_of
 from kvlab.cache.buckets.joined_layer import join_passes
-from kvlab.cache.buckets.layer_budget import Quota, sizes_of
-from kvlab.cache.layers.attention_inputs import placed, recall, sinks_by_head
 from kvlab.cache.layers.blockwise import BlockwiseAttention
 from kvlab.cache.layers.decisions import decide
-from kvlab.cache.layers.layer_state import LayerState
-from kvlab.cache.layers.second_pass_queries import check_rehearsed, note_rehearsal
-from kvlab.cache.layers.unbounded_layer import UnboundedLayer
-from kvlab.cache.table.head_index import Streams
-from kvlab.cache.table.new_token import NewToken
+from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
+from kvlab.cache.layers.second_pass_queries import check_second_pass, note_second_pass
+from kvlab.cache.table.head_index import NewToken, Streams
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.cache.token_pruning import Rows
 from kvlab.common.errors import UserError
@@ -55,7 +52,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
         The returned tensor identifies this layer to kvlab's attention function, which then calls `attend`.
         """
-        check_rehearsed(self)
+        check_second_pass(self)
         self.settings.check_attended()
         rows, block = key_states.shape[2], self.settings.pipeline.block
         if self.quota is None:
@@ -118,7 +115,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         row_valid = None
         if completes_prompt and token_pruning is not None and token_pruning.current is not None:
             row_valid = self._mark_pruned(token_pruning.current)
-        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
+        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.in_second_pass):
             row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
@@ -133,8 +130,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
-        alibis = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
-        sinks = sinks_by_head(self.streams, self.tables, call.sinks)
+        alibis, sinks = self._alibis(call.slopes, rows, row_valid), self._sinks(call.sinks)
         seen, visible = [], [table.visible() for table in self.tables]
         for table, slots, part, valid, alibi, sink in zip(
             self.tables, visible, self.streams.by_head(query), real, alibis, sinks, strict=True
@@ -153,8 +149,8 @@ class CompressedLayer(LayerState, UnboundedLayer):
                 one.members = partial(self.streams.heads_in, place)
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
-        if self.settings.rehearses_now:
-            note_rehearsal(self, seen[0])
+        if self.settings.in_second_pass:
+            note_second_pass(self, seen[0])
         elif incomplete:
             if self.settings.part_observer is not None:
                 self.settings.part_observer.attended_part(self.layer_idx, seen[0])
@@ -162,6 +158,26 @@ class CompressedLayer(LayerState, UnboundedLayer):
         else:
             decide(self, seen, visible, self._report(seen, visible, query, output), completes_prompt)
         return output
+
+    def _alibis(self, slopes: Tensor | None, rows: int, row_valid: Tensor | None) -> list[Alibi] | list[None]:
+        """ALiBi inputs per table; `slopes` (Hq,) are the model's, None for a model without ALiBi."""
+        if slopes is None:
+            return [None] * len(self.tables)
+        query_position = query_positions(self.tokens_seen, rows, row_valid).expand(self.streams.batch, -1)
+        by_head = self.streams.by_head(slopes.expand(self.streams.batch, -1))
+        inputs = []
+        for table, slope, query in zip(self.tables, by_head, self.streams.by_row(query_position), strict=True):
+            position = table.slots.position[:, :, : table.width]
+            heads = position.shape[1]
+            inputs.append(Alibi(slope.unflatten(1, (heads, -1)), position, query[:, None].expand(-1, heads, -1)))
+        return inputs
+
+    def _sinks(self, sinks: Tensor | None) -> list[Tensor] | list[None]:
+        """Learned-sink logits (N, W, G) per table; `sinks` (Hq,) are the model's, None for a model without them."""
+        if sinks is None:
+            return [None] * len(self.tables)
+        parts = zip(self.tables, self.streams.by_head(sinks.expand(self.streams.batch, -1)), strict=True)
+        return [part.unflatten(1, (table.slots.keys.shape[1], -1)) for table, part in parts]
 
     def _set_budget(self) -> None:
         """Compute the layer's budget from the length of the prompt."""
@@ -173,7 +189,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
         """Keep the newest queries if later decisions use them again."""
         rows = self.settings.pipeline.recalled
-        if rows and self.settings.compresses and not self.settings.rehearses_now:
+        if rows and self.settings.compresses and not self.settings.in_second_pass:
             places = self.streams.by_row(self.tokens_seen)
             for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
@@ -195,7 +211,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
         for table in self.tables:
             table.widen_integers(tokens)
-        if rows == 1 and self.quota is not None and not self.settings.rehearses_now:
+        if rows == 1 and self.quota is not None and not self.settings.in_second_pass:
             token = NewToken(self.streams, key_states, value_states, self.tokens_seen)
             for bucket, table in enumerate(self.tables):
                 table.append_one(token, bucket, pipeline.state)
@@ -219,7 +235,7 @@ class CompressedLayer(LayerState, UnboundedLayer):
         self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length
         self.lengths = given.tokens.tolist()
         bucket.evicted_votes = bucket.evicted_votes + (given.tokens - given.valid.sum(-1))[:, None]
-        dense = bucket.table.is_dense and given.all_valid
+        dense = bucket.table.is_dense and bool(given.valid.all())
         bucket.table.mark_padding(given.valid, given.position)
         bucket.table.is_dense = dense
         return None if dense else given.valid
@@ -255,3 +271,30 @@ class CompressedLayer(LayerState, UnboundedLayer):
 
 def _at(places: list[int], tensor: Tensor) -> Tensor:
     return tensor[places]
+
+
+QUERIES = "recalled_queries"
+
+
+def recall(
+    table: SlotTable, query: Tensor, row_valid: Tensor | None, tokens_seen: Tensor, rows: int
+) -> tuple[Tensor, Tensor]:
+    """Return the last `rows` real queries (N, W * G, rows, d) and their positions (N, rows), and keep them in the
+    table.
+
+    `query` (N, W * G, q, d) belongs to this pass, `row_valid` (N, q) marks real queries, `tokens_seen` (N,) includes
+    them. Rows before the start of the text are zeros at negative positions.
+    """
+    new = query.unflatten(1, (table.slots.keys.shape[1], -1))
+    old = table.head_state.get(QUERIES)
+    if old is None:
+        old = new.new_zeros(*new.shape[:3], rows, new.shape[4])
+    both = torch.cat([old, new], 3)
+    if row_valid is not None and new.shape[3] > 1:  # padding moves to the front, real queries keep their order
+        real = torch.cat([row_valid.new_ones(len(row_valid), rows), row_valid], 1)
+        order = real.to(torch.uint8).argsort(stable=True, dim=-1)[:, -rows:]
+        both = both.gather(3, order[:, None, None, :, None].expand(*both.shape[:3], rows, both.shape[4]))
+    # With a single head the slice is contiguous already, and as a view it would keep all queries of the prompt alive.
+    table.store_head_state({QUERIES: both[:, :, :, -rows:].clone(memory_format=torch.contiguous_format)})
+    age = torch.arange(rows - 1, -1, -1, device=query.device)
+    return table.head_state[QUERIES].flatten(1, 2), tokens_seen[:, None] - 1 - age

@@ -14,12 +14,17 @@ from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.buckets.joined_layer import join_decisions
 from kvlab.cache.buckets.regroup import settled
 from kvlab.cache.kernels.cpu import is_cpu_kernel, is_recording
-from kvlab.cache.layers.counts import counts_of
-from kvlab.cache.layers.dispatch import decision_kernel, has_kernel_for, kernel_input, reusable_work, run_kernel
+from kvlab.cache.layers.dispatch import (
+    counts_of,
+    decision_kernel,
+    has_kernel_for,
+    kernel_input,
+    reusable_work,
+    run_kernel,
+)
 from kvlab.cache.layers.layer_state import LayerState
 from kvlab.cache.settings import Counter, LayerSettings, PendingLayer
 from kvlab.cache.token_pruning import TokenPruning
-from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots, View
 
@@ -42,7 +47,7 @@ def decide(
     layer: LayerState,
     seen: Sequence[PassSeen],
     visible: Sequence[Slots],
-    observed: PassSeen | None,
+    reported: PassSeen | None,
     completes_prompt: bool,
 ) -> None:
     """Score the slots and compress the layer if due; `completes_prompt`: this pass completes the prompt.
@@ -69,9 +74,9 @@ def decide(
     if completes_prompt:
         note_statistic(layer, seen[0])
     if completes_prompt and (layer.settings.stays_pending or (pipeline.waits and layer.settings.compresses)):
-        _defer(layer, seen[0], observed)
+        _defer(layer, seen[0], reported)
     else:
-        conclude(layer, seen, visible, observed, completes_prompt, compressed)
+        conclude(layer, seen, visible, reported, completes_prompt, compressed)
 
 
 def _updated(layer: LayerState, slots: Slots, seen: PassSeen, first: bool) -> Mapping[str, Tensor]:
@@ -102,14 +107,14 @@ def note_statistic(layer: LayerState, seen: PassSeen) -> None:
         layer.settings.statistics[layer.rank] = noted
 
 
-def _defer(layer: LayerState, seen: PassSeen, observed: PassSeen | None) -> None:
-    """Defer the layer's decision; the last layer triggers it for all, unless a rehearsal follows."""
+def _defer(layer: LayerState, seen: PassSeen, reported: PassSeen | None) -> None:
+    """Defer the layer's decision; the last layer triggers it for all, unless a second pass follows."""
     settings, pipeline = layer.settings, layer.settings.pipeline
     if not (settings.stays_pending or pipeline.score.needs_hidden_states):
         seen = seen.newest(pipeline.prompt_rows(seen.num_new))  # decisions use no other rows
     layer.buckets[0].table.detach()
     settings.pending = {} if settings.pending is None else settings.pending
-    settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), observed is not None)
+    settings.pending[layer.rank] = PendingLayer(layer, layer.seen_again(seen), reported is not None)
     last = len(settings.pending) == settings.num_layers
     if last and pipeline.rehearsal is None and not settings.stays_pending:
         decide_pending(settings)
@@ -126,7 +131,7 @@ def decide_pending_layer(waiting: PendingLayer) -> None:
     """Run the deferred decision of one layer."""
     seen = waiting.layer.seen_again(waiting.seen)
     visible = [table.visible() for table in waiting.layer.tables]
-    conclude(waiting.layer, [seen], visible, seen if waiting.observed else None, True)
+    conclude(waiting.layer, [seen], visible, seen if waiting.reported else None, True)
     waiting.layer.references = None
 
 
@@ -134,25 +139,25 @@ def conclude(
     layer: LayerState,
     seen: Sequence[PassSeen],
     visible: Sequence[Slots],
-    observed: PassSeen | None,
+    reported: PassSeen | None,
     completes_prompt: bool,
     compressed: Sequence[bool] = (),
 ) -> None:
     """Compress the layer if due, except buckets that a kernel has compressed already (`compressed`)."""
-    moment = _moment(layer, seen[0].num_new, completes_prompt)
+    settings, moment = layer.settings, _moment(layer, seen[0].num_new, completes_prompt)
     if moment.is_prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
-        layer.quota.allocate_heads(layer.settings, _views(layer, seen, moment, _rated(layer, visible))[0])
+        layer.quota.allocate_heads(settings, _views(layer, seen, moment, _rated(layer, visible))[0])
     due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, compressed)]
     over = moment.due and any(due)
-    if completes_prompt and not over and layer.settings.token_pruning is not None:
-        _prune_next_layer(layer.settings.token_pruning, visible[0])
+    if completes_prompt and not over and settings.token_pruning is not None:
+        _prune_next_layer(settings.token_pruning, visible[0])
     if over:
-        with layer.settings.clock(moment.phase, layer.device):
-            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, observed, moment)
-    elif moment.is_prompt and layer.settings.rebuilds_tables(layer.buckets[0].table.is_dense):
-        layer.streams, layer.buckets = settled(layer.streams, layer.buckets, layer.settings)  # frees padding
+        with settings.clock(moment.phase, layer.device):
+            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, reported, moment)
+    elif moment.is_prompt and (settings.store.packs or (settings.compresses and not layer.buckets[0].table.is_dense)):
+        layer.streams, layer.buckets = settled(layer.streams, layer.buckets, settings)  # frees padding
     elif completes_prompt:
         layer.buckets[0].table.detach()
     if not moment.is_decode_step:
@@ -189,14 +194,10 @@ def _run_kernels(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) ->
         if counts and any(work is None for work in works):
             return none
     compressed = [run_kernel(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
-    if settings.observer is not None:
-        _report_counts(layer, [work for work in works if work is not None])  # no None among them if an observer counts
+    if settings.observer is not None:  # no kernel input is missing if an observer counts
+        made = [work for work in works if work is not None]
+        cast(Counter, settings.observer).counted(layer.layer_idx, counts_of(layer.streams, made))
     return compressed
-
-
-def _report_counts(layer: LayerState, works: Sequence[Work]) -> None:
-    """Report an in-place decision to a counting observer."""
-    cast(Counter, layer.settings.observer).counted(layer.layer_idx, counts_of(layer.streams, works))
 
 
 def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
@@ -214,47 +215,35 @@ def _moment(layer: LayerState, new: int, completes_prompt: bool) -> Moment:
 
 
 def _views(layer: LayerState, seen: Sequence[PassSeen], moment: Moment, slots: Sequence[Slots]) -> list[View]:
-    views, tokens = [], layer.streams.by_row(layer.tokens_seen)
+    views, settings, tokens = [], layer.settings, layer.streams.by_row(layer.tokens_seen)
     for bucket, part, own, seen_tokens in zip(layer.buckets, seen, slots, tokens, strict=True):
         table, quota = bucket.table, bucket.quota
         assert quota is not None
         excess = layer.waiting if moment.is_decode_step else max(table.occupied - quota.smallest, 0)
         view = View(
-            slots=own,
-            seen=part,
-            budget=quota.slots,
-            tokens_seen=seen_tokens,
-            phase=moment.phase,
-            most_excess=min(excess, table.width),
-            largest_budget=quota.largest,
-            started=bucket.started,
-            layer_idx=layer.rank,
-            num_layers=layer.settings.num_layers,
-            generator=layer.generator,
-            statistics=layer.settings.statistics,
-            head_state=table.head_state,
-            references=layer.references,
-            certain=moment.is_decode_step and bucket.started and layer.settings.pipeline.fills_budget,
-            in_lots=layer.settings.pipeline.buffer > 0,
-            smallest_budget=quota.smallest,
-            token_ids=layer.settings.token_ids(table.occupied) if moment.is_prompt else None,
-            remembered=quota.remembered,
-            store=layer.settings.store,
-        )
+            slots=own, seen=part, tokens_seen=seen_tokens, phase=moment.phase, started=bucket.started,
+            layer_idx=layer.rank, num_layers=settings.num_layers, generator=layer.generator,
+            budget=quota.slots, smallest_budget=quota.smallest, largest_budget=quota.largest,
+            most_excess=min(excess, table.width), in_lots=settings.pipeline.buffer > 0,
+            certain=moment.is_decode_step and bucket.started and settings.pipeline.fills_budget,
+            statistics=settings.statistics, head_state=table.head_state, references=layer.references,
+            token_ids=settings.token_ids(table.occupied) if moment.is_prompt else None,
+            remembered=quota.remembered, store=settings.store,
+        )  # fmt: skip
         views.append(view)
     return views
 
 
 def _compress(
-    layer: LayerState, views: list[View], due: Sequence[bool], observed: PassSeen | None, moment: Moment
+    layer: LayerState, views: list[View], due: Sequence[bool], reported: PassSeen | None, moment: Moment
 ) -> None:
     settings, streams = layer.settings, layer.streams
     decisions = [
         bucket.decide(view, settings, layer.rotary.check) if over else None
         for bucket, view, over in zip(layer.buckets, views, due, strict=True)
     ]
-    if settings.observer is not None and observed is not None:
-        joined = join_decisions(streams, observed, views, decisions, settings.observes_slots)
+    if settings.observer is not None and reported is not None:
+        joined = join_decisions(streams, reported, views, decisions, settings.observes_slots)
         settings.observer.compressed(layer.layer_idx, joined.view, joined.plan, joined.before, joined.after)
     if moment.is_prompt and settings.token_pruning is not None and decisions[0] is not None:
         _prune_next_layer(settings.token_pruning, views[0].slots, decisions[0].plan)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kvlab.attention.kernels import SWITCH, kernels_on, launching_on, warn_without
-from kvlab.cache.kernels.cpu import Decide, cpu_kernel, is_cpu_kernel
+from kvlab.cache.kernels.cpu import Decide, compiled, cpu_kernel, is_cpu_kernel
+from kvlab.cache.table.head_index import Streams
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.view import KEY_LENGTH, View, is_constant
@@ -25,14 +28,7 @@ _failed = False  # the kernel could not be compiled in this process
 def has_kernel_for(pipeline: Pipeline, kernel: Decide | None = None) -> bool:
     """Whether `kernel` (default: the GPU's) supports the pipeline's decisions in place."""
     decision = pipeline.in_place
-    if decision is None:
-        return False
-    return is_cpu_kernel(kernel) or not decision.cpu_only
-
-
-def is_cpu_only(pipeline: Pipeline) -> bool:
-    """Whether only CPU kernels support the pipeline's decisions in place."""
-    return pipeline.in_place is not None and pipeline.in_place.cpu_only
+    return decision is not None and (is_cpu_kernel(kernel) or not decision.cpu_only)
 
 
 def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor, kernel: Decide) -> Work | None:
@@ -42,11 +38,11 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor, kernel: Decid
         return None
     if view.most_excess != 1 or not decision.certain(view) or view.seen.moves_logits:
         return None
-    slots, host = view.slots, is_cpu_kernel(kernel)
-    if host and not _fits_cpu_kernel(slots.keys):
-        return None
-    # the kernel computes key lengths itself and would leave this column stale
-    if KEY_LENGTH in slots.extra and not host:
+    slots, keys = view.slots, view.slots.keys
+    if is_cpu_kernel(kernel):
+        if keys.dtype != torch.float32 or not keys.is_contiguous() or type(keys) is not Tensor:
+            return None
+    elif KEY_LENGTH in slots.extra:  # the kernel computes key lengths itself and would leave this column stale
         return None
     fields = decision.fields(view)
     if fields is None:
@@ -60,11 +56,6 @@ def work_of(view: View, pipeline: Pipeline, evicted_votes: Tensor, kernel: Decid
         lengths=slots.extra.get(KEY_LENGTH), decay=decision.decay, **own, **fields,
     )  # fmt: skip
     return work if _is_laid_out(work) else None
-
-
-def _fits_cpu_kernel(keys: Tensor) -> bool:
-    """Whether CPU kernels support these keys: contiguous and float32."""
-    return keys.dtype == torch.float32 and keys.is_contiguous() and type(keys) is Tensor
 
 
 def _is_laid_out(work: Work) -> bool:
@@ -114,7 +105,19 @@ def reusable_work(bucket: Bucket, seen: PassSeen, tokens_seen: Tensor) -> Work |
 
 def run_kernel(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
     """Score and decide about one table with `kernel`; returns false, and changes nothing, if that is not possible."""
-    if work is None or not _try_kernel(work, kernel):
+    global _failed
+    if work is None or (_failed and not is_cpu_kernel(kernel)):
+        return False
+    try:
+        kernel(work)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # device errors, not the kernel's
+        raise
+    except Exception as error:
+        if is_cpu_kernel(kernel):
+            raise
+        _failed = True
+        decision_kernel.cache_clear()
+        warn_without("decision", error)
         return False
     bucket.note_decision(work)
     work.products = None
@@ -122,21 +125,22 @@ def run_kernel(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
     return True
 
 
-def _try_kernel(work: Work, kernel: Decide) -> bool:
-    """Whether `kernel` could run."""
-    global _failed
-    if is_cpu_kernel(kernel):
-        kernel(work)
-        return True
-    if _failed:
-        return False
-    try:
-        kernel(work)
-    except (torch.OutOfMemoryError, torch.AcceleratorError):  # device errors, not the kernel's
-        raise
-    except Exception as error:
-        _failed = True
-        decision_kernel.cache_clear()
-        warn_without("decision", error)
-        return False
-    return True
+COUNT_NAMES = ("merged", "live_slots", "max_votes")
+
+
+def counts_of(streams: Streams, works: Sequence[Work]) -> np.ndarray:
+    """Counts (3, B, H) float32 of a layer after an in-place CPU decision, as in `COUNT_NAMES`: merged (1 or 0), valid
+    slots, most votes per slot."""
+    module, parts = compiled(), []
+    assert module is not None
+    for work in works:
+        position, votes = work.counted
+        assert work.merged is not None
+        parts.append(module.counts(position, position if votes is None else votes, votes is None, work.merged.numpy()))
+    if streams.whole:
+        counts = parts[0]
+    else:
+        counts = np.empty((len(COUNT_NAMES), streams.batch * streams.heads), dtype=np.float32)
+        for part, heads in zip(parts, streams.numbers, strict=True):
+            counts[:, heads] = part
+    return counts.reshape(-1, streams.batch, streams.heads)

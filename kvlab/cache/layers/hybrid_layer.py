@@ -16,7 +16,6 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
     """Compressed slots next to transformers' recurrent state, whose size does not depend on the text."""
 
     is_croppable = False  # type: ignore[assignment]
-    is_compileable = False
 
     def __init__(self, layer_idx: int, settings: LayerSettings, rank: int, number_of_states: int = 1) -> None:
         LinearAttentionLayer.__init__(self, number_of_states)
@@ -37,9 +36,6 @@ class HybridLayer(CompressedLayer, LinearAttentionLayer):  # type: ignore[misc]
         super().batch_select_indices(indices)
         self._map_state(lambda state: state[indices.to(state.device)])
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        self.batch_select_indices(beam_idx)
-
     def batch_repeat_interleave(self, repeats: int) -> None:
         super().batch_repeat_interleave(repeats)
         self._map_state(lambda state: state.repeat_interleave(repeats, dim=0))
@@ -58,8 +54,3 @@ class OwnWindow(DynamicSlidingWindowLayer):
         if key_states.shape[-2] > 1 and self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys.clone(), self.values.clone()
         return seen
-
-
-def with_own_window(layer: Any) -> Any:
-    """Replace a sliding-window layer by `OwnWindow`; other layers unchanged."""
-    return OwnWindow(layer.sliding_window) if type(layer) is DynamicSlidingWindowLayer else layer

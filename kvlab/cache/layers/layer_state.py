@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
 
 from kvlab.attention.pass_view import PassSeen
-from kvlab.cache.buckets.bucket import Bucket
-from kvlab.cache.buckets.layer_budget import Quota
+from kvlab.cache.buckets.bucket import Bucket, Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table.head_index import Streams
 from kvlab.cache.table.packed_table import PackedTable
@@ -48,8 +48,8 @@ class LayerState:
         self.announced: list[int] = []  # real tokens of each row of a prompt processed in blocks
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
-        self.references: References | None = None  # queries of a rehearsal, until the decision
-        self.checkpoint: Checkpoint | None = None  # state that a rehearsal rolls back to
+        self.references: References | None = None  # queries of a second pass, until the decision
+        self.checkpoint: Checkpoint | None = None  # state that a second pass rolls back to
         self.rotary = self.settings.rotary_of(self.layer_idx)
 
     @property
@@ -128,4 +128,26 @@ class Checkpoint:
     waiting: int
     rotary: Any
     states: dict[str, Any]  # recurrent states
-    every: list[int]  # stride at which queries of the rehearsal are kept, per row
+    every: list[int]  # stride at which queries of the second pass are kept, per row
+
+
+class UnboundedLayer(CacheLayerMixin):
+    """A cache layer of unbounded length that cannot be rolled back; `get_seq_length` counts tokens, not slots."""
+
+    is_sliding = False
+    is_compileable = False
+    is_croppable = False
+    supports_early_init = False
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Sizes of the padding mask, which is indexed by tokens seen, not by slots."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Unbounded."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Raise NotImplementedError: evicted or merged slots cannot be restored."""
+        if tokens_to_remove != 0:
+            raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")

@@ -1,4 +1,4 @@
-"""Rehearsal in one layer: record queries and scores, checkpoint and roll back, or use the prompt's own queries."""
+"""Second pass in one layer: record queries and scores, checkpoint and roll back, or use the prompt's own queries."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ UNREAD = (
 )
 
 
-def check_rehearsed(layer: LayerState) -> None:
-    """Raise UserError if tokens follow a prompt whose rehearsal never ran because a submodule was called."""
+def check_second_pass(layer: LayerState) -> None:
+    """Raise UserError if tokens follow a prompt whose second pass never ran because a submodule was called."""
     settings = layer.settings
-    waits = settings.rehearsal is not None and not settings.rehearsal.done and not settings.rehearses_now
+    waits = settings.second_pass is not None and not settings.second_pass.done and not settings.in_second_pass
     if waits and layer.quota is not None and settings.pending is not None:
         raise UserError(UNREAD)
 
 
-def note_rehearsal(layer: LayerState, seen: PassSeen) -> None:
-    """Update the prompt slots' scores after one pass of the rehearsal."""
+def note_second_pass(layer: LayerState, seen: PassSeen) -> None:
+    """Update the prompt slots' scores after one piece of the second pass."""
     if layer.checkpoint is None:
         return  # already compressed, only passed through
     table, pipeline = layer.buckets[0].table, layer.settings.pipeline
@@ -81,7 +81,7 @@ def _recurrent(layer: LayerState) -> dict[str, Any]:
 
 
 def take_last_queries(settings: LayerSettings) -> None:
-    """Score with the prompt's own last queries instead of a rehearsal."""
+    """Score with the prompt's own last queries instead of those of a second pass."""
     for waiting in (settings.pending or {}).values():
         table = waiting.layer.buckets[0].table
         table.store(dict(settings.pipeline.rehearsed(table.visible(), waiting.seen)))

@@ -1,15 +1,19 @@
-"""Apply a plan to tensors by gather and scatter; the only place that does, shared by all methods."""
+"""Apply a plan to tensors by gather and scatter; the only place that does, shared by all methods.
+
+Tensors are (B, H, S[, n]), S slots.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvlab.cache.table.slot_ops import at, longer, wide
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.rotary import Rotary
 from kvlab.methods.core.slot_columns import FREE, key_lengths
@@ -168,27 +172,19 @@ class _Into:
 
 
 def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
-    """Rewrite the targets in `states` (B, H, S, d); `sources` (B, H, E, d) are already weighted."""
-    return (_combine_few if into.target.shape[-1] <= FEW_EDGES else _combine_many)(states, sources, into)
-
-
-def _combine_few(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
-    """Decoding: in place."""
+    """Rewrite the targets in `states` (B, H, S, d), few in place; `sources` (B, H, E, d) are weighted already."""
     target, active = into.target, into.active
+    if target.shape[-1] > FEW_EDGES:
+        return _combine_many(states, sources, into)
     old = at(states, target).float()  # (B, H, E, d)
-    merged = old * into.own[..., None] + _shared(sources, target, active)
+    if target.shape[-1] > 1:  # for each edge, the sum over all active edges with the same target
+        same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
+        sources = same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
+    merged = old * into.own[..., None] + sources
     merged = merged if into.scale is None else merged * into.scale[..., None]
     merged = merged if into.shift is None else merged + into.shift
-    merged = torch.where(active[..., None], merged, old)
+    merged = torch.where(active[..., None], merged, old)  # an inactive edge rewrites the old value
     return states.scatter_(2, wide(target, states), merged.to(states.dtype))
-
-
-def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
-    """For each edge, the sum of `sources` over all active edges with the same target, (B, H, E, d)."""
-    if target.shape[-1] == 1:
-        return sources  # an inactive edge rewrites the old value
-    same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
-    return same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
 
 
 def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
@@ -211,3 +207,51 @@ def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tenso
     """Write `value` in place at the targets of active edges of `tensor` (B, H, S[, n]); one value per target."""
     index, active = wide(target, tensor), active if tensor.dim() == 3 else active[..., None]
     return tensor.scatter_(2, index, torch.where(active, value.to(tensor.dtype), tensor.gather(2, index)))
+
+
+class TableSnapshot(Slots):
+    """Own copy of metadata; keys and values are the table's, with overwritten slots restored on access."""
+
+    # By name, overwritten slots (B, H, E) and their old states (B, H, E, d).
+    written: Mapping[str, tuple[Tensor, Tensor]] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, slots: Slots, plan: Plan) -> Slots:
+        """Snapshot `slots`; valid until the table changes again."""
+        columns = {name: column.clone() for name, column in slots.own().items() if name not in slots.extra}
+        kept = slots.with_columns(**columns, extra={name: column.clone() for name, column in slots.extra.items()})
+        over = overwritten_slots(plan)
+        if not over:
+            return kept
+        states = {"keys": slots.keys, "values": slots.values}
+        made = object.__new__(cls)
+        vars(made).update(vars(kept) | states)
+        made.written = {name: (index, at(states[name], index)) for name, index in over.items()}
+        return made
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name not in ("keys", "values") or name not in self.written:
+            return value
+        index, states = self.written[name]
+        return value.scatter(2, wide(index, value), states)
+
+
+def wide(index: Tensor, tensor: Tensor) -> Tensor:
+    """Expand `index` (B, H, E) for a gather or scatter along the slots of `tensor` (B, H, S[, n])."""
+    return index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1])
+
+
+def like(mask: Tensor, tensor: Tensor) -> Tensor:
+    """Expand `mask` (B, H, S) to broadcast with `tensor` (B, H, S[, n])."""
+    return mask if tensor.dim() == 3 else mask[..., None]
+
+
+def at(tensor: Tensor, index: Tensor) -> Tensor:
+    """Slots `index` (B, H, E) of `tensor`, (B, H, E[, n])."""
+    return tensor.gather(2, wide(index, tensor))
+
+
+def longer(tensor: Tensor, count: int) -> Tensor:
+    """Append `count` zero slots."""
+    return torch.cat([tensor, tensor.new_zeros(*tensor.shape[:2], count, *tensor.shape[3:])], 2)

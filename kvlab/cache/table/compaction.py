@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.cache.table.slot_ops import at
+from kvlab.cache.table.apply_plan import at
 from kvlab.methods.core.slot_columns import FREE, is_valid
 from kvlab.methods.core.view import Slots
 from kvlab.stores.code import Code
@@ -42,7 +42,7 @@ def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length
 
 @dataclass(frozen=True)
 class Squeeze:
-    """Lots of each head that stay and that are rebuilt (B, H, n), and the slots of both."""
+    """Groups of each head that stay and that are rebuilt (B, H, n), and the slots of both."""
 
     stay: Tensor
     go: Tensor
@@ -53,20 +53,21 @@ class Squeeze:
     real: Tensor  # which of the re-encoded slots are valid
 
     @classmethod
-    def of(cls, valid: Tensor, lot: int, occupied: int, count: int) -> Squeeze | None:
+    def of(cls, valid: Tensor, group: int, occupied: int, count: int) -> Squeeze | None:
         """Make room for `count` slots among `valid` (B, H, S), at most `occupied` per head; None if impossible."""
-        used, lots = valid.shape[2], valid.shape[2] // lot
+        used, groups = valid.shape[2], valid.shape[2] // group
         most = min(occupied, used)  # bound per head; its emptiest groups have at most their share of valid slots
-        enough = ((emptiest, -(-emptiest * most // used)) for emptiest in range(1, lots + 1))
-        found = next(((many, few) for many, few in enough if (many - few) * lot >= count), None)
+        enough = ((emptiest, -(-emptiest * most // used)) for emptiest in range(1, groups + 1))
+        found = next(((many, few) for many, few in enough if (many - few) * group >= count), None)
         if found is None:
             return None
         many, few = found
-        order = valid.unflatten(2, (-1, lot)).sum(-1).argsort(dim=-1, descending=True, stable=True)
-        stay, go = order[..., : lots - many], order[..., lots - many :]
-        kept, scattered = slots_of(stay, lot), slots_of(go, lot)
+        order = valid.unflatten(2, (-1, group)).sum(-1).argsort(dim=-1, descending=True, stable=True)
+        stay, go = order[..., : groups - many], order[..., groups - many :]
+        inside = torch.arange(group, device=order.device)
+        kept, scattered = ((chosen[..., None] * group + inside).flatten(2) for chosen in (stay, go))
         real_first = at(valid, scattered).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
-        real_first = real_first[..., : few * lot]
+        real_first = real_first[..., : few * group]
         index = torch.cat([kept, at(scattered, real_first)], 2)
         return cls(stay, go, kept, scattered, real_first, index, at(valid, index[..., kept.shape[2] :]))
 
@@ -75,13 +76,8 @@ class Squeeze:
         if code.group == 1:
             return {name: at(tensor, self.index) for name, tensor in stored.items()}
         stay, go = (
-            {name: at(tensor, lots if name in code.shared else slots) for name, tensor in stored.items()}
-            for lots, slots in ((self.stay, self.kept), (self.go, self.scattered))
+            {name: at(tensor, groups if name in code.shared else slots) for name, tensor in stored.items()}
+            for groups, slots in ((self.stay, self.kept), (self.go, self.scattered))
         )
         anew = code.encode(at(code.decode(go, width), self.real_first), self.real)
         return {name: torch.cat([stay[name], anew[name]], 2) for name in stored}
-
-
-def slots_of(lots: Tensor, lot: int) -> Tensor:
-    """Slots (B, H, n * lot) of groups (B, H, n)."""
-    return (lots[..., None] * lot + torch.arange(lot, device=lots.device)).flatten(2)

@@ -117,3 +117,29 @@ class Streams:
             return there
         longest = max(part.shape[2] for part in there)
         return [pad(part, (*(0, 0) * (part.dim() - 3), 0, longest - part.shape[2])) for part in there]
+
+
+class NewToken:
+    """`keys`, `values` (B, H, 1, d) at `position` (B,); in-place refills read all heads, other tables their part."""
+
+    def __init__(self, streams: Streams, keys: Tensor, values: Tensor, position: Tensor) -> None:
+        self.streams = streams
+        self.keys, self.values, self.position = keys, values, position
+
+    def of_table(self, bucket: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values (N, W, 1, d) and positions (N,) of the streams in a bucket."""
+        keys, values, position = self._divided
+        return keys[bucket], values[bucket], position[bucket]
+
+    @cached_property
+    def _divided(self) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        streams = self.streams
+        whole = streams.by_head(self.keys), streams.by_head(self.values), streams.by_row(self.position)
+        keys, values, position = (list(parts) for parts in whole)
+        return keys, values, position
+
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Float32 on a CPU only: keys and values (B * H, d), positions (B,)."""
+        keys, values = (states.reshape(-1, states.shape[-1]).numpy() for states in (self.keys, self.values))
+        return keys, values, self.position.numpy()

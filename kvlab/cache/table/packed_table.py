@@ -1,4 +1,4 @@
-"""Slot table with quantized slots: encoded in groups ("lots"), decoded one block at a time."""
+"""Slot table with quantized slots: encoded in groups, decoded one block at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.table import apply_plan
+from kvlab.cache.table.apply_plan import at, like, longer, wide
 from kvlab.cache.table.compaction import Squeeze
-from kvlab.cache.table.new_token import NewToken
-from kvlab.cache.table.slot_ops import at, like, longer, wide
+from kvlab.cache.table.head_index import NewToken
 from kvlab.cache.table.slot_table import SlotTable
 from kvlab.common.limits import GROWTH
 from kvlab.methods.core.plan import Plan
@@ -52,7 +52,8 @@ class PackedTable(SlotTable):
         self.mean_key = store.mean_key(moved.keys[:, :, : self.room], real)
         self.coded = {side: self._encoded(side, states[side][:, :, : self.room], real) for side in self.codes}
         self.first_native = sinks
-        super().__init__(_without_states(moved), native.columns)
+        without_states = replace(moved, keys=moved.keys[..., :0].clone(), values=moved.values[..., :0].clone())
+        super().__init__(without_states, native.columns)
         self.occupied, self.weighted, self.is_dense = native.occupied, native.weighted, False
         self.head_state, self.changed, self.restless = native.head_state, _nothing(), 0
         self._make_room(store.lot, 0)
@@ -78,19 +79,14 @@ class PackedTable(SlotTable):
 
     def whole(self) -> Slots:
         """All slots, free ones included, with all scores."""
-        return PackedSlots.of(
-            super().whole(), self._packed_states("keys", self.capacity), self._packed_states("values", self.capacity)
-        )
+        return self._of(super().whole(), self.capacity)
 
     def first(self, count: int) -> Slots:
         """The first `count` visible slots, with log mass."""
-        return PackedSlots.of(
-            super().first(count), self._packed_states("keys", count), self._packed_states("values", count)
-        )
+        return self._of(super().first(count), count)
 
-    def bias(self, visible: Slots) -> Tensor:
-        """`Slots.bias` of the `visible` slots."""
-        return visible.bias(self.never)
+    def _of(self, slots: Slots, count: int) -> PackedSlots:
+        return PackedSlots.of(slots, self._packed_states("keys", count), self._packed_states("values", count))
 
     def _packed_states(self, side: str, count: int) -> PackedStates:
         native = self.native[side][:, :, : count - self.room]
@@ -185,12 +181,12 @@ class PackedTable(SlotTable):
     def pack_gathered(self) -> None:
         """Encode the oldest gathered native slots, in whole groups."""
         self._close_native()
-        lot, start = self.scheme.lot, self.room + self.first_native
-        count = (self.width - self.room - self._stays) // lot * lot
+        group, start = self.scheme.lot, self.room + self.first_native
+        count = (self.width - self.room - self._stays) // group * group
         if count <= 0:
             return
         if self.used + count > self.room and not self._close_holes(count):
-            self._grow(max(count, self.used // GROWTH // lot * lot))
+            self._grow(max(count, self.used // GROWTH // group * group))
             start = self.room + self.first_native
         first, last = start - self.room, self.width - self.room
         real = is_valid(self.slots.position[:, :, start : start + count])
@@ -280,9 +276,8 @@ class PackedTable(SlotTable):
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
     ) -> SlotTable:
         """Decode into a native table of the valid slots, for a layer that is regrouped again."""
-        states = self._packed_states("keys", self.capacity), self._packed_states("values", self.capacity)
         slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
-        native = SlotTable(PackedSlots.of(slots, *states).decoded(), self.columns)
+        native = SlotTable(self._of(slots, self.capacity).decoded(), self.columns)
         native.weighted, native.head_state = self.weighted, self.head_state
         return native.packed(order, room, lengths, streams, width)
 
@@ -349,10 +344,6 @@ def _deduplicated(changed: list[tuple[Tensor, Tensor]], slots: int) -> tuple[Ten
     named.scatter_add_(2, index, active.to(torch.int32))
     order = (named > 0).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., : index.shape[-1]]
     return order, named.gather(2, order) > 0
-
-
-def _without_states(slots: Slots) -> Slots:
-    return replace(slots, keys=slots.keys[..., :0].clone(), values=slots.values[..., :0].clone())
 
 
 def _write(stored: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:

@@ -13,7 +13,7 @@ from kvlab.cache.kernels.cpu import compiled, is_recording
 from kvlab.cache.table import apply_plan
 from kvlab.cache.table.apply_plan import NEW_SLOT
 from kvlab.cache.table.compaction import pack
-from kvlab.cache.table.new_token import NewToken
+from kvlab.cache.table.head_index import NewToken
 from kvlab.common.limits import room_to_grow
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.rotary import Rotary
@@ -150,13 +150,7 @@ class SlotTable:
         else:  # the first invalid slot
             free = self.slots.position[:, :, : self.width].argmin(-1, keepdim=True)
         place = position[:, None, None].expand(*keys.shape[:2], 1)
-        new: dict[str, Tensor | float] = {
-            "keys": keys,
-            "values": values,
-            "position": place,
-            **apply_plan.NEW_SLOT,
-            **extra,
-        }
+        new: dict[str, Tensor | float] = {"keys": keys, "values": values, "position": place, **NEW_SLOT, **extra}
         if KEY_LENGTH in self.slots.extra:
             new[KEY_LENGTH] = key_lengths(keys)
         apply_plan.write(self.slots, free, new)
@@ -183,11 +177,10 @@ class SlotTable:
 
     def release_space(self, whole: torch.dtype) -> None:
         """Drop free space, with integer columns of type `whole`; memory is freed by `detach`."""
-        now = self.slots.position.dtype
-        kept = self._first(self.width)
-        self.slots = (
-            kept if now == whole else kept.map(lambda tensor: tensor.to(whole) if tensor.dtype == now else tensor)
-        )
+        kept, now = self._first(self.width), self.slots.position.dtype
+        if now != whole:
+            kept = kept.map(lambda tensor: tensor.to(whole) if tensor.dtype == now else tensor)
+        self.slots = kept
 
     def _make_room(self, rows: int, more: int) -> None:
         """Ensure space for `rows` more slots; a growing table is copied into one with `more` in addition."""
@@ -220,10 +213,8 @@ class SlotTable:
     def adopt(self, after: Slots, bound: int) -> None:
         """Install the visible slots as a plan left them; no head has more than `bound` valid ones."""
         if self.shares_states:
-            self.slots, self.shares_states = (
-                replace(self._first(self.width), keys=after.keys, values=after.values),
-                False,
-            )
+            self.slots = replace(self._first(self.width), keys=after.keys, values=after.values)
+            self.shares_states = False
         own, states = _tensors(self._first(self.width)), after.metadata() | {"keys": after.keys, "values": after.values}
         for name, tensor in own.items():
             if tensor.data_ptr() != states[name].data_ptr():

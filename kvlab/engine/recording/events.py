@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.cache.buckets.joined_view import states_at
-from kvlab.engine.recording.step_errors import Answer, relative_error
+from kvlab.cache.buckets.joined_layer import states_at
+from kvlab.engine.recording.shadow import Answer
+from kvlab.engine.recording.step_errors import relative_error
 from kvlab.methods.core.plan import Edges, Plan
 from kvlab.methods.core.view import Slots
 from kvlab.requests.recording import decision_that_fits
@@ -36,7 +37,8 @@ def event_columns(
             parts.append(_merges(before, plan.edges, merging, after, given, answered))
     place = evicted.nonzero()
     if len(place[0]) or not parts:
-        parts.insert(0, _evictions(before, place, given))
+        position, votes, mass = _first(before.position), _first(before.votes), _numpy(given.mass)
+        parts.insert(0, _evictions(place[0], position[place], votes[place], mass[place]))
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts[1:] else parts[0]
     columns["perturbation"] = _numpy(relative_error(answered.output, given.output, len(evicted)))[columns["head"]]
     return columns
@@ -48,20 +50,9 @@ def absent_columns(absent: Tensor, heads: int) -> dict[str, np.ndarray]:
     Having no key there, they got no mass and their eviction perturbed nothing.
     """
     source = np.tile(absent.nonzero()[:, 0].cpu().numpy(), heads)
-    count = len(source)
-    nothing, zero = np.full(count, np.nan, dtype=np.float32), np.zeros(count, dtype=np.float32)
-    names = ("similarity", "votes_target", "votes_after", "mass_target", "mass_after", "sag")
-    return dict.fromkeys(names, nothing) | {
-        "head": np.repeat(np.arange(heads), count // heads),
-        "kind": np.full(count, "evict", dtype=object),
-        "source": source,
-        "target": np.full(count, EVICTED),
-        "key_weight": zero,
-        "value_weight": zero,
-        "votes_source": zero + 1,
-        "mass_source": zero,
-        "perturbation": zero,
-    }
+    zero = np.zeros(len(source), dtype=np.float32)
+    head = np.repeat(np.arange(heads), len(source) // heads)
+    return _evictions(head, source, zero + 1, zero) | {"perturbation": zero}
 
 
 @dataclass(frozen=True)
@@ -89,24 +80,20 @@ def _first(tensor: Tensor) -> np.ndarray:
     return _numpy(tensor)[0]
 
 
-def _evictions(before: Slots, place: Place, given: Answer) -> dict[str, np.ndarray]:
-    count = len(place[0])
+def _evictions(head: np.ndarray, source: np.ndarray, votes: np.ndarray, mass: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of evictions, which have no target, from those of the slots that left."""
+    count = len(head)
     nothing, zero = np.full(count, np.nan, dtype=np.float32), np.zeros(count, dtype=np.float32)
-    return {
-        "head": place[0],
+    names = ("similarity", "votes_target", "votes_after", "mass_target", "mass_after", "sag")
+    return dict.fromkeys(names, nothing) | {
+        "head": head,
         "kind": np.full(count, "evict", dtype=object),
-        "source": _first(before.position)[place],
+        "source": source,
         "target": np.full(count, EVICTED),
-        "similarity": nothing,
         "key_weight": zero,
         "value_weight": zero,
-        "votes_source": _first(before.votes)[place],
-        "votes_target": nothing,
-        "votes_after": nothing,
-        "mass_source": _numpy(given.mass)[place],
-        "mass_target": nothing,
-        "mass_after": nothing,
-        "sag": nothing,
+        "votes_source": votes,
+        "mass_source": mass,
     }
 
 
@@ -141,15 +128,11 @@ def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
     if edges.similarity is not None:
         return _first(edges.similarity)[merging.edge]
     size = max(1, min(EDGES_AT_ONCE, before.position.shape[-1] // BLOCKS))
-    blocks = zip(edges.source.split(size, -1), edges.target.split(size, -1), strict=True)
-    parts = [_cosine(before, source, target) for source, target in blocks]
+    parts = []
+    for ends in zip(edges.source.split(size, -1), edges.target.split(size, -1), strict=True):
+        source, target = (states_at(before, "keys", slots)[0].float() for slots in ends)
+        parts.append(torch.cosine_similarity(source, target, dim=-1))
     return _numpy(torch.cat(parts, -1))[merging.edge]
-
-
-def _cosine(before: Slots, source: Tensor, target: Tensor) -> Tensor:
-    """(H, E) between the keys of slots `source` and `target`, (1, H, E) each."""
-    first, second = (states_at(before, "keys", slots)[0].float() for slots in (source, target))
-    return torch.cosine_similarity(first, second, dim=-1)
 
 
 ARRAY = "decision"

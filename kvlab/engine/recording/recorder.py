@@ -1,10 +1,11 @@
-"""The observer that records one run: steps, events, memory and arrays of every layer."""
+"""The observer that records one run (steps, events, memory and arrays of every layer), and the group it is in."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.cache import CompressedCache
+from kvlab.cache.settings import Observer
 from kvlab.engine.recording.events import absent_columns, event_columns, write_decision
 from kvlab.engine.recording.host_blocks import HostBlocks
-from kvlab.engine.recording.shadow import Shadow, Truth
+from kvlab.engine.recording.shadow import Answer, Shadow
 from kvlab.engine.recording.step_buffer import LEFT, PendingRows
 from kvlab.engine.recording.step_errors import (
-    Answer,
     answer,
     given_answer,
     growth,
@@ -34,7 +35,6 @@ from kvlab.requests.recording import Recording
 from kvlab.trace import RunWriter
 
 EVERYTHING = Recording()
-Shown = TypeVar("Shown", Truth, Answer)
 FLUSH_EVERY, FLUSH_SECONDS = 64, 2.0
 
 
@@ -44,8 +44,8 @@ class LayerRecord:
 
     shadow: Shadow
     columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
-    counts: np.ndarray | None = None  # in place of columns, from an in-place decision (`kvlab.cache.layers.counts`)
-    truth: Truth | None = None
+    counts: np.ndarray | None = None  # in place of columns, from an in-place decision (`kvlab.cache.layers.dispatch`)
+    truth: Answer | None = None
     given: Answer | None = None
     broken: Tensor | None = None  # (H, S) attended slots that are not finite
     true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row per step
@@ -91,7 +91,9 @@ class Recorder:
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Compare this pass with the uncompressed shadow, before the decision."""
         if layer_idx not in self.layers:
-            self.layers[layer_idx] = LayerRecord(Shadow(self.capacity, self._host_of))
+            if (device := slots.valid.device) not in self.hosts:
+                self.hosts[device] = HostBlocks(device)
+            self.layers[layer_idx] = LayerRecord(Shadow(self.capacity, self.hosts[device]))
         layer, heads = self.layers[layer_idx], slots.valid.shape[1]
         self._turn_to(layer)
         earlier = layer.columns.get(LEFT) if self.step == 0 else None  # by earlier blocks of the prompt
@@ -103,8 +105,8 @@ class Recorder:
         # A chunked prompt is shown once, after its last chunk; a prompt in blocks is shown block by block.
         first = layer.shadow.tokens == 0
         layer.shadow.append(slots, slots.valid.shape[2] if first else seen.num_new)
-        if first:
-            self._note_absent(layer_idx, layer, heads)
+        if first and layer.shadow.absent is not None:  # with prefill saving they never reached the layer
+            self._append_events(layer_idx, absent_columns(layer.shadow.absent, heads))
         layer.broken = non_finite(slots)
         layer.columns |= {"non_finite": _count(layer.broken), "key_growth": self.same, "value_growth": self.same}
         layer.truth = layer.shadow.truth(seen, self._following(layer_idx))
@@ -143,12 +145,7 @@ class Recorder:
         elif layer.broken is not None:
             layer.columns["non_finite"] = _count(layer.broken & plan.keep[0])
         answered = answer(after, view.seen)
-        columns = event_columns(before, plan, after, layer.given, answered, gone)
-        count = len(columns["head"])
-        if count:
-            self.writer.append(
-                "events", {"step": np.full(count, self.step), "layer": np.full(count, layer_idx)} | columns
-            )
+        self._append_events(layer_idx, event_columns(before, plan, after, layer.given, answered, gone))
         layer.shadow.follow(before, plan, gone)
         places = layer.shadow.columns(after)
         if self._keeps_rows(layer_idx):
@@ -169,10 +166,8 @@ class Recorder:
         records = [self.layers[layer.layer_idx] for layer in layers]
         for record in records:
             record.truth = record.given = record.broken = None
-        self.shown = None
-        self.pending.note(
-            self.step, layers, [record.columns for record in records], [record.counts for record in records]
-        )
+        self.shown, counts = None, [record.counts for record in records]
+        self.pending.note(self.step, layers, [record.columns for record in records], counts)
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
             self.writer.flush()
@@ -204,11 +199,6 @@ class Recorder:
         else:
             last.truth = last.given = last.broken = None
 
-    def _host_of(self, device: torch.device) -> HostBlocks:
-        if device not in self.hosts:
-            self.hosts[device] = HostBlocks(device)
-        return self.hosts[device]
-
     def _following(self, layer_idx: int) -> Shadow | None:
         """The shadow used after this one, if it serves the same device."""
         places = list(self.layers)
@@ -221,12 +211,10 @@ class Recorder:
             self.none, self.same = (make(heads, device=query.device) for make in (torch.zeros, torch.ones))
         return {LEFT: self.none, "merged": self.none}
 
-    def _note_absent(self, layer_idx: int, layer: LayerRecord, heads: int) -> None:
-        """With prefill saving: record tokens that never reached a layer as evicted."""
-        if layer.shadow.absent is not None:
-            columns = absent_columns(layer.shadow.absent, heads)
-            count = len(columns["head"])
-            self.writer.append("events", {"step": np.zeros(count, int), "layer": np.full(count, layer_idx)} | columns)
+    def _append_events(self, layer_idx: int, columns: dict[str, np.ndarray]) -> None:
+        if count := len(columns["head"]):
+            place = {"step": np.full(count, self.step), "layer": np.full(count, layer_idx)}
+            self.writer.append("events", place | columns)
 
     def _note_prediction(self, layer: LayerRecord, slots: Slots, given: Answer) -> None:
         """Relative error of the method's predicted attention, over the slots it had a prediction for."""
@@ -256,9 +244,9 @@ def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
     return {name: [getattr(layer, name) for layer in layers] for name in names} | {"step": [step] * len(layers)}
 
 
-def _moved(shown: Shown, device: torch.device) -> Shown:
-    kept: dict[str, Any] = {of.name: getattr(shown, of.name) for of in fields(shown)}
-    return replace(shown, **{name: tensor.to(device) for name, tensor in kept.items() if tensor is not None})
+def _moved(shown: Answer, device: torch.device) -> Answer:
+    state = None if shown.state_mass is None else shown.state_mass.to(device)
+    return Answer(shown.mass.to(device), shown.output.to(device), state)
 
 
 def _count(broken: Tensor) -> Tensor:
@@ -271,3 +259,41 @@ def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:
     for step, row in enumerate(rows):
         stacked[step, :, : row.shape[1]] = row
     return stacked
+
+
+@dataclass(eq=False)
+class ObserverGroup:
+    """An observer (`kvlab.cache.settings.Observer`) that passes everything on and measures it by the clock `now`.
+
+    `seconds` is the time of all calls, `decision_seconds` of those within a decision.
+    """
+
+    observers: list[Observer]
+    now: Callable[[], float] = time.perf_counter
+    seconds: float = 0.0
+    decision_seconds: float = 0.0
+
+    @property
+    def full(self) -> bool:
+        """Whether any observer reads slots; otherwise all of them only count."""
+        return any(getattr(observer, "full", True) for observer in self.observers)
+
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
+        """Report a pass."""
+        self._pass_on("attended", layer_idx, slots, seen, output)
+
+    def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
+        """Report a decision."""
+        self.decision_seconds += self._pass_on("compressed", layer_idx, view, plan, before, after)
+
+    def counted(self, layer_idx: int, counts: np.ndarray) -> None:
+        """Report an in-place decision."""
+        self._pass_on("counted", layer_idx, counts)
+
+    def _pass_on(self, event: str, *given: Any) -> float:
+        begun = self.now()
+        for observer in self.observers:
+            getattr(observer, event)(*given)
+        taken = self.now() - begun
+        self.seconds += taken
+        return taken

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_view import states_at
+from kvlab.cache.buckets.joined_layer import states_at
 from kvlab.engine.recording.host_blocks import HostBlocks
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots
@@ -22,11 +22,16 @@ TINY = torch.finfo(torch.float32).tiny  # lower bound of a norm, so that only ze
 
 
 @dataclass(frozen=True)
-class Truth:
-    """Result of a pass's last query with the full cache: mass (H, T) group mean, output (Hq, d)."""
+class Answer:
+    """Result of a pass's last query: mass group mean, (H, S) by slot or (H, T) by token of the full cache, and output
+    (Hq, d) float32.
+
+    `state_mass` (H,) is the mass of a low-rank state (LESS), so that both sum to 1; None without one.
+    """
 
     mass: Tensor
     output: Tensor
+    state_mass: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,9 @@ class Shadow:
     where no token can be, which avoids a special case in lookups.
     """
 
-    def __init__(self, capacity: int, host_of: Callable[[torch.device], HostBlocks] = HostBlocks) -> None:
-        self.capacity, self.host_of = capacity, host_of
+    def __init__(self, capacity: int, host: HostBlocks | None = None) -> None:
+        self.capacity = capacity
+        self._host = host  # its own one for the device of the first tokens by default
         self.tokens = 0
         self.rows = 0  # tokens whose states are stored
         self.keys: list[Tensor] = []  # blocks (tokens, H, d) on the host, in text order
@@ -74,7 +80,7 @@ class Shadow:
     def _begin(self, slots: Slots, position: Tensor) -> None:
         """Allocate the owners, and find the positions that are missing in the first pass's `position` (count,)."""
         heads, device = slots.valid.shape[1], slots.valid.device
-        self.host = self.host_of(device)
+        self.host = self._host or HostBlocks(device)
         self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
         absent = torch.arange(self.capacity, device=device) < position[-1]
         absent[position] = False
@@ -100,9 +106,10 @@ class Shadow:
                 taken += len(part)
         self.rows += index.shape[1]
 
-    def truth(self, seen: PassSeen, following: Shadow | None = None) -> Truth:
+    def truth(self, seen: PassSeen, following: Shadow | None = None) -> Answer:
         """Evaluate the pass's last query with the full cache; the states of `following`, used next, are sent ahead."""
-        arriving = self.host.each([*self.keys, *self.values], () if following is None else following.settled_blocks())
+        complete = () if following is None else following.keys[: following.rows // TOKENS_AT_ONCE]
+        arriving = self.host.each([*self.keys, *self.values], complete)
         position = self._positions(seen.query.device)
         parts = []
         for keys, place in zip(islice(arriving, len(self.keys)), position.split(TOKENS_AT_ONCE), strict=True):
@@ -115,11 +122,10 @@ class Shadow:
             part = share @ _by_head(values, share.shape[-1])[0].float()
             output = part if output is None else output + part
         assert output is not None
-        return Truth(self._by_token(mass.mean(1)), output.flatten(0, 1))
-
-    def settled_blocks(self) -> list[Tensor]:
-        """The leading blocks of keys that are complete."""
-        return self.keys[: self.rows // TOKENS_AT_ONCE]
+        by_token = mass.mean(1)
+        if self.present is not None:
+            by_token = by_token.new_zeros(len(by_token), self.tokens).index_copy_(1, position, by_token)
+        return Answer(by_token, output.flatten(0, 1))
 
     def _positions(self, device: torch.device) -> Tensor:
         """(rows,) positions of the stored tokens."""
@@ -127,12 +133,6 @@ class Shadow:
         if self.present is None:
             return every
         return torch.cat([self.present.to(device), every[len(self.present) + self.gaps :]])
-
-    def _by_token(self, mass: Tensor) -> Tensor:
-        """(H, T) from (H, rows), zero where a token is absent."""
-        if self.present is None:
-            return mass
-        return mass.new_zeros(len(mass), self.tokens).index_copy_(1, self._positions(mass.device), mass)
 
     def follow(self, before: Slots, plan: Plan, leaving: Tensor) -> None:
         """Update the owners after a plan was applied to the table `before` and its slots `leaving` (H, S) left."""
@@ -159,16 +159,14 @@ class Shadow:
     def stored(self, name: str, heads: Sequence[int]) -> Stored:
         """The `keys` or `values` of some KV heads in the format on disk; absent tokens are zeros."""
         self.host.settle()
-        parts = [_stored(block[:, list(heads)]) for block in self._filled(getattr(self, name))]
+        blocks = getattr(self, name)
+        filled = (block[: self.rows - index * TOKENS_AT_ONCE] for index, block in enumerate(blocks))
+        parts = [_stored(block[:, list(heads)]) for block in filled]
         unit, norm = (np.concatenate([getattr(part, field) for part in parts], 1) for field in ("unit", "norm"))
         if self.absent is not None:
             place = self._positions(torch.device("cpu")).numpy()
             unit, norm = _spread(unit, place, self.tokens), _spread(norm, place, self.tokens)
         return Stored(unit, norm, max(part.error for part in parts))
-
-    def _filled(self, blocks: list[Tensor]) -> Iterator[Tensor]:
-        for index, block in enumerate(blocks):
-            yield block[: self.rows - index * TOKENS_AT_ONCE]
 
 
 def _by_head(block: Tensor, rows: int) -> Tensor:

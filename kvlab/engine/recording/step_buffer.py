@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.layers.compressed_layer import CompressedLayer
-from kvlab.cache.layers.counts import COUNT_NAMES
+from kvlab.cache.layers.dispatch import COUNT_NAMES
 from kvlab.methods.core.view import Slots
 from kvlab.trace import RunWriter
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -10,24 +9,12 @@ from torch import Tensor
 
 from kvlab.attention.pass_view import PassSeen
 from kvlab.attention.slot_attention import probabilities
-from kvlab.cache.buckets.joined_view import STATES, measured, per_table
-from kvlab.engine.recording.shadow import Shadow, Truth
+from kvlab.cache.buckets.joined_layer import STATES, measured, per_table
+from kvlab.engine.recording.shadow import Answer, Shadow
 from kvlab.methods.core.plan import Plan
 from kvlab.methods.core.view import Slots
 
 VALUE_BLOCK = 4096
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Result of a pass's last query on a table of slots: mass (H, S) group mean, output (Hq, d) float32.
-
-    `state_mass` (H,) is the mass of a low-rank state (LESS), so that both sum to 1; None without one.
-    """
-
-    mass: Tensor
-    output: Tensor
-    state_mass: Tensor | None = None
 
 
 def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer:
@@ -58,17 +45,14 @@ def mixed(mass: Tensor, values: Tensor) -> Tensor:
 
 
 def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
-    """The last query's result as attention computed it in float32, else evaluated again.
-
-    `output` (1, Hq, q, d) is the pass's output.
-    """
+    """The last query's result as attention gave it (`output` (1, Hq, q, d)) in float32, else evaluated again."""
     mass = seen.kept_mass(slots.valid.shape[2])
     if mass is not None and output.dtype == torch.float32:
         return Answer(mass[0], output[0, :, 0])
     return answer(slots, seen, seen.kept_logits(slots.valid.shape[2]))
 
 
-def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, truth: Truth) -> dict[str, Tensor]:
+def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, truth: Answer) -> dict[str, Tensor]:
     """kept_mass, merged_true_mass, merged_mass, sag, regret, output_error; each (H,). `columns` as `shadow.columns`.
 
     A low-rank state counts as one merged slot of all dropped tokens: their true mass is merged, not regret.

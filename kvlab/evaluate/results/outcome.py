@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kvlab.cache import CompressedCache
-from kvlab.engine.forward import synchronize
+from kvlab.cache.settings import synchronize
 from kvlab.evaluate.scoring.survival import Survival
 from kvlab.requests.compare import MethodChoice
 

@@ -12,16 +12,13 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 from kvlab.plugins.registry import Registry
-from kvlab.tasks.loaders.gsm8k import load_gsm8k
 from kvlab.tasks.loaders.haystack import load_haystack
-from kvlab.tasks.loaders.helm import load_helm
 from kvlab.tasks.loaders.jsonl import Loaded
-from kvlab.tasks.loaders.longbench import load_longbench
-from kvlab.tasks.loaders.longbench2 import load_longbench2
-from kvlab.tasks.loaders.math import load_math
+from kvlab.tasks.loaders.longbench import load_longbench, load_longbench2
+from kvlab.tasks.loaders.mathematics import load_gsm8k, load_math
 from kvlab.tasks.loaders.plain_text import load_plain_text
 from kvlab.tasks.loaders.ruler import load_ruler
-from kvlab.tasks.loaders.summaries import load_summaries
+from kvlab.tasks.loaders.summaries import load_helm, load_summaries
 from kvlab.tasks.loaders.table import load_table
 from kvlab.tasks.sample import Sample
 
@@ -50,10 +47,8 @@ BY_REQUEST = ("length", "lengths", "depths")  # set by --lengths and --depths
 
 
 def about(form: str) -> str:
-    """A format in one line: the first sentence of its module's docstring, or of a plug-in's function."""
-    loader = LOADERS[form]
-    own = str(loader.__module__).startswith("kvlab.")
-    text = (inspect.getmodule(loader).__doc__ if own else loader.__doc__) or ""
+    """A format in one line: the first sentence of its function's docstring."""
+    text = LOADERS[form].__doc__ or ""
     return " ".join(text.split("\n\n")[0].split()).rstrip(".")
 
 

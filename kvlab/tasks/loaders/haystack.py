@@ -1,9 +1,4 @@
-"""Kamradt's needle test in a user's text: one prompt for each length and depth.
-
-Needle and question are his (LLMTest_NeedleInAHaystack); his haystack, Paul Graham's essays, can be given as one text
-file. A text shorter than requested is repeated, as in his code. He lets GPT-4 grade the answers from 1 to 10; here the
-score is the share of the needle's three parts in the answer, as whole words.
-"""
+"""Kamradt's needle test in a user's text."""
 
 from __future__ import annotations
 
@@ -15,11 +10,10 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.tasks.draft import largest_fit, too_short
+from kvlab.tasks.draft import DEFAULT_LENGTHS, largest_fit, too_short
 from kvlab.tasks.haystack import Window, hide, sentence_starts
 from kvlab.tasks.loaders.jsonl import Loaded, read_text
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.task import DEFAULT_LENGTHS
 from kvlab.tasks.tokens import count_tokens
 
 NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
@@ -36,7 +30,13 @@ def load_haystack(
     lengths: Sequence[int] = DEFAULT_LENGTHS,
     depths: Sequence[float] = DEPTHS,
 ) -> Loaded:
-    """Return a sample for every length and depth; raises UserError for an empty file or too short a length."""
+    """Kamradt's needle test in a user's text: one prompt for each length and depth.
+
+    Needle and question are his (LLMTest_NeedleInAHaystack); his haystack, Paul Graham's essays, can be given as one
+    text file. A text shorter than requested is repeated, as in his code. He lets GPT-4 grade the answers from 1 to 10;
+    here the score is the share of the needle's three parts in the answer, as whole words. Raises UserError for an empty
+    file or too short a length.
+    """
     words = re.findall(r"\S+\s*", read_text(path))
     if not words:
         raise UserError(f"{path} is empty: give a text to hide the needle in.")
@@ -58,15 +58,7 @@ def _sample(
         raise too_short(f"haystack/{name}", length, least)
     fits = largest_fit(lambda count: count_tokens(tokenizer, text(count), QUESTION) <= length, length, length // 2)
     return Sample(
-        task=f"haystack/{name}",
-        index=index,
-        seed=0,
-        length=length,
-        depth=depth,
-        context=text(fits),
-        question=QUESTION,
-        answers=list(PARTS),
-        metric="whole_match_all",
-        max_new_tokens=NEW_TOKENS,
+        task=f"haystack/{name}", index=index, seed=0, length=length, depth=depth, context=text(fits),
+        question=QUESTION, answers=list(PARTS), metric="whole_match_all", max_new_tokens=NEW_TOKENS,
         meta={"statements": [NEEDLE]},
-    )
+    )  # fmt: skip

@@ -52,7 +52,9 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
     skipped: list[str] = []
     for row in rows:
         try:
-            why = _no_record(row, kind)
+            why = f"not valid JSON ({row.problem})" if row.problem else ""
+            if not (why or isinstance(row.value, Mapping) or kind is TableRecord):
+                why = "it should be an object"
             if not why:
                 records.append((row.number, kind.model_validate(_named(row.value, kind))))
         except ValidationError as error:
@@ -70,13 +72,6 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
 def rows_in(path: Path) -> Iterator[Row]:
     """Yield the rows of a file; raises UserError if it cannot be read."""
     return read_rows(str(path), _read(path))
-
-
-def _no_record(row: Row, kind: type[BaseModel]) -> str:
-    """Why a row cannot be a record; empty if it can."""
-    if row.problem:
-        return f"not valid JSON ({row.problem})"
-    return "" if isinstance(row.value, Mapping) or kind is TableRecord else "it should be an object"
 
 
 def _named(value: Any, kind: type[BaseModel]) -> Any:

@@ -1,13 +1,4 @@
-"""RULER's jsonl files: one object per line with `input`, `outputs` and, in newer versions, `answer_prefix` and
-`token_position_answer`.
-
-The task is the file's folder (RULER writes <task>/validation.jsonl) or the file's name. The question is the last line
-of the input, which holds for all thirteen tasks. Scores are RULER's: string_match_part for QA, else string_match_all.
-
-If a record has `token_position_answer`, its answer occurs in the text, at the first match (RULER counts with the file's
-tokenizer). kvlab locates it with the model's tokenizer, tracks the answers' tokens through the cache, and records their
-survival in the rows. In such files `index` is that position in characters, not a counter.
-"""
+"""RULER's files."""
 
 from __future__ import annotations
 
@@ -34,7 +25,17 @@ class RulerRecord(BaseModel):
 
 
 def load_ruler(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return the samples of a RULER file; raises UserError naming the first malformed line."""
+    """RULER's jsonl files: one object per line with `input`, `outputs` and, in newer versions, `answer_prefix` and
+    `token_position_answer`.
+
+    The task is the file's folder (RULER writes <task>/validation.jsonl) or the file's name. The question is the last
+    line of the input, which holds for all thirteen tasks. Scores are RULER's: string_match_part for QA, else
+    string_match_all. Raises UserError naming the first malformed line.
+
+    If a record has `token_position_answer`, its answer occurs in the text, at the first match (RULER counts with the
+    file's tokenizer). kvlab locates it with the model's tokenizer, tracks the answers' tokens through the cache, and
+    records their survival in the rows. In such files `index` is that position in characters, not a counter.
+    """
     name = path.parent.name if path.stem in ("validation", "test") else path.stem
     records, skipped = read_records(path, RulerRecord, skip_malformed)
     return Loaded([_sample(name, number, record, tokenizer) for number, record in records], skipped)
@@ -46,18 +47,11 @@ def _sample(name: str, number: int, record: RulerRecord, tokenizer: PreTrainedTo
     located = record.token_position_answer is not None
     statements = [answer for answer in record.outputs if located and answer in context]
     return sample_of(
-        number,
-        tokenizer,
-        context,
-        question,
-        task=f"ruler/{name}",
+        number, tokenizer, context, question, task=f"ruler/{name}", answers=record.outputs, stop=None,
         index=number - 1 if record.index is None or located else record.index,
-        answers=record.outputs,
-        metric=ruler_metric(name) or "string_match_all",
-        max_new_tokens=_NEW_TOKENS.get(name.split("_")[0], 128),
-        stop=None,
+        metric=ruler_metric(name) or "string_match_all", max_new_tokens=_NEW_TOKENS.get(name.split("_")[0], 128),
         meta={"statements": list(statements)} if statements else None,
-    )
+    )  # fmt: skip
 
 
 def ruler_metric(name: str) -> str:

@@ -1,11 +1,4 @@
-"""Prompts with answers as JSON lines, JSON, CSV or Parquet: kvpress's tables, and any user's prompts.
-
-Columns: `context` (or `prompt`, `text`, `input` ...), `answer` (or `answers`, a text, a number or a list of them), and
-optionally `question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of
-`classification`); or `messages`. See `kvlab.tasks.prompt_table` for how a row is read. A row is scored by its `metric`,
-else by that of the RULER or LongBench task it is named after, else by whether any answer occurs in the generated text
-(`string_match_part`).
-"""
+"""Tables of prompts."""
 
 from __future__ import annotations
 
@@ -17,14 +10,21 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
 from kvlab.tasks.loaders.jsonl import Loaded, read_records, sample_of
-from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
+from kvlab.tasks.loaders.longbench import LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import ruler_metric
 from kvlab.tasks.prompt_table import TableRecord
 from kvlab.tasks.sample import Sample
 
 
 def load_table(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
-    """Return the samples of a table of prompts; raises UserError naming the first malformed line."""
+    """Prompts with answers as JSON lines, JSON, CSV or Parquet: kvpress's tables, and any user's prompts.
+
+    Columns: `context` (or `prompt`, `text`, `input` ...), `answer` (or `answers`, a text, a number or a list of them),
+    and optionally `question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of
+    `classification`); or `messages`. See `kvlab.tasks.prompt_table` for how a row is read. A row is scored by its
+    `metric`, else by that of the RULER or LongBench task it is named after, else by whether any answer occurs in the
+    generated text (`string_match_part`). Raises UserError naming the first malformed line.
+    """
     records, skipped = read_records(path, TableRecord, skip_malformed)
     counts = Counter(note for _, record in records for note in record.notes)
     notes = [f"{path}, {prompts(count)}: {note}" for note, count in counts.items()]
@@ -40,21 +40,11 @@ def _sample(path: Path, number: int, record: TableRecord, tokenizer: PreTrainedT
                 "in `kvlab compare` only: give the text of one user turn."
             )
         context = record.turns[0].content
+    name = record.task.removesuffix("_e")
+    longbench = LONGBENCH_TASKS.get(name)
+    metric = longbench.metric if longbench else ruler_metric(name) or "string_match_part"
     return sample_of(
-        number,
-        tokenizer,
-        context,
-        record.question,
-        task=record.task or path.stem,
-        answers=record.answer,
-        metric=record.metric or _metric_of(record.task),
-        max_new_tokens=record.max_new_tokens,
-        stop=None,
+        number, tokenizer, context, record.question, task=record.task or path.stem, answers=record.answer,
+        metric=record.metric or metric, max_new_tokens=record.max_new_tokens, stop=None,
         meta={"classes": list(record.all_classes)} if record.all_classes else None,
-    )
-
-
-def _metric_of(task: str) -> str:
-    name = task.removesuffix("_e")
-    known = LONGBENCH_TASKS.get(name)
-    return known.metric if known else ruler_metric(name) or "string_match_part"
+    )  # fmt: skip

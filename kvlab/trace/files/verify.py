@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from kvlab.common.errors import UserError
 from kvlab.common.liveness import is_being_written
 from kvlab.trace.catalogue import KILLED
-from kvlab.trace.files.blocks import SUMS
+from kvlab.trace.files.checksums import SUMS
 from kvlab.trace.files.table_parts import LIST, decodes
 from kvlab.trace.reader import Run
 from kvlab.trace.record import FILE, read_record
@@ -37,11 +37,7 @@ class Finding(BaseModel):
 
 
 def verify_runs(path: Path) -> list[Finding]:
-    """Verify the run in this folder, or every run in it.
-
-    Raises:
-        UserError: there is no such folder, or no run in it.
-    """
+    """Verify the run in this folder, or every run in it; raises UserError if there is none."""
     path = Path(path)
     folders = [path] if _is_run(path) else sorted(folder for folder in path.glob("*") if _is_run(folder))
     if not folders:
@@ -61,23 +57,19 @@ def verify_run(path: Path) -> Finding:
         run = Run(path, record)
     except UserError as error:
         return Finding(run=path.name, state=state, problems=(str(error),))
-    problems = [*run.problems, *_undecodable(run), *_damaged_arrays(run)]
+    undecodable = [
+        f"{table}/{part.name} cannot be read as this kvlab's columns of {table}."
+        for table in TABLES
+        for part in run.parts(table)
+        if not decodes(part, table)
+    ]
+    problems = [*run.problems, *undecodable, *_damaged_arrays(run)]
     return Finding(run=path.name, state=state, problems=tuple(problems), unchecked=run.unchecked)
 
 
 def _is_run(path: Path) -> bool:
     # A folder without its record is still recognisable as a run.
     return path.is_dir() and ((path / FILE).exists() or (path / LIST).exists() or (path / "arrays").is_dir())
-
-
-def _undecodable(run: Run) -> list[str]:
-    """Unchanged parts that still cannot be read."""
-    return [
-        f"{table}/{part.name} cannot be read as this kvlab's columns of {table}."
-        for table in TABLES
-        for part in run.parts(table)
-        if not decodes(part, table)
-    ]
 
 
 def _damaged_arrays(run: Run) -> list[str]:
@@ -93,17 +85,13 @@ def _damaged_arrays(run: Run) -> list[str]:
 
 def _is_damaged(run: Run, name: str) -> bool:
     file = run.path / "arrays" / name
+    kinds: tuple[type[np.generic], ...] = EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)
+    if name == Path(SUMS).name:
+        kinds = (np.uint8,)
     try:
         run.check_array(file)
         with safe_open(file, framework="numpy") as tensors:
-            names, kinds = tensors.keys(), _kinds(name)
+            names = tensors.keys()
             return any(tensors.get_tensor(key).dtype not in kinds for key in names)
     except (UserError, OSError, SafetensorError):
         return True
-
-
-def _kinds(name: str) -> tuple[type[np.generic], ...]:
-    """Allowed dtypes of an array file's tensors."""
-    if name == Path(SUMS).name:
-        return (np.uint8,)
-    return EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)

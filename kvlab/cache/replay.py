@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin
 
 from kvlab.attention.layer_handoff import AttentionCall, offer
 from kvlab.cache.buckets.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layers.blockwise import attend_in_blocks
 from kvlab.cache.layers.compressed_layer import CompressedLayer
+from kvlab.cache.layers.layer_state import UnboundedLayer
 
 HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
 
@@ -116,11 +116,8 @@ def token_by_token(cache: CompressedCache) -> Iterator[CompressedCache]:
         cache.layers = layers
 
 
-class TokenByToken(CacheLayerMixin):
+class TokenByToken(UnboundedLayer):
     """Replaces a compressed layer during one pass over a whole text."""
-
-    is_sliding = False
-    is_compileable = False
 
     def __init__(self, layer: CompressedLayer) -> None:
         super().__init__()
@@ -132,12 +129,6 @@ class TokenByToken(CacheLayerMixin):
     def get_seq_length(self) -> int:
         """Tokens seen so far: none."""
         return self.layer.get_seq_length()
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.layer.get_mask_sizes(query_length)
-
-    def get_max_length(self) -> int:
-        return self.layer.get_max_length()
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object

@@ -1,8 +1,8 @@
-"""Rehearsal (second pass): read the context again over the full prompt, then roll back before any decision.
+"""Second pass: read the context again over the full prompt, then roll back before any decision.
 
-`make_cache` installs hooks that report the prompt's token ids to the cache and run the rehearsal at the end of the
-prompt's last pass. So `model.generate(..., past_key_values=cache)` rehearses without further code, and prefill timings
-include the rehearsal.
+`make_cache` installs hooks that report the prompt's token ids to the cache and run the second pass at the end of the
+prompt's last pass. So `model.generate(..., past_key_values=cache)` reads the prompt again without further code, and
+prefill timings include it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
-from kvlab.attention.text_config import STARTS_ANEW
+from kvlab.attention.queries import STARTS_ANEW
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.fan_out.fan_out_cache import FanOutCache, caches_in
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.cache.layers.decisions import decide_pending, decide_pending_layer, note_statistic
 from kvlab.cache.layers.second_pass_queries import roll_back, save_checkpoint
-from kvlab.cache.settings import RehearsalState
+from kvlab.cache.settings import SecondPass
 from kvlab.common.errors import UserError
 from kvlab.common.token_ids import check_ids
 from kvlab.methods.core.second_pass import OVERLAP, STUDIES, Rehearsal
@@ -36,18 +36,18 @@ _LISTENS = "_kvlab_listens_to_prompts"
 Piece = tuple[Tensor, Tensor | None]  # ids (B, n) and mask (B, n)
 
 
-def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> RehearsalState:
-    """State of a rehearsal. Without a tokenizer there is no request: only the context is read again."""
+def second_pass_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> SecondPass:
+    """State of a second pass. Without a tokenizer there is no request: only the context is read again."""
     asks = [] if tokenizer is None else [plan.ask, *(STUDIES if plan.study else ())]
     ids = [list(tokenizer(ask, add_special_tokens=False)["input_ids"]) for ask in asks] or [[]]
     for ask in ids:
         check_ids(ask, model, tokenizer)
     start = getattr(tokenizer or model.config.get_text_config(decoder=True), "bos_token_id", None)
-    return RehearsalState(plan, ids[0], start, ids[1:])
+    return SecondPass(plan, ids[0], start, ids[1:])
 
 
-def install_rehearsal(model: PreTrainedModel) -> None:
-    """Install hooks that report prompts to caches that rehearse (idempotent).
+def install_second_pass(model: PreTrainedModel) -> None:
+    """Install hooks that report prompts to caches that read them again (idempotent).
 
     Raises UserError for a model that cannot continue from its prompt with several tokens.
     """
@@ -63,11 +63,12 @@ def install_rehearsal(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOutCache:
+def run_second_pass(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOutCache:
     """Read the context again, score with its queries, roll back, and let all layers decide.
 
-    The caches have read one prompt in shared passes and read the same pieces again. Their `rehearsal_seconds` are what
-    each would take alone. Returns the cache that served them: its branches tell errors and the seconds of decisions.
+    The caches have read one prompt in shared passes and read the same pieces again. Their `second_pass_seconds` are
+    what each would take alone. Returns the cache that served them: its branches tell errors and the seconds of
+    decisions.
     """
     states = [_state(cache) for cache in caches]
     settings, state = caches[0].settings, states[0]
@@ -75,7 +76,8 @@ def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOu
         each.running = True
     fan_out = FanOutCache(caches, caches[0].compressed_layers()[0].device, settings.timed)
     begun = fan_out.now()
-    pieces = list(_pieces(state, _context_window(model)))
+    window = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    pieces = list(_pieces(state, window if isinstance(window, int) else 2**62))
     try:
         _read_again(model, caches, fan_out if len(caches) > 1 else caches[0], pieces, state.mask)
         common = fan_out.now() - begun - sum(branch.seconds for branch in fan_out.branches)
@@ -85,20 +87,20 @@ def rehearse(model: PreTrainedModel, caches: Sequence[CompressedCache]) -> FanOu
         for each in states:
             each.running = False
     for branch in fan_out.branches:
-        branch.cache.settings.rehearsal_seconds += common + branch.seconds + branch.charged
+        branch.cache.settings.second_pass_seconds += common + branch.seconds + branch.charged
         branch.seconds = branch.charged = 0.0
         if branch.error is None:
-            branch.run(partial(_end_rehearsal, branch.cache), fan_out.now)
+            branch.run(partial(_end_second_pass, branch.cache), fan_out.now)
     return fan_out
 
 
-def _state(cache: CompressedCache) -> RehearsalState:
-    assert cache.settings.rehearsal is not None
-    return cache.settings.rehearsal
+def _state(cache: CompressedCache) -> SecondPass:
+    assert cache.settings.second_pass is not None
+    return cache.settings.second_pass
 
 
 def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None) -> None:
-    """Note the allocator's statistics; with an on-policy rehearsal, decide layer by layer."""
+    """Note the allocator's statistics; with an on-policy second pass, decide layer by layer."""
     settings = cache.settings
     for layer in cache.compressed_layers():
         if settings.pending is not None:
@@ -107,46 +109,41 @@ def _conclude(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece
         _conclude_in_turn(model, cache, pieces, before)
 
 
-def _end_rehearsal(cache: CompressedCache) -> None:
+def _end_second_pass(cache: CompressedCache) -> None:
     state = _state(cache)
     state.done, state.ids, state.mask = True, [], None
     if not cache.settings.stays_pending:
         decide_pending(cache.settings)
 
 
-def reads_alike(one: CompressedCache, other: CompressedCache) -> bool:
-    """Whether two caches with the same prompt read the same pieces again."""
-    first, second = _state(one), _state(other)
-    plans = [(state.plan.piece, state.plan.study, state.ask, state.studies, state.context) for state in (first, second)]
-    return plans[0] == plans[1]
+def _reading(cache: CompressedCache) -> tuple[object, ...]:
+    """Caches with the same prompt for which this is equal read the same pieces again."""
+    state = _state(cache)
+    return state.plan.piece, state.plan.study, state.ask, state.studies, state.context
 
 
 def _conclude_in_turn(
     model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None
 ) -> None:
-    """Decide layer by layer, with queries from a rehearsal through the layers compressed so far (on-policy).
+    """Decide layer by layer, with queries from a second pass through the layers compressed so far (on-policy).
 
-    Each of these rehearsals runs on a copy of the cache and takes as long as the first one.
+    Each of these passes runs on a copy of the cache and takes as long as the first one.
     """
     pending, references = cache.settings.pending or {}, cache.settings.pipeline.references
+    common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
+    shared = {id(one): one for one in common}  # by a cache and its copies
     every = _every(pieces, [], references)
     for rank, waiting in sorted(pending.items()):
         if rank and references:
             waiting.layer.references = None
             for ids, mask in pieces:
-                trial = copy.deepcopy(cache, _shared(cache))
+                trial = copy.deepcopy(cache, shared)
                 layer = trial.compressed_layers()[rank]
                 layer.checkpoint, layer.references = save_checkpoint(layer, every), waiting.layer.references
                 _pass(model, trial, ids, mask, before)
                 waiting.layer.references = layer.references
         decide_pending_layer(waiting)
     cache.settings.pending = None
-
-
-def _shared(cache: CompressedCache) -> dict[int, Any]:
-    """Memo for deepcopy: objects a copy of the cache shares with it."""
-    common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
-    return {id(one): one for one in common}
 
 
 def _read_again(
@@ -228,21 +225,23 @@ def _answer(model: PreTrainedModel, cache: Cache, ask: list[int], tokens: int, b
     return written, None if before is None and bool(mask.all()) else mask
 
 
-def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
+def _pieces(state: SecondPass, room: int) -> Iterator[Piece]:
     """(ids (B, n), mask (B, n) or None) of each pass, right-padded so that windows are contiguous.
 
-    Each row is cut as it would be alone; rows with fewer pieces are empty in the last passes.
+    `room` is the model's context window. Each row is cut as it would be alone; rows with fewer pieces are empty in the
+    last passes.
     """
     ids = torch.cat(state.ids, 1)
     real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
     rows = [_context(row, None if real is None else real[place], state) for place, row in enumerate(ids.tolist())]
     prompts = [ids.shape[1]] * len(rows) if real is None else [sum(row) for row in real]
-    counts = [_num_pieces(len(row), prompt, state, room) for row, prompt in zip(rows, prompts, strict=True)]
+    counts = []  # pieces of each row
+    for row, prompt in zip(rows, prompts, strict=True):
+        longest = max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)
+        counts.append(math.ceil(len(row) / min(state.plan.piece, longest)))
     for place in range(max(counts)):
-        parts = [
-            state.ask + _part(row, place, count) if place < count else []
-            for row, count in zip(rows, counts, strict=True)
-        ]
+        cuts = zip(rows, counts, strict=True)
+        parts = [state.ask + _part(row, place, count) if place < count else [] for row, count in cuts]
         width = max(len(part) for part in parts)
         if width == 0:
             continue
@@ -252,12 +251,7 @@ def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
         yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
 
 
-def _num_pieces(context: int, prompt: int, state: RehearsalState, room: int) -> int:
-    """Number of pieces of a row's context; `room`: the model's context window."""
-    return math.ceil(context / min(state.plan.piece, max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)))
-
-
-def _context(row: list[int], real: list[bool] | None, state: RehearsalState) -> list[int]:
+def _context(row: list[int], real: list[bool] | None, state: SecondPass) -> list[int]:
     """Tokens of a row that are read again: without padding, question and BOS token."""
     row = row if state.context is None else row[: state.context]
     tokens = row if real is None else [token for token, is_real in zip(row, real, strict=False) if is_real]
@@ -271,33 +265,19 @@ def _part(row: list[int], place: int, count: int) -> list[int]:
 
 def _pass(model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor | None, before: Tensor | None) -> Tensor:
     """Hidden states (B, n, hidden) of `ids` after the tokens the cache has seen."""
-    given: dict[str, Any] = {}
+    decoder, given = model.base_model, {}  # without the output layer
     if mask is not None:
-        seen = (
-            torch.ones_like(mask[:, :1]).expand(-1, caches_in(cache)[0].compressed_layers()[0].cumulative_length)
-            if before is None
-            else before.to(mask)
-        )
+        tokens = caches_in(cache)[0].compressed_layers()[0].cumulative_length
+        seen = torch.ones_like(mask[:, :1]).expand(-1, tokens) if before is None else before.to(mask)
         given["attention_mask"] = torch.cat([seen, mask], 1)
-        if "position_ids" in inspect.signature(_decoder(model).forward).parameters:
+        if "position_ids" in inspect.signature(decoder.forward).parameters:
             given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1)[:, -ids.shape[1] :].clamp_min(0)
-    return _decoder(model)(ids, past_key_values=cache, use_cache=True, **given)[0]
-
-
-def _decoder(model: PreTrainedModel) -> nn.Module:
-    """The model without its output layer."""
-    return model.base_model
-
-
-def _context_window(model: PreTrainedModel) -> int:
-    """The model's context window."""
-    most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return most if isinstance(most, int) else 2**62
+    return decoder(ids, past_key_values=cache, use_cache=True, **given)[0]
 
 
 def _waiting(given: Any) -> list[CompressedCache]:
-    """The caches of a pass whose rehearsal is still to come."""
-    states = [(cache, cache.settings.rehearsal) for cache in caches_in(given)]
+    """The caches of a pass whose second pass is still to come."""
+    states = [(cache, cache.settings.second_pass) for cache in caches_in(given)]
     return [cache for cache, state in states if state is not None and not state.done and not state.running]
 
 
@@ -320,11 +300,11 @@ def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], outpu
         served.copy_recurrent_states()
     complete = [one for one in _waiting(served) if len(one.settings.pending or {}) == one.settings.num_layers]
     while complete:
-        alike = [cache for cache in complete if reads_alike(complete[0], cache)]
+        alike = [cache for cache in complete if _reading(cache) == _reading(complete[0])]
         complete = [cache for cache in complete if cache not in alike]
         begun = time.perf_counter()
-        rehearsed = rehearse(module, alike)  # type: ignore[arg-type]
+        again = run_second_pass(module, alike)  # type: ignore[arg-type]
         if isinstance(served, FanOutCache):
-            served.take_over(rehearsed.branches, time.perf_counter() - begun)
+            served.take_over(again.branches, time.perf_counter() - begun)
         else:
-            rehearsed.check()
+            again.check()

@@ -1,4 +1,4 @@
-"""Hook into transformers' `generate` that announces the prompt length, because `generate` may split the prompt."""
+"""Hooks that tell a cache about its prompt: its length, because `generate` may split it, and its token ids."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import copy
 from types import MethodType
 from typing import Any
 
+from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.chunked_prefill import chunk_with_full_window
+from kvlab.cache.fan_out.fan_out_cache import caches_in
 from kvlab.common.errors import UserError
 
 _PREFILL = "_prefill"  # runs the prompt's passes; the only place where prompt, cache and chunk size are all available
@@ -33,7 +35,7 @@ def _announcing(
     **named: Any,
 ) -> Any:
     cache = model_kwargs.get("past_key_values")
-    if isinstance(cache, CompressedCache) and cache.has_compressed and cache.settings.is_lossy:
+    if isinstance(cache, CompressedCache) and cache.compressed_layers() and cache.settings.is_lossy:
         embedded = model_kwargs.get("inputs_embeds")
         given = input_ids if embedded is None else embedded
         generation_config = _announce(cache, given.shape[1], model_kwargs.get("attention_mask"), generation_config)
@@ -57,3 +59,23 @@ def _announce(cache: CompressedCache, tokens: int, mask: Any, config: Generation
         config = copy.copy(config)
         config.prefill_chunk_size = chunk_with_full_window(cache.settings.pipeline, tokens, chunk)
     return config
+
+
+_RECORDS = "_kvlab_records_token_ids"
+
+
+def record_token_ids(model: PreTrainedModel) -> None:
+    """Install a hook that reports token ids to caches whose method reads text (idempotent)."""
+    if not getattr(model, _RECORDS, False):
+        model.register_forward_pre_hook(_record, with_kwargs=True)
+        setattr(model, _RECORDS, True)
+
+
+def _record(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    ids = given[0] if given else named.get("input_ids")
+    if not isinstance(ids, Tensor):
+        return
+    for cache in caches_in(named.get("past_key_values")):
+        unsettled = not any(layer.prompt_settled for layer in cache.compressed_layers())
+        if cache.settings.pipeline.reads_text and unsettled:
+            cache.settings.prompt_ids.append(ids)

@@ -31,9 +31,8 @@ class Moments:
         s2, s3, s4 = (centred.pow(power).sum(0).cpu().double() for power in (2, 3, 4))
         mean = part_mean.cpu().double()
         d, all_ = mean - self.mean, n + m
-        fourth = d**4 * (n * m * (n * n - n * m + m * m) / all_**3) + 6 * d**2 * (n * n * s2 + m * m * self.second) / (
-            all_ * all_
-        )
+        fourth = d**4 * (n * m * (n * n - n * m + m * m) / all_**3)
+        fourth = fourth + 6 * d**2 * (n * n * s2 + m * m * self.second) / (all_ * all_)
         self.fourth = self.fourth + s4 + fourth + 4 * d * (n * s3 - m * self.third) / all_
         third = d**3 * (n * m * (n - m) / all_**2) + 3 * d * (n * s2 - m * self.second) / all_
         self.third = self.third + s3 + third
@@ -102,7 +101,8 @@ class HiddenStatistics:
         scale = found["deviation"].masked_fill(constant, torch.inf)  # makes a constant channel zero
         ordered = _sorted(rows.sub_(found["mean"]).div_(scale))  # (n, hidden)
         del rows
-        channels = shown_channels(ordered.shape[1]).to(device)
+        hidden = ordered.shape[1]
+        channels = torch.linspace(0, hidden - 1, min(SHOWN_CHANNELS, hidden)).round().long().to(device)
         pooled = _sorted(ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten())
         shown = [pooled, *ordered[:, channels].unbind(1)]
         return found | {
@@ -110,18 +110,6 @@ class HiddenStatistics:
             "histogram": torch.stack([_density(values) for values in shown]),
             "quantiles": torch.stack([_quantiles(values) for values in shown]),
         }
-
-
-def hidden_statistics(states: Tensor, sinks: int) -> dict[str, Tensor]:
-    """`HiddenStatistics.statistics` of `states` (T, hidden), the first `sinks` tokens left out."""
-    gathered = HiddenStatistics(len(states), sinks)
-    gathered.add(states)
-    return gathered.statistics(states.device)
-
-
-def shown_channels(hidden: int) -> Tensor:
-    """Evenly spaced channels whose histograms are kept."""
-    return torch.linspace(0, hidden - 1, min(SHOWN_CHANNELS, hidden)).round().long()
 
 
 def _sorted(numbers: Tensor) -> Tensor:

@@ -1,0 +1,113 @@
+"""Tasks about facts hidden in a story: numbers (needles), chains of variables, and sums."""
+
+from __future__ import annotations
+
+from random import Random
+
+from kvlab.models.mini import phrasing
+from kvlab.models.mini.words import NAMES
+from kvlab.tasks.draft import Depth, Draft, drafted, spread
+from kvlab.tasks.sample import Sample
+
+_MOST_VALUES = 1000
+_MOST_COINS = 50
+
+
+@drafted("needle", "one number hidden in a story, at a chosen depth", ruler="niah_single_2")
+def needle(draft: Draft, *, depth: Depth = None) -> Sample:
+    """One needle in real prose, at `depth` (None: random)."""
+    place, random = draft.place(depth), draft.random
+    kind = random.choice(phrasing.NEEDLE_PHRASINGS)
+    name, value = phrasing.draw_names(random, 1)[0], phrasing.draw_value(random)
+    query = phrasing.needle_query(kind, name, value)
+    return draft.hiding(query, [phrasing.needle_statement(kind, name, value)], [place], depth=place)
+
+
+@drafted("needle_multikey", "many numbers hidden in a story, a question for one", ruler="niah_multikey_1")
+def needle_multikey(draft: Draft, *, depth: Depth = None, needles: int = 8) -> Sample:
+    """Needles of the same form, all but one distractors, and a question for the one at `depth`, or for a random one."""
+    draft.check_range("needles", needles, 1, len(NAMES))
+    random = draft.random
+    depths = spread(random, needles)
+    target = random.randrange(needles)
+    kind, facts = _draw_facts(random, needles)
+    if depth is not None:
+        depths[target] = depth
+        order = sorted(range(needles), key=depths.__getitem__)
+        facts, depths, target = [facts[i] for i in order], [depths[i] for i in order], order.index(target)
+    query = phrasing.needle_query(kind, *facts[target])
+    return draft.hiding(query, _statements(kind, facts), depths, depth=depths[target])
+
+
+@drafted("needle_multivalue", "one name with several numbers, a question for all", ruler="niah_multivalue")
+def needle_multivalue(draft: Draft, *, values: int = 3, names: int = 2) -> Sample:
+    """`names` names of `values` values each, and a question for all values of one; the score is the share found."""
+    draft.check_range("names", names, 1, len(NAMES))
+    draft.check_range("values", values, 1, _MOST_VALUES)
+    random = draft.random
+    depths = spread(random, names * values)
+    kind = random.choice(phrasing.NEEDLE_PHRASINGS)
+    chosen = phrasing.draw_names(random, names)
+    facts = list(zip(chosen * values, phrasing.draw_values(random, names * values), strict=True))
+    random.shuffle(facts)
+    query = phrasing.multi_value_query(chosen[0], [value for name, value in facts if name == chosen[0]])
+    return draft.hiding(query, _statements(kind, facts), depths)
+
+
+@drafted("needle_multiquery", "many numbers, one question for several", ruler="niah_multiquery")
+def needle_multiquery(draft: Draft, *, needles: int = 6, queries: int = 3) -> Sample:
+    """`needles` needles and one question for `queries` of them; the score is the share of the values found."""
+    draft.check_range("needles", needles, 1, len(NAMES))
+    draft.check_range("queries", queries, 1, needles)
+    random = draft.random
+    depths = spread(random, needles)
+    kind, facts = _draw_facts(random, needles)
+    targets = random.sample(facts, queries)
+    query = phrasing.multi_query([name for name, _ in targets], [value for _, value in targets], kind)
+    return draft.hiding(query, _statements(kind, facts), depths, answers=[value for _, value in targets])
+
+
+@drafted("variable_tracking", "name every variable of a chain of assignments", ruler="vt")
+def variable_tracking(draft: Draft, *, hops: int = 3, chains: int = 1) -> Sample:
+    """`chains` interleaved chains of `hops` + 1 variables each, and a question for the variables of one.
+
+    The score is the share of the chain's variables in the answer (RULER's).
+    """
+    draft.check_range("hops", hops, 1, len(NAMES) - 1)
+    draft.check_range("chains", chains, 1, len(NAMES) // (hops + 1))
+    random = draft.random
+    depths = spread(random, chains * (hops + 1))
+    names = phrasing.draw_names(random, chains * (hops + 1))
+    groups = [names[start : start + hops + 1] for start in range(0, len(names), hops + 1)]
+    values = phrasing.draw_values(random, chains)
+    waiting = [phrasing.variable_chain(*chain) for chain in zip(groups, values, strict=True)]
+    statements = []
+    while any(waiting):  # chains are interleaved, each in its own order
+        statements.append(random.choice([chain for chain in waiting if chain]).pop(0))
+    return draft.hiding(phrasing.variable_query(groups[0], values[0]), statements, depths)
+
+
+@drafted("arithmetic", "the sum of two numbers hidden in a story")
+def arithmetic(draft: Draft, *, holders: int = 4) -> Sample:
+    """`holders` owners of coins and a question for the sum of two of them.
+
+    The answer repeats both numbers; only its last number, the sum, is scored.
+    """
+    draft.check_range("holders", holders, 2, len(NAMES))
+    random = draft.random
+    depths = spread(random, holders)
+    coins = {name: random.randrange(_MOST_COINS) for name in phrasing.draw_names(random, holders)}
+    first, second = random.sample(list(coins), 2)
+    query = phrasing.arithmetic_query(first, second, (coins[first], coins[second]))
+    statements = [phrasing.arithmetic_statement(name, count) for name, count in coins.items()]
+    return draft.hiding(query, statements, depths, "final_number")
+
+
+def _draw_facts(random: Random, count: int) -> tuple[phrasing.NeedlePhrasing, list[tuple[str, str]]]:
+    """A wording, and `count` different names with different values."""
+    kind = random.choice(phrasing.NEEDLE_PHRASINGS)
+    return kind, list(zip(phrasing.draw_names(random, count), phrasing.draw_values(random, count), strict=True))
+
+
+def _statements(kind: phrasing.NeedlePhrasing, facts: list[tuple[str, str]]) -> list[str]:
+    return [phrasing.needle_statement(kind, *fact) for fact in facts]
