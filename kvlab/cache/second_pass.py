@@ -137,7 +137,7 @@ def _conclude_in_turn(
         if rank and references:
             waiting.layer.references = None
             for ids, mask in pieces:
-                trial = copy.deepcopy(cache, shared)
+                trial = copy.deepcopy(cache, dict(shared))  # deepcopy adds the copies to it
                 layer = trial.compressed_layers()[rank]
                 layer.checkpoint, layer.references = save_checkpoint(layer, every), waiting.layer.references
                 _pass(model, trial, ids, mask, before)

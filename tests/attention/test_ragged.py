@@ -171,7 +171,7 @@ def test_equal_heads_stay_in_one_table() -> None:
 
 
 def test_a_growing_table_is_copied_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room comes by the block (5 %) and 2 %, so a table of 400 slots is copied once in 28 steps; it never holds more."""
+    """Room comes by the block (5 %) and 2 %: a table of 400 slots is copied once in 28 steps and never holds more."""
     slots = make_cache(model(), "full")
     table_ids, steps = set(), 150
     with torch.inference_mode():
