@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
 from kvlab.figures.base.head_map import Place, head_map
+from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
@@ -26,8 +27,7 @@ MOST_TOKENS, MOST_LABELS = 48, 45
 
 
 def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods (rows) by budgets (columns) from `analysis.comparison.board.board`; customdata of every mark begins
-    with the run id."""
+    """Methods by budgets from `analysis.comparison.board.board`; customdata of every mark begins with the run id."""
     cells, rows, columns = in_grid(frame.drop_duplicates("run_id"))
     lines = 2 if len(columns) <= ONE_LINE else 3
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
@@ -207,13 +207,13 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
     for fate, (name, state, pattern) in FATES.items():
         share = known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
-        shape = {"shape": pattern, "size": 4, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.55)}
+        look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
         words = [[run, _fate_words(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
         traces.append(
             go.Bar(
                 x=left + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
                 width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
-                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **no_fading(),
+                marker=look, **no_fading(),
             )
         )  # fmt: skip
         before += share

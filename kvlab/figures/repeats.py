@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.comparison.repeats import Batch, compare_with_best
 from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
+from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
@@ -26,8 +27,7 @@ ROOMY = 3  # with more columns, cells show the share only
 
 
 def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods (rows) by budgets (columns) from `analysis.comparison.repeats.cells`; customdata of every mark begins
-    with row and column."""
+    """Methods by budgets from `analysis.comparison.repeats.cells`; customdata of a mark begins with row and column."""
     placed, rows, columns = in_grid(cells)
     fates = _fates(placed, theme)
     figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
@@ -46,8 +46,7 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """A row per method and budget: mean KL over the prompts with its interval; customdata begins with row and
-    column."""
+    """Mean KL over the prompts with its interval, by method and budget; customdata begins with row and column."""
     known = cells[cells["mean_kl"].notna()]
     mean, low, high = (known[name].astype(float) for name in ("mean_kl", "mean_kl_low", "mean_kl_high"))
     spread = {"type": "data", "symmetric": False, "array": high - mean, "arrayminus": mean - low, "thickness": 2,
@@ -208,7 +207,7 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     before, traces = known["x"].to_numpy(float) - whole / 2, []
     for fate, (name, state, pattern) in FATES.items() if len(known) else ():
         wide, colour = whole * known[fate].to_numpy(float), pick(STATE_COLOURS[state], theme)
-        shape = {"shape": pattern, "size": 4, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.55)}
+        look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
         told = [
             [row.row, row.column, f"{row.label}: {percent(getattr(row, fate))} of the fact {name}, in all heads, mean "
              f"over {prompts(row.traced)}"]
@@ -217,8 +216,7 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         traces.append(
             go.Bar(
                 orientation="h", y=known["y"] + STRIP_FOOT, x=wide, base=before, width=STRIP, name=name,
-                customdata=told, hovertemplate="%{customdata[2]}<extra></extra>", **no_fading(),
-                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}},
+                customdata=told, hovertemplate="%{customdata[2]}<extra></extra>", marker=look, **no_fading(),
             )
         )  # fmt: skip
         before = before + wide
@@ -248,14 +246,8 @@ def _interval(row: Any, columns: int) -> str:
 
 
 def _text(x: float, y: float, anchor: str, text: str, colour: str, size: int) -> dict[str, Any]:
-    return {
-        "x": x,
-        "y": y,
-        "text": text,
-        "xanchor": anchor,
-        "showarrow": False,
-        "font": {"size": size, "color": colour},
-    }
+    font = {"size": size, "color": colour}
+    return {"x": x, "y": y, "text": text, "xanchor": anchor, "showarrow": False, "font": font}
 
 
 def _closeness(row: Any) -> str:

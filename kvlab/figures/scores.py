@@ -69,8 +69,7 @@ def read_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
-    """A panel per budget: score with 95 % interval by the values of one option (a column of `frame`), one line per
-    task."""
+    """A panel per budget: score with 95 % interval by the values of one option (a column), one line per task."""
     budgets = frame["asked"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(budgets))
     figure = _panels([f"budget {budget}" for budget in budgets], columns)

@@ -99,8 +99,7 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     """Import an archive into a runs folder; every file is verified before the first one appears there.
 
     Raises:
-        UserError: it is invalid, damaged or modified, exceeds `most_bytes`, or one of its names already exists. The
-            folder is unchanged.
+        UserError: it is invalid, damaged, modified or too large, or a name already exists. The folder is unchanged.
     """
     root, person = Path(root), require(Role.RUN, "import archives")
     with _opened(archive_file) as archive:

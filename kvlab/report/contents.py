@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.analysis.attention.regret import regret_over_steps
 from kvlab.analysis.comparison import board, compare
-from kvlab.analysis.comparison.settings import differing_settings
+from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.analysis.comparison.textdiff import Segment, diff
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError

@@ -20,9 +20,9 @@ from kvlab.figures.base.palette import Theme
 from kvlab.library.items import find_comparison
 from kvlab.report.contents import Report, report
 from kvlab.report.deck import deck, untitled
-from kvlab.report.gif import animation, estimate_gif
 from kvlab.report.native_charts import values
 from kvlab.report.page import page
+from kvlab.report.pictures import animation, estimate_gif
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import slides, story_slides
 from kvlab.report.views import history_of

@@ -1,7 +1,6 @@
 """Parts of a PPTX slide: title and notes, text, editable tables, marked texts, pictures.
 
-Needs `pip install 'kvlab[slides]'` (python-pptx with lxml and XlsxWriter, about 18 MB); imported lazily, which takes .3
-s.
+Needs `pip install 'kvlab[slides]'` (python-pptx with lxml and XlsxWriter, 18 MB); imported when needed, in .3 s.
 """
 
 from __future__ import annotations

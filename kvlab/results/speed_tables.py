@@ -44,8 +44,7 @@ def at(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
 def measured(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
     """One row per method with columns `COLUMNS`.
 
-    `ratio` is relative to `reference`, the best full cache by name; `own_ratio` to kvlab's full cache, which
-    comparisons use.
+    `ratio` is to `reference`, the best full cache by name; `own_ratio` to kvlab's own, which comparisons use.
     """
     found = rows[rows["figure"] == figure]
     best = found.loc[found["is_full"].astype(bool), "method"]

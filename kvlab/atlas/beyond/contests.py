@@ -7,9 +7,19 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.claims.contests import ABLE, AHEAD, NOT_BEHIND, contest, unable
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
-from kvlab.atlas.scores import Arm, Experiment, gap_text, origin_of, read_table
+from kvlab.atlas.scores import (
+    ABLE,
+    AHEAD,
+    NOT_BEHIND,
+    Arm,
+    Experiment,
+    contest,
+    gap_text,
+    origin_of,
+    read_table,
+    unable,
+)
 from kvlab.common.intervals import Interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kvlab.atlas.exhibit import load_exhibits
-from kvlab.atlas.keepkv import attention, merging, scores, speed
+from kvlab.atlas.keepkv import attention, merging, scores
 
-EXHIBITS = load_exhibits("keepkv", attention.DRAWINGS | merging.DRAWINGS | scores.DRAWINGS | speed.DRAWINGS)
+EXHIBITS = load_exhibits("keepkv", attention.DRAWINGS | merging.DRAWINGS | scores.DRAWINGS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kvlab.atlas.exhibit import load_exhibits
-from kvlab.atlas.pyramid_pool import attended_slots, budgets, calculator, scores
+from kvlab.atlas.pyramid_pool import calculator, recordings, scores
 
 EXHIBITS = load_exhibits(
     "pyramid-pool",
-    budgets.DRAWINGS | calculator.DRAWINGS | attended_slots.DRAWINGS | scores.DRAWINGS,
+    recordings.DRAWINGS | calculator.DRAWINGS | scores.DRAWINGS,
     {"fig-1": calculator.ENTRIES},
 )

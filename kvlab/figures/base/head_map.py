@@ -13,9 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.layer_axis import LABEL, round_distance
 from kvlab.figures.base.palette import SEQUENTIAL, SURFACES, Theme
-from kvlab.figures.base.template import INK, colour_bar_below, finish, same_cells
+from kvlab.figures.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
 
 Place = tuple[int, int]  # layer and KV head
 MANY_LAYERS = 16

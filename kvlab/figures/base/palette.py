@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -108,7 +108,10 @@ def mix(colour: str, other: str, share: float) -> str:
 
 
 def state_scale(theme: Theme) -> list[tuple[float, str]]:
-    """Stepped colour scale for heat maps of states: code k of n states takes [k/n, (k+1)/n)."""
-    colours = [pick(pair, theme) for pair in STATE_COLOURS.values()]
-    count = len(colours)
-    return [(edge / count, colour) for index, colour in enumerate(colours) for edge in (index, index + 1)]
+    """Stepped colour scale for heat maps of states, by code."""
+    return stepped_scale([pick(pair, theme) for pair in STATE_COLOURS.values()])
+
+
+def stepped_scale(colours: Sequence[str]) -> list[tuple[float, str]]:
+    """Colour scale of equal steps: colour k of n for [k/n, (k+1)/n)."""
+    return [(edge / len(colours), colour) for place, colour in enumerate(colours) for edge in (place, place + 1)]
