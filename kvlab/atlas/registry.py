@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvlab.atlas import beyond, gvote, keepkv, kvmerger, pyramid_pool, zsmerge
-from kvlab.atlas.exhibit import Choice, Exhibit, Needs, Paper
+from kvlab.atlas.beyond import contests
+from kvlab.atlas.beyond import recordings as beyond
+from kvlab.atlas.exhibit import Choice, Exhibit, Needs, Paper, load_exhibits
+from kvlab.atlas.gvote import probe
+from kvlab.atlas.gvote import scores as gvote
+from kvlab.atlas.keepkv import attention, merging
+from kvlab.atlas.keepkv import scores as keepkv
+from kvlab.atlas.kvmerger import benchmarks, explainers, memory, needle, similarity, sparsity, weights
+from kvlab.atlas.pyramid_pool import calculator
+from kvlab.atlas.pyramid_pool import recordings as pyramids
+from kvlab.atlas.pyramid_pool import scores as pyramid_pool
+from kvlab.atlas.zsmerge import contents, measurements
 from kvlab.common.errors import UserError
 from kvlab.requests.measurement import MINI, Measurement
 from kvlab.results.sources import Sources
@@ -19,13 +29,16 @@ PAPERS: dict[Paper, str] = {
     "gvote": "GVote",
     "beyond": "Beyond the five papers",
 }
+KVMERGER = (benchmarks, explainers, memory, needle, similarity, sparsity, weights)
+PYRAMID_POOL = pyramids.DRAWINGS | calculator.DRAWINGS | pyramid_pool.DRAWINGS
 EXHIBITS: tuple[Exhibit, ...] = (
-    *zsmerge.EXHIBITS,
-    *kvmerger.EXHIBITS,
-    *pyramid_pool.EXHIBITS,
-    *keepkv.EXHIBITS,
-    *gvote.EXHIBITS,
-    *beyond.EXHIBITS,
+    *load_exhibits("zsmerge", contents.DRAWINGS | measurements.DRAWINGS),
+    *load_exhibits("kvmerger", {slug: draw for module in KVMERGER for slug, draw in module.DRAWINGS.items()}),
+    *load_exhibits("pyramid-pool", PYRAMID_POOL, {"fig-1": calculator.ENTRIES}),
+    *load_exhibits("keepkv", attention.DRAWINGS | merging.DRAWINGS | keepkv.DRAWINGS),
+    *load_exhibits("gvote", probe.DRAWINGS | gvote.DRAWINGS),
+    *contests.TABLES,
+    *load_exhibits("beyond", beyond.DRAWINGS),
 )
 
 

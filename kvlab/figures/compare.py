@@ -66,11 +66,8 @@ def read_agreement_along_text(frame: pd.DataFrame) -> str:
     if known.empty:
         return "Agreement was not recorded."
     means = known.groupby("label", sort=False)["agree"].mean().sort_values(ascending=False)
-    return (
-        f"Over the {known.groupby('label').size().max()} tokens of the continuation: "
-        + ", ".join(f"{label} {percent(mean)}" for label, mean in means.items())
-        + "."
-    )
+    each = ", ".join(f"{label} {percent(mean)}" for label, mean in means.items())
+    return f"Over the {known.groupby('label').size().max()} tokens of the continuation: {each}."
 
 
 def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
@@ -171,11 +168,8 @@ def read_closeness_against_bytes(frame: pd.DataFrame) -> str:
     if known.empty:
         return "No compressed run recorded both bytes and KL."
     best = _frontier(known)
-    return (
-        f"No other run has both fewer bytes and a lower KL than {'those on the line: ' if len(best) > 1 else ''}"
-        + ", ".join(best["label"])
-        + ". Lower left is better."
-    )
+    those = f"{'those on the line: ' if len(best) > 1 else ''}{', '.join(best['label'])}"
+    return f"No other run has both fewer bytes and a lower KL than {those}. Lower left is better."
 
 
 def memory_over_steps(
@@ -196,9 +190,8 @@ def memory_over_steps(
 
 def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     """The smallest and the largest cache at the end, relative to the uncompressed one."""
-    last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")].assign(
-        share=lambda table: table[measure] / table["full_bytes"]
-    )
+    last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
+    last = last.assign(share=last[measure] / last["full_bytes"])
     low, high = last.loc[last[measure].idxmin()], last.loc[last[measure].idxmax()]
     return (
         f"At the end {low['label']} takes {percent(low['share'])} of the bytes of all keys and values, "
@@ -227,11 +220,8 @@ def read_slots_by_layer(frame: pd.DataFrame) -> str:
     if uneven.empty:
         same = ", ".join(f"{label} {row['max']:,.0f}" for label, row in spread.iterrows())
         return f"Every method here keeps the same number of slots in each layer: {same}."
-    return (
-        "Uneven over layers: "
-        + ", ".join(f"{label} ({row['min']:,.0f} to {row['max']:,.0f} slots)" for label, row in uneven.iterrows())
-        + "."
-    )
+    each = ", ".join(f"{label} ({row['min']:,.0f} to {row['max']:,.0f} slots)" for label, row in uneven.iterrows())
+    return f"Uneven over layers: {each}."
 
 
 def _along_text(

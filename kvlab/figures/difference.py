@@ -99,11 +99,8 @@ def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HU
 def read_along_positions(frame: pd.DataFrame) -> str:
     """Overall shares."""
     means = frame[list(NAMES[:4])].mean()
-    return (
-        f"Mean over heads and {plural(len(frame), 'place')} of the text: "
-        + ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4])
-        + "."
-    )
+    shares = ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4])
+    return f"Mean over heads and {plural(len(frame), 'place')} of the text: {shares}."
 
 
 def kl_of_both(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -31,7 +32,7 @@ def merge_sankey(
     texts |= dict(zip(shown["source"], shown["source_text"], strict=True))
     labels = [token_label(position, texts[position], 16) for position in positions]
     links = shown[["source", "target"]].assign(
-        width=_sizes(shown, width), words=[_merge(row) for row in shown.itertuples()]
+        width=_sizes(shown, width), words=[_merge(row) for row in shown.to_dict("records")]
     )
     if len(others):
         labels.append(plural(len(others), "other"))
@@ -101,11 +102,9 @@ def read_merge_sankey(frame: pd.DataFrame) -> str:
     )
 
 
-def _merge(row: object) -> str:
-    return (
-        f"{row.kind} at step {row.step}, carrying {plural(row.votes, 'token')}<br>"  # type: ignore[attr-defined]
-        f"key cosine {number(row.similarity)}, value weight {number(row.value_weight)}"  # type: ignore[attr-defined]
-    )
+def _merge(row: dict[str, Any]) -> str:
+    carried = f"{row['kind']} at step {row['step']}, carrying {plural(row['votes'], 'token')}"
+    return f"{carried}<br>key cosine {number(row['similarity'])}, value weight {number(row['value_weight'])}"
 
 
 HUE_ORDER = ("blue", "orange", "green", "purple", "red", "gold", "sky", "grey")

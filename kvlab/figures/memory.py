@@ -131,16 +131,11 @@ def read_layer_bytes(frame: pd.DataFrame) -> str:
     """The largest layer."""
     sizes = frame[["live", "slack"]].sum(axis=1)
     top, whole = frame.loc[sizes.idxmax()], float(sizes.max())
-    if _is_packed(frame):
-        return (
-            f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed; "
-            f"{percent(top['codes'] / whole)} codes, {percent(top['scales'] / whole)} scales, the rest "
-            "native slots, metadata and slack."
-        )
-    return (
-        f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed; "
-        f"{_free_words(top, whole)}"
-    )
+    told = f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed"
+    if not _is_packed(frame):
+        return f"{told}; {_free_words(top, whole)}"
+    parts = f"{percent(top['codes'] / whole)} codes, {percent(top['scales'] / whole)} scales"
+    return f"{told}; {parts}, the rest native slots, metadata and slack."
 
 
 def _is_packed(frame: pd.DataFrame) -> bool:

@@ -120,17 +120,14 @@ def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str 
 def read_score_against_bytes(frame: pd.DataFrame) -> str:
     """The points of the frontier, smallest first."""
     best = frame[frame["frontier"]].sort_values("live_bytes")
-    points = [
-        f"{_point_name(line)} ({byte_size(line['live_bytes'])}, {line_text(line)})" for _, line in best.iterrows()
-    ]
+    points = []
+    for _, line in best.iterrows():
+        name = "the full cache" if line["method"] == FULL.method else f"{arm_text(str(line['arm']))} {line['asked']}"
+        points.append(f"{name} ({byte_size(line['live_bytes'])}, {line_text(line)})")
     return (
         f"{len(best)} of {plural(len(frame), 'point')} are on the frontier, over "
         f"{plural(frame['tasks'].max(), 'task')}: {', '.join(points)}. By means: intervals may overlap."
     )
-
-
-def _point_name(line: pd.Series) -> str:
-    return "the full cache" if line["method"] == FULL.method else f"{arm_text(str(line['arm']))} {line['asked']}"
 
 
 OURS = ("dataset", "metric", "method", "budget", "ours", "ours_low", "ours_high", "prompts", "scored")

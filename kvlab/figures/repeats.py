@@ -17,7 +17,7 @@ from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
-from kvlab.figures.board import FATES, bytes_text, in_grid, no_fading, read_over_budget, row_names
+from kvlab.figures.board import FATES, bytes_text, in_grid, lay_out, no_fading, read_over_budget
 
 WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; height of the bar and its offset below the row's middle
 STRIP, STRIP_FOOT = 0.13, 0.35  # the same for the strip of the fact's fates
@@ -31,18 +31,9 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     placed, rows, columns = in_grid(cells)
     fates = _fates(placed, theme)
     figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
-    height = 96 * len(rows)
-    finish(figure, title="How often is the answer still right?", x="budget", y="method", theme=theme,
-           legend=bool(fates), height=height + 148)  # fmt: skip
-    figure.update_layout(legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False})
-    figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
-    figure.update_layout(annotations=_words(placed, len(columns), theme), margin_b=12, margin_t=104)
-    grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
-    ink = {"color": INK[theme], "size": 13}
-    figure.update_xaxes(side="top", tickvals=list(range(len(columns))), ticktext=columns, tickfont=ink, **grid)
-    figure.update_xaxes(range=[-0.5, len(columns) - 0.5])
-    figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), tickfont=ink, **grid)
-    return figure.update_yaxes(ticktext=row_names(placed, rows))
+    title, height = "How often is the answer still right?", 96 * len(rows)
+    lay_out(figure, title, placed, rows, columns, height, 148, theme, legend=bool(fates))
+    return figure.update_layout(annotations=_words(placed, len(columns), theme))
 
 
 def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:

@@ -112,16 +112,13 @@ def ordered(table: pd.DataFrame, wanted: Search) -> pd.DataFrame:
 
 def describe_search(wanted: Search) -> str:
     """What is looked for and in which order, as it stands under a table."""
-    named = {name: " or ".join(getattr(wanted, name)) for name in FILTERS} | {"answers": _answers(wanted)}
+    answers = " or ".join(ANSWERS[name] for name in wanted.answers if name in ANSWERS)
+    named = {name: " or ".join(getattr(wanted, name)) for name in FILTERS} | {"answers": answers}
     asked = [f"“{wanted.text}”"] if wanted.text else []
     asked += [f"{name.removesuffix('s')} {words}" for name, words in named.items() if words]
     asked += [f"{word} {day}" for word, day in (("from", wanted.since), ("to", wanted.until)) if day]
     asked += [word for word, on in (("starred", wanted.starred), ("archived", wanted.archived)) if on]
     return " · ".join([*asked, f"sorted by {SORTS[wanted.sort]}{', reversed' if wanted.turned else ''}"])
-
-
-def _answers(wanted: Search) -> str:
-    return " or ".join(ANSWERS[name] for name in wanted.answers if name in ANSWERS)
 
 
 def to_url(wanted: Search) -> dict[str, str]:

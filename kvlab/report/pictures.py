@@ -207,9 +207,8 @@ def _mosaic(drawing: Drawing, lineage: Lineage, step: int, x: float, y: float, t
         starts = np.flatnonzero(np.diff(states, prepend=states[0] + 1))
         for start, stop in zip(starts, [*starts[1:], len(states)], strict=True):
             if states[start] != State.UNSEEN:
-                drawing.box(
-                    x + start * across, y + row * down, (stop - start) * across, down + 0.3, colours[states[start]]
-                )
+                wide, colour = (stop - start) * across, colours[states[start]]
+                drawing.box(x + start * across, y + row * down, wide, down + 0.3, colour)
     drawing.box(x, y, width, MOSAIC, "none", GRID[theme])
     at = x + (np.searchsorted(picture.columns.to_numpy(), step, side="right") - 0.5) * across
     drawing.line(at, y, at, y + MOSAIC, INK[theme], 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import Theme
@@ -47,7 +46,7 @@ def slides(report: Report, draw: Draw) -> bytes:
     """
     deck = empty_deck()
     notes = report.provenance
-    first, *more = _chunks_of_lines([f"“{report.question}”", *report.lines])
+    first, *more = _chunks([f"“{report.question}”", *report.lines], LINES_A_SLIDE)
     add_lines(deck, report.title, first, notes)
     for lines in more:
         add_lines(deck, f"{report.title}, continued", lines, notes)
@@ -61,7 +60,7 @@ def slides(report: Report, draw: Draw) -> bytes:
             add_table(deck, "Different settings", table_of(rows), notes)
     for label, segments in report.texts:
         add_passages(deck, f"Text of {label}", [("", segments)], "", report.of, notes)
-    for lines in _chunks_of_lines(report.distrust):
+    for lines in _chunks(report.distrust, LINES_A_SLIDE):
         add_lines(deck, "Caveats", lines, notes)
     return saved_deck(deck)
 
@@ -87,12 +86,9 @@ def story_slides(story: Story, draw: Draw) -> bytes:
     return saved_deck(deck)
 
 
-def _chunks_of_lines(lines: Sequence[str]) -> list[list[str]]:
-    return [list(lines[start : start + LINES_A_SLIDE]) for start in range(0, len(lines), LINES_A_SLIDE)]
-
-
-def _chunks(table: pd.DataFrame, most: int) -> list[pd.DataFrame]:
-    return [table.iloc[start : start + most] for start in range(0, len(table), most)]
+def _chunks(rows: Any, most: int) -> list[Any]:
+    """Slices of at most so many lines of text or rows of a table."""
+    return [rows[start : start + most] for start in range(0, len(rows), most)]
 
 
 def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
@@ -101,15 +97,9 @@ def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
 
 
 def add_figure(
-    deck: Any,
-    title: str,
-    shown: go.Figure | Shown,
-    reading: str,
-    of: str,
-    notes: str,
-    draw: Draw,
+    deck: Any, title: str, shown: go.Figure | Shown, reading: str, of: str, notes: str, draw: Draw,
     theme: Theme = "light",
-) -> None:
+) -> None:  # fmt: skip
     """Add an editable chart if the figure is simple, else a picture, with its reading."""
     slide = add_slide(deck, title, notes, theme)
     top = TITLE_HEIGHT + 0.25

@@ -65,14 +65,15 @@ BYTES = ("score", "live_bytes", "allocated_bytes", "kept")
 
 def labelled(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows with `NAMES`; arms are named with all options including the preset."""
-    table = with_names(rows)
-    options = [json.loads(text) for text in table["options"]]
-    return table.assign(arm=[format_spec(*pair) for pair in zip(table["method"], options, strict=True)])
+    return _with_all_options(with_names(rows))
 
 
 def scores(rows: pd.DataFrame) -> pd.DataFrame:
     """`score_table` with arms named as in `labelled`."""
-    table = score_table(rows)
+    return _with_all_options(score_table(rows))
+
+
+def _with_all_options(table: pd.DataFrame) -> pd.DataFrame:
     options = [json.loads(text) for text in table["options"]]
     return table.assign(arm=[format_spec(*pair) for pair in zip(table["method"], options, strict=True)])
 

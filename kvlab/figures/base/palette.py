@@ -22,10 +22,8 @@ STATE_COLOURS: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in
 STATE_LABELS: dict[str, str] = _DATA["state_labels"]
 STATE_NAMES: dict[str, str] = {state: label.split(":")[0] for state, label in STATE_LABELS.items()}
 KIND_COLOURS: dict[str, tuple[str, str]] = {
-    "evict": HUES["grey"],
-    "merge": STATE_COLOURS["pivot"],
-    "pool": HUES["gold"],
-}
+    "evict": HUES["grey"], "merge": STATE_COLOURS["pivot"], "pool": HUES["gold"],
+}  # fmt: skip
 MASS_COLOURS: dict[str, tuple[str, str]] = {
     "kept": STATE_COLOURS["kept"],
     "merged": STATE_COLOURS["pivot"],
@@ -87,11 +85,8 @@ def _fallback(method: str) -> tuple[str, str, str]:
     """Style of an unknown method, from a checksum because Python's hash differs between processes."""
     number = zlib.crc32(method.encode())
     hues = [name for name in HUES if name not in ("ink", "grey")]
-    return (
-        hues[number % len(hues)],
-        FALLBACK_MARKERS[number // 7 % len(FALLBACK_MARKERS)],
-        DASHES[number // 41 % len(DASHES)],
-    )
+    marker = FALLBACK_MARKERS[number // 7 % len(FALLBACK_MARKERS)]
+    return hues[number % len(hues)], marker, DASHES[number // 41 % len(DASHES)]
 
 
 def fate_scale(fate: str, theme: Theme) -> list[tuple[float, str]]:

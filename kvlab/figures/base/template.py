@@ -22,13 +22,9 @@ BAR_LENGTH, BAR_CHARACTER = 200, 6.5  # pixels: a horizontal colour bar, and a c
 MANY_LINES, PALE = 4, 0.28  # with more lines, all but the one in focus have this opacity
 # Axis title to URL parameter of the dashboard: a click on a mark navigates there.
 URL_PARAMETERS = {
-    "KV head": "head",
-    "layer": "layer",
-    "step": "step",
-    "token (position and text)": "token",
-    "token (position)": "token",
-    "position in the text": "token",
-}
+    "KV head": "head", "layer": "layer", "step": "step", "token (position and text)": "token",
+    "token (position)": "token", "position in the text": "token",
+}  # fmt: skip
 
 
 def finish(
@@ -54,15 +50,8 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
     ink = INK[theme]
     return {
         "title": {
-            "text": title,
-            "font": {"size": 15, "color": ink},
-            "x": 0,
-            "xref": "paper",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 10},
-            "automargin": True,
+            "text": title, "font": {"size": 15, "color": ink}, "x": 0, "xref": "paper", "y": 1, "yref": "container",
+            "yanchor": "top", "pad": {"t": 10}, "automargin": True,
         },
         "font": {"family": FONT, "size": 13, "color": ink},
         "paper_bgcolor": CLEAR,
@@ -71,32 +60,21 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
         "margin": {"l": 68, "r": 20, "t": 76 if legend else 46, "b": 56},
         "hoverlabel": {"bgcolor": SURFACES[theme], "font": {"color": ink, "family": FONT}, "align": "left"},
         "legend": {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.02,
-            "yanchor": "bottom",
-            "font": {"size": 12},
+            "orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"size": 12},
             "traceorder": "normal",
         },
         "showlegend": legend,
         # keeps the zoom when the data change
         "uirevision": title,
-    }
+    }  # fmt: skip
 
 
 def _axis(title: str, theme: Theme) -> dict[str, Any]:
     return {
-        "title": {"text": title, "standoff": 10, "font": {"size": 13}},
-        "gridcolor": GRID[theme],
-        "linecolor": GRID[theme],
-        "zerolinecolor": GRID[theme],
-        "automargin": True,
-        "tickfont": {"color": QUIET[theme], "size": 12},
-        "ticks": "outside",
-        "tickcolor": GRID[theme],
-        "ticklen": 4,
-    }
+        **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor", "tickcolor"), GRID[theme]),
+        "title": {"text": title, "standoff": 10, "font": {"size": 13}}, "automargin": True, "ticks": "outside",
+        "ticklen": 4, "tickfont": {"color": QUIET[theme], "size": 12},
+    }  # fmt: skip
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -107,13 +85,8 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def colour_bar(title: str, theme: Theme, **options: object) -> dict[str, object]:
     """A slim colour bar with a title."""
-    return {
-        "title": {"text": title, "side": "right", "font": {"size": 12}},
-        "thickness": 12,
-        "outlinewidth": 0,
-        "tickfont": {"color": QUIET[theme], "size": 11},
-        **options,
-    }
+    title_look, ticks = {"text": title, "side": "right", "font": {"size": 12}}, {"color": QUIET[theme], "size": 11}
+    return {"title": title_look, "thickness": 12, "outlinewidth": 0, "tickfont": ticks, **options}
 
 
 def colour_bar_below(title: str, theme: Theme, **options: object) -> dict[str, object]:
