@@ -148,5 +148,6 @@ def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
 
 def test_a_long_report_has_all_its_lines_on_slides():
     lines = [f"line {index}" for index in range(15)]
-    assert [line for part in slides._chunks_of_lines(lines) for line in part] == lines
-    assert max(map(len, slides._chunks_of_lines(lines))) <= slides.LINES_A_SLIDE
+    parts = slides._chunks(lines, slides.LINES_A_SLIDE)
+    assert [line for part in parts for line in part] == lines
+    assert max(map(len, parts)) <= slides.LINES_A_SLIDE

@@ -20,7 +20,7 @@ LINES = (
 
 
 def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of each step's query (rows) on the tokens (columns), from `attended_distance.attention_map`.
+    """Attention of each step's query (rows) on the tokens (columns), from `pyramid.attention_map`.
 
     On a log scale, because most tokens get next to nothing.
     """
@@ -48,7 +48,7 @@ def read_attention_map(frame: pd.DataFrame) -> str:
 
 
 def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean attended distance, sink mass and local mass of each layer, from `attended_distance.layer_means`."""
+    """Mean attended distance, sink mass and local mass of each layer, from `pyramid.layer_means`."""
     figure = go.Figure()
     figure.add_scatter(
         x=[*frame["layer"], *frame["layer"][::-1]], y=[*frame["highest"], *frame["lowest"][::-1]], fill="toself",

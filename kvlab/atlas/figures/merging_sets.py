@@ -19,7 +19,7 @@ MOST_POINTS = 2000
 def kernel_curves(points: pd.DataFrame, curves: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Weight by distance to the pivot: merged tokens, and a curve per sigma (columns sigma, name, distance, kernel).
 
-    `points` come from `gaussian_weights.merged_pairs`; at most `MOST_POINTS` are drawn.
+    `points` come from `merging_sets.merged_pairs`; at most `MOST_POINTS` are drawn.
     """
     figure = go.Figure()
     _points(figure, _some(points), "distance", theme)

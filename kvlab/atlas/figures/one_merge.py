@@ -28,7 +28,7 @@ RULES = {
 
 
 def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
-    """Destination of the attention on tokens without their own slot, from `sag_by_rule.where_attention_goes`."""
+    """Destination of the attention on tokens without their own slot, from `merge_effects.where_attention_goes`."""
     figure = go.Figure()
     for column, name, key, pattern in (
         ("merged", "received by merged slots", "merged", ""),
@@ -149,7 +149,7 @@ def read_change_by_rule(frame: pd.DataFrame) -> str:
 def candidate_similarity(
     frame: pd.DataFrame, source: int, texts: list[str], threshold: float | None, theme: Theme = "light"
 ) -> go.Figure:
-    """Cosine of the evicted token's key with every remaining slot, from `one_merge.candidates`."""
+    """Cosine of the evicted token's key with every remaining slot, from `merge_effects.candidates`."""
     figure = go.Figure()
     for chosen, name, hue, marker, size in (
         (False, "remaining slots", "blue", "circle", 6),
@@ -179,7 +179,7 @@ def read_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float
 
 
 def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Votes, averages and attention of a merge's parts and of the merged slot, from `one_merge.merge_parts`."""
+    """Votes, averages and attention of a merge's parts and of the merged slot, from `merge_effects.merge_parts`."""
     names = [
         f"{row.role}<br>{visible(row.text, 10) if row.token < 0 else token_label(row.token, row.text, 10)}<br>"
         f"{number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"

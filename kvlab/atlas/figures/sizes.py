@@ -42,7 +42,7 @@ GPU_BYTES = 80e9
 
 
 def kv_sizes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Bars of tokens and bytes (log axes), one row per model, from `kv_size.kv_sizes`; a line marks 80 GB."""
+    """Bars of tokens and bytes (log axes), one row per model, from `calculator.kv_sizes`; a line marks 80 GB."""
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.04)
     beyond = frame["bytes"] > GPU_BYTES
     patterns = ["/" if over else "" for over in beyond]

@@ -11,20 +11,7 @@ import pandas as pd
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import event_steps
-from kvlab.atlas.analysis.pyramid import (
-    MOST_ROWS,
-    MOST_SLOTS,
-    age_and_tokens,
-    attention_map,
-    by_layer,
-    layer_budgets,
-    layer_means,
-    ratio,
-    spans,
-    spread_by_axis,
-    straight,
-    touched_sinks,
-)
+from kvlab.atlas.analysis import pyramid
 from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import attention_rows
@@ -54,7 +41,7 @@ GROWS, SINKS_IN = Threshold(0.5, TREND), Threshold(-0.5, TREND, at_most=True)
 def axes(run: Run) -> pd.DataFrame:
     """One row: `layers` and `heads`, the largest over the smallest number of slots along each axis at the end."""
     steps = run.steps
-    return pd.DataFrame([spread_by_axis(steps, int(steps["step"].max()))]) if len(steps) else pd.DataFrame()
+    return pd.DataFrame([pyramid.spread_by_axis(steps, int(steps["step"].max()))]) if len(steps) else pd.DataFrame()
 
 
 def layer_lines(run: Run) -> pd.DataFrame:
@@ -63,14 +50,14 @@ def layer_lines(run: Run) -> pd.DataFrame:
     steps = run.steps
     if steps.empty:
         return pd.DataFrame()
-    frame = layer_budgets(steps, int(steps["step"].max()))
+    frame = pyramid.layer_budgets(steps, int(steps["step"].max()))
     asked = frame["asked"].tolist()
     beta = run.record.hyper_parameters.get("beta")
-    touched, every = touched_sinks(run, _option(run, "sinks", 0))
+    touched, every = pyramid.touched_sinks(run, _option(run, "sinks", 0))
     line = {
         "layers": len(asked),
-        "explained": straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))[1],
-        "ratio": ratio(asked[0], asked[-1]),
+        "explained": pyramid.straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))[1],
+        "ratio": pyramid.ratio(asked[0], asked[-1]),
         "total": sum(asked),
         "beta": float(beta) if isinstance(beta, int | float) else float("nan"),
         "sinks": every,
@@ -90,21 +77,16 @@ def windows(run: Run) -> pd.DataFrame:
             steps = run.select("steps", layer, head)
             if len(steps):
                 lineage = fold(run.select("events", layer, head), steps)
-                table = spans(lineage, int(lineage.steps[-1]), _option(run, "window", 4))
+                table = pyramid.spans(lineage, int(lineage.steps[-1]), _option(run, "window", 4))
                 newest = int(table["tokens"].to_numpy()[np.argmax(table["first"].to_numpy())])
-                rows.append({"layer": layer, "head": head, "trend": age_and_tokens(table), "newest": newest})
+                rows.append({"layer": layer, "head": head, "trend": pyramid.age_and_tokens(table), "newest": newest})
     return pd.DataFrame(rows)
-
-
-def distances(run: Run) -> pd.DataFrame:
-    """One row per head: the attended `share` of the text and more (`attended_distance.by_layer`)."""
-    return by_layer(run)
 
 
 AXES = Evidence("axes", axes, (OURS,))
 LINES = Evidence("layer-lines", layer_lines, (OURS, "pool"))
 WINDOWS = Evidence("windows", windows, (OURS, "pool"))
-DISTANCES = Evidence("distances", distances)
+DISTANCES = Evidence("distances", pyramid.by_layer)
 
 
 def two_axes(rows: pd.DataFrame) -> Claim:
@@ -207,7 +189,7 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
 def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
     if run.record.method == PYRAMIDS[0]:
         return two_axes(gather(sources, AXES, [run]))
-    spread = spread_by_axis(run.steps, step)
+    spread = pyramid.spread_by_axis(run.steps, step)
     finding = (
         f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, largest over smallest head of "
         f"a layer {number(spread['heads'])}. It is not a run of PyramidPool."
@@ -220,7 +202,7 @@ def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = recorded(sources, *PYRAMIDS)
     if isinstance(run, Needs):
         return run
-    frame = layer_budgets(run.steps, _step(run, choice))
+    frame = pyramid.layer_budgets(run.steps, _step(run, choice))
     sinks = _option(run, "sinks", 0)
     figure, reading = figures.budgets_by_layer(frame, sinks, theme), figures.read_budgets_by_layer(frame)
     claim = falls(gather(sources, LINES, [run]))
@@ -251,11 +233,11 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
         why = f"This run's pooling ({pooling}) keeps one token of each window and evicts the others: nothing merges."
         return Needs(why, comparison(sources, MERGING))
     head = head_of(run, choice)
-    tables = {step: spans(head.lineage, step, _option(run, "window", 4)) for step in _steps(head.lineage)}
-    shown = {step: table.nlargest(MOST_SLOTS, "tokens").sort_index() for step, table in tables.items()}
+    tables = {step: pyramid.spans(head.lineage, step, _option(run, "window", 4)) for step in _steps(head.lineage)}
+    shown = {step: table.nlargest(pyramid.MOST_SLOTS, "tokens").sort_index() for step, table in tables.items()}
     frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
     claim = older(gather(sources, WINDOWS, [run]))
-    reading = figures.read_windows(tables, MOST_SLOTS, len(_every_step(head.lineage)))
+    reading = figures.read_windows(tables, pyramid.MOST_SLOTS, len(_every_step(head.lineage)))
     figure = figures.windows(shown, theme)
     return (Drawn("windows", figure, frame, reading, of_run(run), claim),)
 
@@ -283,11 +265,11 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     run = next((run for run in (sources.run, *sources.runs) if run is not None and run.has_arrays), None)
     if run is None:
         return Needs("No run recorded its attention rows.", comparison(sources, PYRAMIDS[:1]))
-    rows, layers = attention_map(run, choice.layer, choice.head), layer_means(by_layer(run))
+    rows, layers = pyramid.attention_map(run, choice.layer, choice.head), pyramid.layer_means(pyramid.by_layer(run))
     flat = rows.rename(columns=str).reset_index()
     where = replace(of_run(run), note="the full cache's attention, kept alongside")
     figure = attention_rows.distance_by_layer(layers, theme)
-    reading = attention_rows.read_distance_by_layer(layers, len(rows), MOST_ROWS)
+    reading = attention_rows.read_distance_by_layer(layers, len(rows), pyramid.MOST_ROWS)
     return (
         Drawn("map", attention_rows.attention_map(rows, theme), flat, attention_rows.read_attention_map(rows), where),
         Drawn("layers", figure, layers, reading, where, localises(gather(sources, DISTANCES))),
