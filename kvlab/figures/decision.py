@@ -34,9 +34,9 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
         colour = pick(STATE_COLOURS[state] if fate != "dropped" else HUES["grey"], theme)
         name = f"{fate} ({int((frame['fate'] == fate).sum()):,})"
         hover = f"“%{{customdata[0]}}”, token %{{x}}<br>score %{{customdata[1]}}, rank %{{y:,}}<br>{fate}"
-        words = np.stack([part["text"].map(visible), [number(score, 4) for score in part["score"]]], 1)
+        texts = np.stack([part["text"].map(visible), [number(score, 4) for score in part["score"]]], 1)
         edge = {"color": colour, "width": 1.2}
-        add_points(figure, part["token"], part["rank"], name, colour, hover, customdata=words, marker_symbol=symbol,
+        add_points(figure, part["token"], part["rank"], name, colour, hover, customdata=texts, marker_symbol=symbol,
                    marker_line=edge)  # fmt: skip
     if line.by_score and np.isfinite(line.line):
         last = frame.loc[~frame["kept"], "rank"].min() - 0.5
