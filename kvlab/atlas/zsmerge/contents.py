@@ -121,13 +121,6 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     return (
         Drawn("contents", first, slots, figures.read_cache_contents(slots), where, claim),
         Drawn("regions", second, counts, figures.read_regions_over_steps(counts), where),
-        Drawn(
-            "regions",
-            figures.regions_over_steps(counts, theme),
-            counts,
-            figures.read_regions_over_steps(counts),
-            where,
-        ),
     )
 
 
