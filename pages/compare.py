@@ -27,7 +27,7 @@ from app.run_views.require_level import warn_of_reference
 from app.session.url_state import in_url
 from kvlab.analysis.comparison import compare
 from kvlab.analysis.comparison.board import most_interesting_run, ranked
-from kvlab.analysis.comparison.settings import differing_settings
+from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.analysis.comparison.speed import ratio_text
 from kvlab.analysis.comparison.textdiff import diff
 from kvlab.common.formatting import ONE_PROMPT

@@ -17,8 +17,7 @@ from app.session.open_runs import BY_STAMP
 from app.session.url_state import set_page_param, url_number
 from kvlab.analysis.lineage import influence
 from kvlab.analysis.lineage.tables import lineage_tree, merged_count, merged_slots
-from kvlab.figures import influence as figures
-from kvlab.figures import lineage as river
+from kvlab.figures import lineage as figures
 from kvlab.trace.reader import Run
 
 OPEN_INFLUENCES = 4  # 18 MB each at 128k tokens and 17 steps
@@ -95,8 +94,8 @@ def draw_river(
     run: Run, lineage: page.Lineage, events: pd.DataFrame, texts: list[str], slot: int, step: int, width: str
 ) -> None:
     tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
-    figure = river.merge_sankey(tree, slot, texts[slot], page_theme(), width)
-    reading = river.read_merge_sankey(tree)
+    figure = figures.merge_sankey(tree, slot, texts[slot], page_theme(), width)
+    reading = figures.read_merge_sankey(tree)
     page.show_figure(run, figure, tree, reading, "lineage-river", f"river-slot-{slot}")
 
 

@@ -19,9 +19,8 @@ from app.session.open_runs import BY_STAMP
 from kvlab.analysis.attention import health
 from kvlab.analysis.comparison import cost
 from kvlab.analysis.comparison.memory import over_steps
-from kvlab.figures import cost as figures
 from kvlab.figures import health as health_figures
-from kvlab.figures import memory as memory_figures
+from kvlab.figures import memory as figures
 from kvlab.results.provenance import joined, of_comparison
 from kvlab.trace.reader import Run
 
@@ -56,8 +55,8 @@ def bytes_over_steps(run: Run) -> None:
     else:
         table = over_steps(run.memory, run.record)
         figure, reading = (
-            memory_figures.memory_over_steps(table, page_theme()),
-            memory_figures.read_memory_over_steps(table),
+            figures.memory_over_steps(table, page_theme()),
+            figures.read_memory_over_steps(table),
         )
     page.show_figure(run, along_text(figure, offset=offset), table, reading, "memory-steps", "memory")
     by_layer(run)

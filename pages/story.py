@@ -17,7 +17,7 @@ from app.session.url_state import in_url
 from app.story.story_mode import tell
 from kvlab.common.errors import UserError
 from kvlab.report.export import FORMATS
-from kvlab.report.story_page import story_html
+from kvlab.report.page import story_html
 from kvlab.trace.stories import (
     Story,
     import_story,

@@ -20,7 +20,7 @@ from app.run_views.decision import decision_section, played_decision
 from app.session.url_state import go_to, in_url, set_page_param, set_page_param_from, url_number
 from kvlab.analysis.comparison.memory import budgets_by_layer
 from kvlab.analysis.lineage import Lineage
-from kvlab.analysis.lineage.mosaic import mosaic, state_counts
+from kvlab.analysis.lineage.states import mosaic, state_counts
 from kvlab.analysis.lineage.tables import (
     check_slots,
     events_with_texts,

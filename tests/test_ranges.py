@@ -136,7 +136,7 @@ def test_scores_with_intervals_are_within_them_everywhere(one: float, other: flo
     line = {"score": mean, "score_low": low, "score_high": high, "samples": 9, "n": 9, "prompts": 9}
     kept = {"kept": mean, "kept_low": low, "kept_high": high}
     told = {
-        "cell": scores._cell(mean, low, high),
+        "cell": range_words(mean, low, high),
         "line": scores.line_text(pd.Series(line)).split(", n")[0],
         "evaluation": eval_table._interval(pd.Series(line), "score", ".3f"),
         "kept": eval_table._kept(pd.Series(kept)),

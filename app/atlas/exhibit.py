@@ -20,8 +20,7 @@ from app.navigation.selection import pick_head, pick_layer, pick_step, pick_toke
 from app.session.url_state import in_url
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.figures.deciding_numbers import deciding_frame, deciding_numbers, read_deciding_numbers
-from kvlab.atlas.figures.model_badge import measured_on, with_badge
-from kvlab.atlas.model_data import draw_shown
+from kvlab.atlas.model_data import draw_shown, measured_on, with_badge
 from kvlab.atlas.registry import find
 from kvlab.atlas.shipped_exhibits import OWN
 from kvlab.common.errors import UserError

@@ -14,7 +14,7 @@ from app.evaluation.result_rows import measured_rows
 from app.navigation.selection import runs_root
 from app.queue.submit import submitted
 from kvlab import jobs
-from kvlab.atlas.fill import measurements_of
+from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration

@@ -19,8 +19,7 @@ from app.figures.provenance import picture_source, view_query
 from kvlab.figures.base.export import NO_BROWSER, ImageFormat
 from kvlab.figures.base.palette import Theme
 from kvlab.report.deck import deck
-from kvlab.report.gif import animation, estimate_gif
-from kvlab.report.pictures import TALL, picture
+from kvlab.report.pictures import TALL, animation, estimate_gif, picture
 from kvlab.report.views import History, Shown
 from kvlab.results.provenance import FigureSource
 from kvlab.trace.stories import Story, View

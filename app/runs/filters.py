@@ -16,7 +16,7 @@ from app.runs.table import COLUMNS, pick_columns
 from app.session.url_state import get_param, params, set_param
 from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
-from kvlab.library import saved_views
+from kvlab.library import find
 from kvlab.library.find import ANSWERS, SORTS, Search, from_url, to_url
 
 STATES = ("complete", "running", "cancelled", "failed")
@@ -97,20 +97,20 @@ def _put_into_url(wanted: Search) -> None:
 def _views(wanted: Search) -> None:
     """The saved views: filters, order and columns."""
     root = runs_root()
-    for view in saved_views.saved_views(root):
+    for view in find.saved_views(root):
         with st.container(horizontal=True, vertical_alignment="center"):
             if st.button(plain(view.name), key=f"view-{view.name}", width="stretch"):
                 _reset_widgets()
                 go("runs", **view.query)
             forget = {"icon": ":material/close:", "key": f"unview-{view.name}", "help": "Delete this view"}
             if permission.button("", permission.why_not(), **forget):
-                saved_views.remove_view(root, view.name)
+                find.remove_view(root, view.name)
                 st.rerun()
     name = st.text_input("Name of the current view", key="runs_view_name", placeholder="KeepKV, right answers")
     if permission.button("Save this view", permission.why_not(), key="runs_view_save", disabled=not name.strip()):
         columns = {name: value for name, value in params().items() if name == COLUMNS}
         try:
-            saved_views.save_view(root, name, to_url(wanted) | columns)
+            find.save_view(root, name, to_url(wanted) | columns)
         except UserError as error:
             st.error(plain(str(error)))
             return

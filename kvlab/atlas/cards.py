@@ -9,8 +9,7 @@ from typing import Any
 
 from kvlab.atlas.disk_cache import DiskCache
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
-from kvlab.atlas.figures.model_badge import badge_of, measured_on, on_thumbnail
-from kvlab.atlas.model_data import draw_recorded
+from kvlab.atlas.model_data import badge_of, draw_recorded, measured_on, on_thumbnail
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.scorecard import SHAPES, Judged, Lines, by_model, claims_of, own_claims, subject
 from kvlab.atlas.shipped_exhibits import card_of, claim_values

@@ -1,4 +1,4 @@
-"""Evidence for a claim: rows from every recorded prompt in the folder, not only the current one.
+"""Evidence for a claim: rows from every recorded prompt in the folder, not only the current one, and means over them.
 
 A verdict covers all heads and merges of up to `MOST_PROMPTS` prompts of one model. Rows are computed once per run.
 """
@@ -10,11 +10,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from kvlab.atlas.disk_cache import DiskCache
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import mean_words
+from kvlab.common.intervals import Interval, mean_interval
 from kvlab.results.sources import Sources
+from kvlab.results.verdict import Basis
 from kvlab.trace.catalogue import ComparisonEntry
 from kvlab.trace.reader import Run
 
@@ -40,8 +44,7 @@ class Evidence:
 def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd.DataFrame:
     """The rows of all prompts of the current model, with columns `NAMES`; repeated prompts count once.
 
-    With `like`, only runs with the same method, settings and budget as one of them count. Shipped results have their
-    rows precomputed.
+    With `like`, only runs with the method, settings and budget of one of them count. Shipped rows are precomputed.
     """
     if sources.shipped is not None:
         found = sources.shipped.evidence(evidence.name)
@@ -144,3 +147,27 @@ def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels
         first = sorted(found, key=lambda run: run.run_id)[:1]
         found = list(dict.fromkeys([*(run for run in found if run.method == "full"), *first]))[:2]
     return [run for one in found if (run := sources.folder.run(one.run_id)) is not None]
+
+
+def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:
+    """Mean of a column with its interval over prompts, after averaging heads, steps and merges within a prompt."""
+    values = frame.groupby(prompt, sort=False)[column].mean().dropna() if len(frame) else pd.Series(dtype=float)
+    return interval_of(values.to_list())
+
+
+def interval_of(values: Sequence[float]) -> Interval | None:
+    """Mean of one value per prompt with its 95 % interval; None if there is none."""
+    known = [float(value) for value in values if np.isfinite(value)]
+    return mean_interval(known) if known else None
+
+
+def basis_of(frame: pd.DataFrame, merges: int = 0) -> Basis:
+    """Prompts and (layer, head) pairs of an evidence frame (`kvlab.atlas.evidence`)."""
+    place = [name for name in ("layer", "head") if name in frame]
+    heads = len(frame[place].drop_duplicates()) if len(place) == 2 and len(frame) else 0
+    return Basis(frame["prompt"].nunique() if len(frame) else 0, heads, merges)
+
+
+def mean_text(found: Interval | None, show: Callable[[float], str]) -> str:
+    """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
+    return "not measured" if found is None else mean_words(found.mean, found.low, found.high, found.n, show)

@@ -97,8 +97,7 @@ _LACKING: dict[Hashable, None] = {}
 class Exhibit:
     """One figure or table of a paper, drawn live.
 
-    `slug` names it in the URL, such as `fig-2a` or `tab-1`; `shows` explains the axes, `look_for` what to look for. A
-    calculator lists its `entries`.
+    `slug` names it in the URL, such as `fig-2a`; `shows` explains the axes. A calculator lists its `entries`.
     """
 
     paper: Paper
@@ -141,7 +140,9 @@ class Exhibit:
                 continue
             if not isinstance(drawn, Needs):
                 return drawn
-            _note_lacking(request)
+            _LACKING[request] = None
+            if len(_LACKING) > MOST_LACKING:
+                _LACKING.clear()
         return None
 
     def seen(self, sources: Sources) -> Seen:
@@ -157,12 +158,6 @@ class Exhibit:
     def key(self) -> str:
         """Unique name, such as `keepkv/fig-2a`."""
         return f"{self.paper}/{self.slug}"
-
-
-def _note_lacking(request: Hashable) -> None:
-    _LACKING[request] = None
-    if len(_LACKING) > MOST_LACKING:
-        _LACKING.clear()
 
 
 def _judged_under(drawn: Drawn) -> Claim | None:
@@ -185,8 +180,7 @@ def _of_prompts(claim: Claim | None, settle: Measurement) -> Claim | None:
 def load_exhibits(
     paper: Paper, drawings: Mapping[str, Draw], entries: Mapping[str, tuple[Entry, ...]] | None = None
 ) -> tuple[Exhibit, ...]:
-    """The exhibits of a paper, from `exhibits.toml` in its folder and in its order, joined with `drawings` and
-    `entries` by slug."""
+    """The exhibits of a paper, in the order of its `exhibits.toml`, with their `drawings` and `entries` by slug."""
     file = Path(__file__).parent / paper.replace("-", "_") / "exhibits.toml"
     described = tomllib.loads(file.read_text(encoding="utf-8"))
     assert described.keys() == drawings.keys(), described.keys() ^ drawings.keys()

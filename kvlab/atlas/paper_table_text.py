@@ -66,13 +66,8 @@ def _score_table(rows: pd.DataFrame, model: str, aware: bool) -> TextTable:
                                                     (task, arm, asked) in best)
             for task, line in found
         ]  # fmt: skip
-        lines.append(
-            (
-                Cell("full cache" if arm == FULL.method else str(arm)),
-                Cell("" if arm == FULL.method else str(asked)),
-                *shown,
-            )
-        )
+        named = ("full cache", "") if arm == FULL.method else (str(arm), str(asked))
+        lines.append((*map(Cell, named), *shown))
     counts = sorted(set(table["prompts"]))
     n = f"n = {counts[0]:,}" if len(counts) == 1 else f"n = {counts[0]:,} to {counts[-1]:,}"
     parts = [
@@ -117,13 +112,8 @@ def comparison_caption(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFram
         counts = sorted(set(frame["prompts"].dropna().astype(int)))
         bounds = " to ".join(f"{one:,}" for one in dict.fromkeys((counts[0], counts[-1]))) if counts else "no"
         scored = sorted(set(" and ".join(frame["scored"].dropna()).split(" and ")))
-        ours = [
-            ", ".join(rows["model"].unique()),
-            devices(rows),
-            f"{bounds} prompts a dataset",
-            settings_of_rows(rows),
-            packages(scored),
-        ]
+        measured = f"{bounds} prompts a dataset"
+        ours = [", ".join(rows["model"].unique()), devices(rows), measured, settings_of_rows(rows), packages(scored)]
         parts.append("ours: " + ", ".join(filter(None, ours)) + ", mean [95 % interval]")
     return "; ".join([*parts, table.differs]) + "."
 
@@ -169,7 +159,9 @@ LATEX: Mapping[str, str] = {
 def latex(table: TextTable) -> str:
     """The table as LaTeX (needs booktabs)."""
     columns = "ll" + "r" * (len(table.header) - 2)
-    rows = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in table.lines]
+    bold = r"\textbf{{{}}}".format
+    cells = [[bold(escaped(cell.text)) if cell.bold else escaped(cell.text) for cell in line] for line in table.lines]
+    rows = [" & ".join(line) + r" \\" for line in cells]
     return "\n".join(
         [
             r"\begin{table}", r"\centering", rf"\caption{{{escaped(f'{table.title}. {table.caption}')}}}",
@@ -183,10 +175,6 @@ def latex(table: TextTable) -> str:
 def escaped(text: str) -> str:
     """The text with LaTeX's special characters escaped."""
     return "".join(LATEX.get(character, character) for character in text)
-
-
-def _tex(cell: Cell) -> str:
-    return rf"\textbf{{{escaped(cell.text)}}}" if cell.bold else escaped(cell.text)
 
 
 WRITERS = {".md": markdown, ".tex": latex}

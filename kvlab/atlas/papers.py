@@ -12,8 +12,7 @@ FILE = "paper_values.csv"
 
 
 def paper_values(paper: str, exhibit: str) -> pd.DataFrame:
-    """The values printed in one figure or table (`COLUMNS`), from `paper_values.csv` in the paper's folder; empty if
-    none.
+    """The values printed in one figure or table (`COLUMNS`), from the paper's `paper_values.csv`; empty if none.
 
     `method` is kvlab's name if it has the method; `budget` is as printed, with its unit.
     """

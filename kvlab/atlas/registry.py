@@ -1,10 +1,25 @@
-"""All exhibits by paper, in print order."""
+"""All exhibits by paper, in print order, and the measurements that fill them if nothing was measured yet."""
 
 from __future__ import annotations
 
-from kvlab.atlas import beyond, gvote, keepkv, kvmerger, pyramid_pool, zsmerge
-from kvlab.atlas.exhibit import Exhibit, Paper
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvlab.atlas.beyond import contests
+from kvlab.atlas.beyond import recordings as beyond
+from kvlab.atlas.exhibit import Choice, Exhibit, Needs, Paper, load_exhibits
+from kvlab.atlas.gvote import probe
+from kvlab.atlas.gvote import scores as gvote
+from kvlab.atlas.keepkv import attention, merging
+from kvlab.atlas.keepkv import scores as keepkv
+from kvlab.atlas.kvmerger import benchmarks, explainers, memory, needle, similarity, sparsity, weights
+from kvlab.atlas.pyramid_pool import calculator
+from kvlab.atlas.pyramid_pool import recordings as pyramids
+from kvlab.atlas.pyramid_pool import scores as pyramid_pool
+from kvlab.atlas.zsmerge import contents, measurements
 from kvlab.common.errors import UserError
+from kvlab.requests.measurement import MINI, Measurement
+from kvlab.results.sources import Sources
 
 PAPERS: dict[Paper, str] = {
     "zsmerge": "ZSMerge",
@@ -14,13 +29,16 @@ PAPERS: dict[Paper, str] = {
     "gvote": "GVote",
     "beyond": "Beyond the five papers",
 }
+KVMERGER = (benchmarks, explainers, memory, needle, similarity, sparsity, weights)
+PYRAMID_POOL = pyramids.DRAWINGS | calculator.DRAWINGS | pyramid_pool.DRAWINGS
 EXHIBITS: tuple[Exhibit, ...] = (
-    *zsmerge.EXHIBITS,
-    *kvmerger.EXHIBITS,
-    *pyramid_pool.EXHIBITS,
-    *keepkv.EXHIBITS,
-    *gvote.EXHIBITS,
-    *beyond.EXHIBITS,
+    *load_exhibits("zsmerge", contents.DRAWINGS | measurements.DRAWINGS),
+    *load_exhibits("kvmerger", {slug: draw for module in KVMERGER for slug, draw in module.DRAWINGS.items()}),
+    *load_exhibits("pyramid-pool", PYRAMID_POOL, {"fig-1": calculator.ENTRIES}),
+    *load_exhibits("keepkv", attention.DRAWINGS | merging.DRAWINGS | keepkv.DRAWINGS),
+    *load_exhibits("gvote", probe.DRAWINGS | gvote.DRAWINGS),
+    *contests.TABLES,
+    *load_exhibits("beyond", beyond.DRAWINGS),
 )
 
 
@@ -36,3 +54,29 @@ def find(paper: str, slug: str) -> Exhibit:
         known = ", ".join(exhibit.slug for exhibit in of_paper(paper)) or "none"
         raise UserError(f"The atlas has no exhibit {slug!r} of {paper}: it has {known}.")
     return found[0]
+
+
+class Empty(Sources):
+    """A folder of runs in which nothing was measured yet."""
+
+    @property
+    def results(self) -> Path:
+        return Path("nowhere")
+
+
+def measurement_of(exhibit: Exhibit, root: Path, model: str = MINI) -> Measurement | None:
+    """The measurement of a model that makes the exhibit's data in the folder of runs `root`; None for a calculator."""
+    drawn = exhibit.drawing(Empty(root, named=model), Choice(), "light")
+    return drawn.measurement if isinstance(drawn, Needs) else None
+
+
+def measurements_of(root: Path, keys: Sequence[str] = (), model: str = MINI) -> list[Measurement]:
+    """The measurements of a model for the named exhibits, or for all; each once.
+
+    Raises UserError if a key is not `paper/slug`, or there is no such exhibit.
+    """
+    if bad := next((key for key in keys if key.count("/") != 1), None):
+        raise UserError(f"{bad!r} names no exhibit: write its paper and number, such as keepkv/fig-3.")
+    chosen = [find(*key.split("/")) for key in keys] or list(EXHIBITS)
+    needed = (measurement_of(exhibit, root, model) for exhibit in chosen)
+    return list(dict.fromkeys(measurement for measurement in needed if measurement))

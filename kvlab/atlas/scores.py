@@ -1,4 +1,4 @@
-"""Exhibits drawn from `kvlab eval`: the evaluation, the rows they read, and means with intervals.
+"""Exhibits drawn from `kvlab eval`: the evaluation, the rows they read, means with intervals, and claims about arms.
 
 An exhibit names one `Experiment`. Its evaluation puts the results in `<runs>/eval/<name>`; rows are taken from any
 evaluation that asked for the same, so that one large evaluation can feed many exhibits.
@@ -23,7 +23,7 @@ from kvlab.figures import scores as figures
 from kvlab.figures.base.words import number
 from kvlab.model_info.names import context_length
 from kvlab.requests.compare import FULL
-from kvlab.requests.measurement import Evaluation
+from kvlab.requests.measurement import Evaluation, Measurement
 from kvlab.requests.method_spec import format_spec
 from kvlab.results.provenance import Provenance, as_published, settings_of_rows
 from kvlab.results.score_tables import (
@@ -37,6 +37,7 @@ from kvlab.results.score_tables import (
     without_preset,
 )
 from kvlab.results.sources import EVAL_FOLDER, Sources
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive
 
 MINI_WINDOW = 4096  # tokens
 STEP = 64  # of lengths, in tokens
@@ -198,7 +199,6 @@ def origin_of(rows: pd.DataFrame) -> Provenance:
     parts = [f"{model} ({digest})", f"{prompts} prompts"]
     if {"device", "versions"} <= set(rows.columns):
         parts += sorted(rows["device"].dropna().unique())
-
         parts += [
             ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
             for text in sorted(rows["versions"].dropna().unique())
@@ -250,3 +250,30 @@ def _signed(value: float) -> str:
 def gap_text(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
     """A gap as `+0.12 (+0.02 to +0.2, n = 40)`."""
     return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
+
+
+AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
+ABLE = 0.1  # mean score below which a cache fails the tasks and cannot be judged
+NOT_BEHIND = Threshold(-0.05, "a margin of five points of score: competitive says nothing closer")
+
+
+def contest(
+    says: str,
+    gaps: Mapping[str, Interval | None],
+    finding: str,
+    settle: Measurement | None = None,
+    threshold: Threshold = AHEAD,
+) -> Claim:
+    """The claim that all named gaps are beyond the threshold, with the deciding interval."""
+    known = sorted((one for one in gaps.values() if one is not None), key=lambda one: one.low)
+    missing = [None] * (len(gaps) - len(known))
+    if not known:
+        return Claim(says, OPEN, finding, threshold=threshold, settle=settle)
+    verdict, decider, _ = decisive([(one, threshold) for one in [*known, *missing]])
+    basis = Basis(decider.n if decider else known[0].n)
+    return Claim(says, verdict, finding, basis, decider, threshold, settle if verdict == OPEN else None)
+
+
+def unable(says: str, finding: str, prompts: int = 0) -> Claim:
+    """The full cache or every arm fails the tasks, so that more prompts would not help."""
+    return Claim(says, OPEN, finding, Basis(prompts))

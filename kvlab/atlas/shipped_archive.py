@@ -10,11 +10,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvlab.atlas.claims import EVIDENCE as ALL_EVIDENCE
 from kvlab.atlas.evidence import Evidence, evidence_rows
 from kvlab.atlas.exhibit import RECORDED, Choice, Needs
+from kvlab.atlas.gvote import probe
+from kvlab.atlas.keepkv import attention, merging
+from kvlab.atlas.kvmerger import explainers, similarity, sparsity, weights
+from kvlab.atlas.pyramid_pool import recordings
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.shipped_exhibits import card_row, rows_of
+from kvlab.atlas.zsmerge import contents
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.evaluate.results.rows import newest
@@ -28,6 +32,27 @@ ROWS_TOGETHER = 8  # figures per row group, because a page reads those of one ex
 LARGEST = 15_000_000
 THEMES: tuple[Theme, ...] = ("light", "dark")
 LEFT_OUT = ["prediction", "answer"]  # evaluation columns that no figure uses
+# Evidence read from recorded runs and shipped with kvlab; that of the head shares (`beyond`) is not shipped.
+ALL_EVIDENCE = (
+    attention.CONCENTRATION,
+    attention.RETURNING,
+    attention.IN_TIME_ROWS,
+    attention.PREDICTING,
+    weights.EVIDENCE,
+    sparsity.EVIDENCE,
+    similarity.EVIDENCE,
+    explainers.EVIDENCE,
+    recordings.AXES,
+    recordings.LINES,
+    recordings.WINDOWS,
+    recordings.DISTANCES,
+    merging.SAG,
+    probe.CHANNELS,
+    probe.QUERIES,
+    merging.INFLUENCE,
+    contents.DRIFT,
+    contents.FILLED,
+)
 
 
 def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
@@ -49,9 +74,10 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
             rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
     for name, rows in zip((DRAWN, CARDS), _drawings(newest), strict=True):
         rows.to_parquet(to / name, compression="zstd", compression_level=12, row_group_size=ROWS_TOGETHER)
-    record = every[0][0].record
+    record, rows = every[0][0].record, newest.evaluations
+    digest = str(rows["model_digest"].iloc[0]) if len(rows) else ""
     made = {
-        "versions": record.versions, "model": record.model.name, "digest": _digest(newest), "device": record.device,
+        "versions": record.versions, "model": record.model.name, "digest": digest, "device": record.device,
         "machine": machine, "created": record.created, "texts": len(every),
     }  # fmt: skip
     (to / MADE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
@@ -139,8 +165,3 @@ def _room(figures: Sequence[dict[str, str]]) -> Callable[[dict[str, str]], int]:
     for row in figures:
         largest[row["exhibit"]] = max(largest.get(row["exhibit"], 0), len(row["frame"]))
     return lambda row: -largest[row["exhibit"]]
-
-
-def _digest(sources: Sources) -> str:
-    rows = sources.evaluations
-    return str(rows["model_digest"].iloc[0]) if len(rows) else ""

@@ -30,7 +30,7 @@ def fill(
 
     Benchmarks time the papers' shapes with random weights, whichever the model.
     """
-    from kvlab.atlas.fill import measurements_of
+    from kvlab.atlas.registry import measurements_of
     from kvlab.common.formatting import format_duration
     from kvlab.forms.fill_atlas import FillSize, fill_jobs
     from kvlab.model_info.names import check_model

@@ -174,7 +174,7 @@ def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
     from kvlab.atlas.paper_table_text import comparison_caption
     from kvlab.figures.base.export import page
-    from kvlab.figures.paper_table import ours_beside_theirs, read_ours_beside_theirs
+    from kvlab.figures.quality import ours_beside_theirs, read_ours_beside_theirs
 
     drawn = ours_beside_theirs(frame, title=table.title)
     try:

@@ -78,7 +78,7 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request import EvalRequest, TaskChoice
     from kvlab.evaluate.request_parser import parse_style
-    from kvlab.results.informative import LEAST_SCORE, abilities
+    from kvlab.results.quality_tables import LEAST_SCORE, abilities
     from kvlab.tasks.registry import TASKS
 
     title = model_title(model)

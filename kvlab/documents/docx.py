@@ -22,17 +22,10 @@ WORD = "wordprocessingml"
 SKIPPED = {"pPr", "rPr", "sectPr", "Fallback", "moveFrom"}
 SIGNS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 COUNTED = {
-    "blip": "image",
-    "imagedata": "image",
-    "chart": "chart",
-    "relIds": "diagram",
-    "object": "embedded object",
-    "altChunk": "embedded document",
-    "sym": "symbol",
-    "footnoteReference": "footnote",
-    "endnoteReference": "endnote",
-    "commentReference": "comment",
-}
+    "blip": "image", "imagedata": "image", "chart": "chart", "relIds": "diagram", "object": "embedded object",
+    "altChunk": "embedded document", "sym": "symbol", "footnoteReference": "footnote",
+    "endnoteReference": "endnote", "commentReference": "comment",
+}  # fmt: skip
 NOUNS = (*dict.fromkeys(COUNTED.values()), "header", "footer")
 
 

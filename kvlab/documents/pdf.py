@@ -42,9 +42,8 @@ def read_pdf(content: bytes) -> Document:
         raise
     except (PyPdfError, Exception) as error:  # a damaged file breaks pypdf in many ways
         if "cryptography" in str(error):
-            raise UserError(
-                "It is encrypted with AES: save it without encryption, or pip install cryptography."
-            ) from error
+            why = "It is encrypted with AES: save it without encryption, or pip install cryptography."
+            raise UserError(why) from error
         raise UserError(f"It is not a PDF, or it is damaged ({_cause(error)}): save it again, or as text.") from error
 
 

@@ -39,9 +39,8 @@ def read_document(name: str, content: bytes) -> Document:
         done = subprocess.run([*COMMAND, kind], input=content, capture_output=True, timeout=SECONDS_ALLOWED, check=True)
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired as error:
-        raise UserError(
-            f"{name} took longer than {SECONDS_ALLOWED} seconds to read: save the part you need as text."
-        ) from error
+        why = f"{name} took longer than {SECONDS_ALLOWED} seconds to read: save the part you need as text."
+        raise UserError(why) from error
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         most = f"{MOST_MEMORY / 2**30:.0f} GB"
         raise UserError(f"{name} could not be read within {most} of memory: save the part you need as text.") from error

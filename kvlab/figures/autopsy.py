@@ -20,17 +20,13 @@ MASSES = (
 def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
     """Share of the chosen tokens with this fate by layer and KV head, from `autopsy.survival`."""
     table = frame.pivot(index="layer", columns="head", values=fate)
-    lost = frame.assign(text=[_lost(step) for step in frame["first_lost"]]).pivot(
-        index="layer", columns="head", values="text"
-    )
+    steps = frame["first_lost"]
+    words = ["none dropped" if pd.isna(step) else f"first dropped at step {step}" for step in steps]
+    lost = frame.assign(text=words).pivot(index="layer", columns="head", values="text")
     return head_map(
         table, "Fate of the chosen tokens by head", theme, bar=f"share {FATES[fate][0]}", hover=": %{z:.0%}<br>%{text}",
         bar_options={"tickformat": ".0%"}, text=lost.to_numpy(), colours=fate_scale(fate, theme), focus=focus,
     )  # fmt: skip
-
-
-def _lost(step: object) -> str:
-    return "none dropped" if pd.isna(step) else f"first dropped at step {step}"
 
 
 def read_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
 from kvlab.figures.base.head_map import Place, head_map
+from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, token_text, visible
@@ -23,30 +24,33 @@ PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 
 # With more columns than these, cells put bytes on their own line, shorten the KLs, and show one KL only.
 ONE_LINE, ROOMY, CROWDED = 1, 2, 4
 MOST_TOKENS, MOST_LABELS = 48, 45
+NO_GRID = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
 
 
 def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods (rows) by budgets (columns) from `analysis.comparison.board.board`; customdata of every mark begins
-    with the run id."""
+    """Methods by budgets from `analysis.comparison.board.board`; customdata of every mark begins with the run id."""
     cells, rows, columns = in_grid(frame.drop_duplicates("run_id"))
     lines = 2 if len(columns) <= ONE_LINE else 3
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
-    height = len(rows) * (54 + 18 * lines)
-    finish(figure, title="Is the answer still right?", x="budget", y="method", theme=theme, height=height + 168)
-    figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
+    lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * (54 + 18 * lines), 168, theme)
+    figure.update_layout(annotations=_words(cells, len(columns), theme))
+    return _token_axis(figure, frame, len(columns), theme)
+
+
+def lay_out(
+    figure: go.Figure, title: str, cells: pd.DataFrame, rows: list[str], columns: list[str], height: int, around: int,
+    theme: Theme, legend: bool = True,
+) -> None:  # fmt: skip
+    """Axes of a board of clickable cells, of this height in pixels besides what is around them."""
+    finish(figure, title=title, x="budget", y="method", theme=theme, height=height + around, legend=legend)
     figure.update_layout(
-        annotations=_words(cells, len(columns), theme),
-        margin_b=12,
-        margin_t=104,
+        barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False, margin_b=12, margin_t=104,
         legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False},
-    )
-    grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
-    across = {"range": [-0.5, len(columns) - 0.5], **grid}
-    ink = {"color": INK[theme], "size": 13}
-    figure.update_xaxes(side="top", tickvals=list(range(len(columns))), ticktext=columns, tickfont=ink, **across)
-    figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), tickfont=ink, **grid)
+    )  # fmt: skip
+    look, across = {"tickfont": {"color": INK[theme], "size": 13}, **NO_GRID}, list(range(len(columns)))
+    figure.update_xaxes(side="top", tickvals=across, ticktext=columns, range=[-0.5, len(columns) - 0.5], **look)
+    figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), **look)
     figure.update_yaxes(ticktext=row_names(cells, rows))
-    return _token_axis(figure, frame, len(columns), across, theme)
 
 
 def in_grid(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str], list[str]]:
@@ -207,13 +211,13 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
     for fate, (name, state, pattern) in FATES.items():
         share = known[fate].to_numpy(float)
         colour = pick(STATE_COLOURS[state], theme)
-        shape = {"shape": pattern, "size": 4, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.55)}
+        look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
         words = [[run, _fate_words(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
         traces.append(
             go.Bar(
                 x=left + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
                 width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
-                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **no_fading(),
+                marker=look, **no_fading(),
             )
         )  # fmt: skip
         before += share
@@ -274,9 +278,7 @@ def _texts(
     ]  # fmt: skip
 
 
-def _token_axis(
-    figure: go.Figure, frame: pd.DataFrame, columns: int, across: dict[str, Any], theme: Theme
-) -> go.Figure:
+def _token_axis(figure: go.Figure, frame: pd.DataFrame, columns: int, theme: Theme) -> go.Figure:
     """The fact's tokens under each column, if there is room; an axis needs a trace to be drawn."""
     known = _thinned(frame[frame["position"].notna()])
     first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
@@ -286,10 +288,13 @@ def _token_axis(
     ticks = [(column + line.offset, visible(line.text.strip() or line.text, 12))
              for column in range(columns) for line in first.itertuples()]  # fmt: skip
     places, texts = zip(*ticks, strict=True)
-    look = {"overlaying": "x", "side": "bottom", "tickangle": -90, "tickfont": {"color": QUIET[theme], "size": 11}}
     return figure.update_layout(
-        xaxis2={**across, **look, "tickvals": places, "ticktext": texts, "automargin": True, "showline": False}
-    )
+        xaxis2={
+            "range": [-0.5, columns - 0.5], **NO_GRID, "overlaying": "x", "side": "bottom", "tickangle": -90,
+            "tickfont": {"color": QUIET[theme], "size": 11}, "tickvals": places, "ticktext": texts, "automargin": True,
+            "showline": False,
+        }
+    )  # fmt: skip
 
 
 def no_fading() -> dict[str, Any]:

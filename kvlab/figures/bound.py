@@ -1,5 +1,4 @@
-"""Sag, output perturbation and KeepKV's bound on one log axis, and by head how often the bound exists and is
-exceeded."""
+"""Sag, output perturbation and KeepKV's bound on one log axis, and by head how often it exists and is exceeded."""
 
 from __future__ import annotations
 
@@ -8,15 +7,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.head_map import Place, head_map
+from kvlab.figures.base.lines import Line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural
 
 LINES = (
-    ("bound", "KeepKV's bound", "ink", "solid", None),
-    ("output_error", "output error, all steps so far", "blue", "solid", "circle"),
-    ("perturbation", "perturbation by this step alone", "orange", "dash", "diamond"),
-    ("sag", "absolute sag", "red", "dot", "triangle-down"),
+    Line("bound", "KeepKV's bound", "ink", "solid"),
+    Line("output_error", "output error, all steps so far", "blue", "solid", "circle"),
+    Line("perturbation", "perturbation by this step alone", "orange", "dash", "diamond"),
+    Line("sag", "absolute sag", "red", "dot", "triangle-down"),
 )
 MEASURES = {
     "bounded": ("Bound exists", "share of steps with epsilon < 1"),
@@ -36,49 +36,28 @@ ABOVE = {
 def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """The three measures and the bound over the steps of one head (`bound_over_steps`) or as medians over heads
     (`over_heads`); steps above the bound are marked."""
-    figure, steps = go.Figure(), frame["step"].to_numpy()
-    drawn = {column: _drawn(frame, column) for column, *_ in LINES}
-    for column, name, hue, dash, marker in LINES:
-        if np.isnan(drawn[column]).all():
-            continue
-        figure.add_scatter(
-            x=steps,
-            y=drawn[column],
-            name=name,
-            mode="lines" if marker is None else "lines+markers",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 2.4 if column == "bound" else 1.6},
-            marker={"symbol": marker or "circle", "size": 5},
-            hovertemplate=f"step %{{x}}: {name} %{{y:.3g}}<extra></extra>",
-        )
-    _mark_violations(figure, frame, theme)
+    # On a log axis: floored, and nothing where values are not positive.
+    values = frame[[line.column for line in LINES]].astype(np.float64)
+    drawn = values.where(values > 0).clip(lower=FLOOR)
+    figure = go.Figure()
+    for line in LINES:
+        if drawn[line.column].notna().any():
+            width = 2.4 if line.column == "bound" else 1.6
+            hover = "step %{x}: {name} %{y:.3g}"
+            add_lines(figure, frame["step"], drawn, [line], theme, hover, size=5, width=width)
+    broken = frame[frame["flag"] != ""] if "flag" in frame else frame.iloc[:0]
+    if len(broken):
+        largest = broken[["perturbation", "output_error"]].max(axis=1)
+        add_points(
+            figure, broken["step"], largest, "above the bound", pick(HUES["red"], theme), "step %{x}: %{customdata}",
+            size=12, marker_symbol="x-open", marker_line_width=2.5, customdata=broken["flag"],
+        )  # fmt: skip
     if not figure.data:
         figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
     title = "Sag, output change and KeepKV's bound"
     finish(figure, title=title, x="step", y="share of attention, relative change (log)", theme=theme, height=430)
     figure.layout.showlegend = True
-    return figure.update_yaxes(**log_axis(np.concatenate(list(drawn.values()))))
-
-
-def _drawn(frame: pd.DataFrame, column: str) -> np.ndarray:
-    """The column's values for a log axis, floored; NaN where not positive."""
-    values = frame[column].to_numpy(np.float64, na_value=np.nan)
-    return np.where(values > 0, np.maximum(values, FLOOR), np.nan)
-
-
-def _mark_violations(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> None:
-    if "flag" not in frame:
-        return
-    broken = frame[frame["flag"] != ""]
-    if len(broken):
-        figure.add_scatter(
-            x=broken["step"],
-            y=broken[["perturbation", "output_error"]].max(axis=1),
-            name="above the bound",
-            mode="markers",
-            customdata=broken["flag"],
-            marker={"symbol": "x-open", "size": 12, "color": pick(HUES["red"], theme), "line": {"width": 2.5}},
-            hovertemplate="step %{x}: %{customdata}<extra></extra>",
-        )
+    return figure.update_yaxes(**log_axis(drawn.to_numpy()))
 
 
 def read_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.layer_axis import axis_height, layer_axis
+from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
 from kvlab.figures.base.point_labels import POINT, place_labels
-from kvlab.figures.base.template import CLEAR, HEIGHT, INK, PALE, QUIET, finish, log_axis
+from kvlab.figures.base.template import CLEAR, HEIGHT, INK, PALE, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
@@ -64,11 +66,8 @@ def read_agreement_along_text(frame: pd.DataFrame) -> str:
     if known.empty:
         return "Agreement was not recorded."
     means = known.groupby("label", sort=False)["agree"].mean().sort_values(ascending=False)
-    return (
-        f"Over the {known.groupby('label').size().max()} tokens of the continuation: "
-        + ", ".join(f"{label} {percent(mean)}" for label, mean in means.items())
-        + "."
-    )
+    each = ", ".join(f"{label} {percent(mean)}" for label, mean in means.items())
+    return f"Over the {known.groupby('label').size().max()} tokens of the continuation: {each}."
 
 
 def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
@@ -97,15 +96,9 @@ def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.F
     x, y = compressed["live_bytes"].astype(float) / factor, compressed["mean_kl"].astype(float).clip(lower=FLOOR)
     across, up = _zoom(x, 0.12, 0.3), _zoom(np.log10(y), 0.15, 0.15, 0.6)
     figure, styles = go.Figure(), styles_of(frame[frame["method"] != "full"], theme)
-    for place, row in enumerate(compressed.itertuples()):
-        figure.add_scatter(
-            x=[x.iloc[place]],
-            y=[y.iloc[place]],
-            name=row.label,
-            mode="markers",
-            marker={"symbol": styles[row.label].marker, "color": styles[row.label].colour, "size": 13},
-            hovertemplate=f"{row.label}<br>%{{x:.3g}} {unit}, KL %{{y:.3g}} nats per token<extra></extra>",
-        )
+    for label, across_at, up_at in zip(compressed["label"], x, y, strict=True):
+        style, hover = styles[label], f"{label}<br>%{{x:.3g}} {unit}, KL %{{y:.3g}} nats per token"
+        add_points(figure, [across_at], [up_at], label, style.colour, hover, size=13, marker_symbol=style.marker)
     best = _frontier(known)
     if len(best) > 1:
         line = {"color": QUIET[theme], "width": 1.5, "shape": "hv"}
@@ -114,15 +107,10 @@ def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.F
             mode="lines", line=line, hoverinfo="skip",
         )  # fmt: skip
     title, labelled = "Closeness to the full cache against its bytes", len(compressed) <= MOST_LABELS
-    finish(
-        figure,
-        title=title,
-        x=f"live bytes ({unit})" + (", not from 0" if across[0] > 0 else ""),
-        y="mean KL (nats per token, log)",
-        theme=theme,
-        height=HEIGHT + 60 if labelled else tall_enough(frame),
-        legend=not labelled,
-    )
+    bytes_axis = f"live bytes ({unit})" + (", not from 0" if across[0] > 0 else "")
+    height = HEIGHT + 60 if labelled else tall_enough(frame)
+    finish(figure, title=title, x=bytes_axis, y="mean KL (nats per token, log)", theme=theme, height=height,
+           legend=not labelled)  # fmt: skip
     figure.update_yaxes(**log_axis(y), range=up).update_xaxes(range=across)
     for row in known[known["method"] == "full"].head(1).itertuples():
         _mark_full(figure, float(row.live_bytes) / factor, across, unit, theme)
@@ -180,11 +168,8 @@ def read_closeness_against_bytes(frame: pd.DataFrame) -> str:
     if known.empty:
         return "No compressed run recorded both bytes and KL."
     best = _frontier(known)
-    return (
-        f"No other run has both fewer bytes and a lower KL than {'those on the line: ' if len(best) > 1 else ''}"
-        + ", ".join(best["label"])
-        + ". Lower left is better."
-    )
+    those = f"{'those on the line: ' if len(best) > 1 else ''}{', '.join(best['label'])}"
+    return f"No other run has both fewer bytes and a lower KL than {those}. Lower left is better."
 
 
 def memory_over_steps(
@@ -194,15 +179,9 @@ def memory_over_steps(
     factor, unit = byte_unit(float(frame[measure].max()))
     what = measure.removesuffix("_bytes")
     figure = go.Figure()
-    for label, style in styles_of(frame, theme).items():
-        run = frame[frame["label"] == label]
-        figure.add_scatter(
-            x=run["step"],
-            y=run[measure] / factor,
-            name=label,
-            **_look(style, label, focus),
-            hovertemplate=f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
-        )
+    for label, run, look in _each_run(frame, theme, focus):
+        hover = f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
+        figure.add_scatter(x=run["step"], y=run[measure] / factor, name=label, hovertemplate=hover, **look)
     if len(frame) and frame["step"].nunique() == 1:
         figure.update_traces(mode="markers")
     finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme)
@@ -211,9 +190,8 @@ def memory_over_steps(
 
 def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
     """The smallest and the largest cache at the end, relative to the uncompressed one."""
-    last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")].assign(
-        share=lambda table: table[measure] / table["full_bytes"]
-    )
+    last = frame[frame["step"] == frame.groupby("label")["step"].transform("max")]
+    last = last.assign(share=last[measure] / last["full_bytes"])
     low, high = last.loc[last[measure].idxmin()], last.loc[last[measure].idxmax()]
     return (
         f"At the end {low['label']} takes {percent(low['share'])} of the bytes of all keys and values, "
@@ -224,15 +202,9 @@ def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> 
 def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """Live slots of each layer at the end, mean over KV heads."""
     figure = go.Figure()
-    for label, style in styles_of(frame, theme).items():
-        run = frame[frame["label"] == label]
-        figure.add_scatter(
-            x=run["live_slots"],
-            y=run["layer"],
-            name=label,
-            **_look(style, label, focus),
-            hovertemplate=f"{label}, layer %{{y}}: %{{x:.4g}} slots<extra></extra>",
-        )
+    for label, run, look in _each_run(frame, theme, focus):
+        hover = f"{label}, layer %{{y}}: %{{x:.4g}} slots<extra></extra>"
+        figure.add_scatter(x=run["live_slots"], y=run["layer"], name=label, hovertemplate=hover, **look)
     title, layers = "Slots of each layer at the end", sorted(frame["layer"].unique().tolist())
     # As high as the chart next to it, unless the layers need more.
     height = max(tall_enough(frame), min(axis_height(layers), TALLEST) + 140)
@@ -248,11 +220,8 @@ def read_slots_by_layer(frame: pd.DataFrame) -> str:
     if uneven.empty:
         same = ", ".join(f"{label} {row['max']:,.0f}" for label, row in spread.iterrows())
         return f"Every method here keeps the same number of slots in each layer: {same}."
-    return (
-        "Uneven over layers: "
-        + ", ".join(f"{label} ({row['min']:,.0f} to {row['max']:,.0f} slots)" for label, row in uneven.iterrows())
-        + "."
-    )
+    each = ", ".join(f"{label} ({row['min']:,.0f} to {row['max']:,.0f} slots)" for label, row in uneven.iterrows())
+    return f"Uneven over layers: {each}."
 
 
 def _along_text(
@@ -270,41 +239,34 @@ def _along_text(
 
     `hover` may use `customdata[1]`, the value of the column `told` (default: the drawn column).
     """
-    figure, compressed = go.Figure(), frame[frame["method"] != "full"]
-    styles = styles_of(compressed, theme)
+    figure = go.Figure()
+    each = enumerate(_each_run(frame[frame["method"] != "full"], theme, focus), start=1)
     # Draw the line in focus last, on top.
-    for label in sorted(styles, key=lambda name: name == focus):
-        run = compressed[(compressed["label"] == label) & compressed[column].notna()]
-        if run.empty:
-            continue
-        figure.add_scatter(
-            x=run["token"].to_numpy(),
-            y=run[column].to_numpy(np.float64),
-            name=label,
-            legendrank=1 + list(styles).index(label),
-            customdata=[[visible(text), value] for text, value in zip(run["text"], run[told or column], strict=True)],
-            hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
-            **_look(styles[label], label, focus),
-        )
+    for rank, (label, run, look) in sorted(each, key=lambda one: one[1][0] == focus):
+        run = run[run[column].notna()]
+        if len(run):
+            words = [[visible(text), value] for text, value in zip(run["text"], run[told or column], strict=True)]
+            figure.add_scatter(
+                x=run["token"].to_numpy(), y=run[column].to_numpy(np.float64), name=label, legendrank=rank,
+                customdata=words, **look,
+                hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
+            )  # fmt: skip
     figure.update_layout(hovermode="closest", showlegend=True)
     height = height or tall_enough(frame)
     return finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height)
 
 
-def _look(style: Style, label: str = "", focus: str = "") -> dict[str, object]:
-    """Line and markers of one run, faded unless in focus; long lines have fewer markers."""
-    pale = bool(focus) and label != focus
-    return {
-        "mode": "lines+markers",
-        "opacity": PALE if pale else 1.0,
-        "line": {"color": style.colour, "dash": style.dash, "width": 1.1 if pale else 2.2 if focus else 1.7},
-        "marker": {
-            "symbol": style.marker,
-            "color": style.colour,
-            "size": 5 if pale else 6,
-            "maxdisplayed": MAX_MARKERS,
-        },
-    }
+def _each_run(frame: pd.DataFrame, theme: Theme, focus: str) -> Iterator[tuple[str, pd.DataFrame, dict[str, object]]]:
+    """(label, rows, line and markers) of every run, faded unless in focus; long lines have fewer markers."""
+    for label, style in styles_of(frame, theme).items():
+        pale = bool(focus) and label != focus
+        size = 5 if pale else 6
+        look = {
+            "mode": "lines+markers", "opacity": PALE if pale else 1.0,
+            "line": {"color": style.colour, "dash": style.dash, "width": 1.1 if pale else 2.2 if focus else 1.7},
+            "marker": {"symbol": style.marker, "color": style.colour, "size": size, "maxdisplayed": MAX_MARKERS},
+        }  # fmt: skip
+        yield label, frame[frame["label"] == label], look
 
 
 def read_beyond_budget(frame: pd.DataFrame) -> str:

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.decision import FATES, budget_for, cutoff, nearly_kept
 from kvlab.figures.base.head_map import Place, head_map
+from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, plural, visible
@@ -31,16 +32,12 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
         part = shown[shown["fate"] == fate]
         state, symbol = LOOK[fate]
         colour = pick(STATE_COLOURS[state] if fate != "dropped" else HUES["grey"], theme)
-        figure.add_scatter(
-            x=part["token"],
-            y=part["rank"],
-            name=f"{fate} ({int((frame['fate'] == fate).sum()):,})",
-            mode="markers",
-            marker={"symbol": symbol, "size": 6, "color": colour, "line": {"color": colour, "width": 1.2}},
-            customdata=np.stack([part["text"].map(visible), [number(score, 4) for score in part["score"]]], 1),
-            hovertemplate="“%{customdata[0]}”, token %{x}<br>score %{customdata[1]}, rank %{y:,}<br>"
-            + f"{fate}<extra></extra>",
-        )
+        name = f"{fate} ({int((frame['fate'] == fate).sum()):,})"
+        hover = f"“%{{customdata[0]}}”, token %{{x}}<br>score %{{customdata[1]}}, rank %{{y:,}}<br>{fate}"
+        texts = np.stack([part["text"].map(visible), [number(score, 4) for score in part["score"]]], 1)
+        edge = {"color": colour, "width": 1.2}
+        add_points(figure, part["token"], part["rank"], name, colour, hover, customdata=texts, marker_symbol=symbol,
+                   marker_line=edge)  # fmt: skip
     if line.by_score and np.isfinite(line.line):
         last = frame.loc[~frame["kept"], "rank"].min() - 0.5
         ink = pick(HUES["ink"], theme)
@@ -50,15 +47,10 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
     named = frame[frame["token"].isin(chosen)]
     if len(named):
         figure.add_scatter(
-            x=named["token"],
-            y=named["rank"],
-            name="chosen",
-            mode="markers+text" if len(named) <= 8 else "markers",
-            text=[f"“{visible(text, 10)}”" for text in named["text"]],
-            textposition="top center",
+            x=named["token"], y=named["rank"], name="chosen", mode="markers+text" if len(named) <= 8 else "markers",
+            text=[f"“{visible(text, 10)}”" for text in named["text"]], textposition="top center", hoverinfo="skip",
             marker={"symbol": "circle-open", "size": 13, "line": {"width": 2, "color": pick(HUES["red"], theme)}},
-            hoverinfo="skip",
-        )
+        )  # fmt: skip
     title = "The prompt's decision: which tokens stay"
     y = "rank of the score (1 is the highest)"
     finish(figure, title=title, x="token of the prompt", y=y, theme=theme, height=480)

@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.difference import NAMES
 from kvlab.figures.base.head_map import Place, head_map
+from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, Theme, method_hue, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, visible
@@ -84,16 +85,13 @@ def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HU
     """Share of heads that keep a position in both, in A, in B or in neither, stacked along the text."""
     figure, looks = go.Figure(), class_looks(hues)
     for name in NAMES[:4]:
-        hue, pattern = looks[name]
-        colour = pick(HUES[hue], theme)
+        hue, shape = looks[name]
+        pattern = {"shape": shape, "size": 5, "solidity": 0.35}
         figure.add_bar(
-            x=frame["position"],
-            y=frame[name],
-            name=name,
-            marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5, "solidity": 0.35}},
-            opacity=0.35 if name == "in neither" else 1,
+            x=frame["position"], y=frame[name], name=name, opacity=0.35 if name == "in neither" else 1,
+            marker={"color": pick(HUES[hue], theme), "line": {"width": 0}, "pattern": pattern},
             hovertemplate=f"from token %{{x}}: %{{y:.1%}} {name}<extra></extra>",
-        )
+        )  # fmt: skip
     finish(figure, title="Where in the text they differ", x="token (position)", y="share of heads", theme=theme)
     return figure.update_layout(barmode="stack", bargap=0).update_yaxes(range=[0, 1], tickformat=".0%")
 
@@ -101,11 +99,8 @@ def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HU
 def read_along_positions(frame: pd.DataFrame) -> str:
     """Overall shares."""
     means = frame[list(NAMES[:4])].mean()
-    return (
-        f"Mean over heads and {plural(len(frame), 'place')} of the text: "
-        + ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4])
-        + "."
-    )
+    shares = ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4])
+    return f"Mean over heads and {plural(len(frame), 'place')} of the text: {shares}."
 
 
 def kl_of_both(
@@ -113,28 +108,20 @@ def kl_of_both(
 ) -> go.Figure:
     """KL of each run from the full cache at every token of the forced continuation."""
     figure = go.Figure()
-    words = [visible(text) for text in frame["text"]]
-    for column, label, hue, dash, marker in (
-        ("a", f"A: {labels[0]}", hues[0], "solid", "circle"),
-        ("b", f"B: {labels[1]}", hues[1], "dash", "diamond"),
+    words, drawn = [visible(text) for text in frame["text"]], frame[["a", "b"]].clip(lower=FLOOR)
+    for line in (
+        Line("a", f"A: {labels[0]}", hues[0], "solid", "circle"),
+        Line("b", f"B: {labels[1]}", hues[1], "dash", "diamond"),
     ):
-        if not frame[column].notna().any():
-            continue
-        figure.add_scatter(
-            x=frame["token"],
-            y=frame[column].clip(lower=FLOOR),
-            name=label,
-            mode="lines+markers",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.6},
-            marker={"symbol": marker, "size": 5},
-            customdata=list(zip(words, frame[column], strict=True)),
-            hovertemplate="token %{x} %{customdata[0]}: KL %{customdata[1]:.3g} nats<extra></extra>",
-        )
+        if drawn[line.column].notna().any():
+            told = list(zip(words, frame[line.column], strict=True))
+            hover = "token %{x} %{customdata[0]}: KL %{customdata[1]:.3g} nats"
+            add_lines(figure, frame["token"], drawn, [line], theme, hover, size=5, width=1.6, customdata=told)
     if not figure.data:
         figure.add_scatter(x=frame["token"], y=frame["a"], name="KL", mode="lines")
     title = "Distance from the full cache, both runs"
     finish(figure, title=title, x="token of the continuation", y="KL (nats, log)", theme=theme)
-    return figure.update_yaxes(**log_axis(frame[["a", "b"]].stack().clip(lower=FLOOR))).update_layout(showlegend=True)
+    return figure.update_yaxes(**log_axis(drawn.stack())).update_layout(showlegend=True)
 
 
 def read_kl_of_both(frame: pd.DataFrame) -> str:

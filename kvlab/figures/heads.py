@@ -8,19 +8,18 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.attention.fingerprints import FEATURES
 from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.base.lines import add_points
+from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick, stepped_scale
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import percent, plural
 
 LOOK = (
-    ("blue", "circle"),
-    ("orange", "diamond"),
-    ("green", "square"),
-    ("purple", "cross"),
-    ("red", "x"),
-    ("gold", "triangle-up"),
-    ("sky", "star"),
-    ("grey", "pentagon"),
+    ("blue", "circle"), ("orange", "diamond"), ("green", "square"), ("purple", "cross"), ("red", "x"),
+    ("gold", "triangle-up"), ("sky", "star"), ("grey", "pentagon"),
+)  # fmt: skip
+HOVER = (
+    "layer %{customdata[0]:.0f}, head %{customdata[1]:.0f}<br>sink %{customdata[2]:.3f}, local %{customdata[3]:.3f}<br>"
+    "key cosine %{customdata[4]:.3f}, regret %{customdata[5]:.3f}"
 )
 FEATURE_NAMES = {"sink": "sink mass", "local": "local mass", "alike": "key similarity", "regret": "regret"}
 
@@ -34,16 +33,10 @@ def heads_plane(
     for group in sorted(table["group"].unique()):
         inside = (table["group"] == group).to_numpy()
         hue, marker = LOOK[group % len(LOOK)]
-        figure.add_scatter(
-            x=places[inside, 0],
-            y=places[inside, 1],
-            name=f"{group + 1}: {names[group]}",
-            mode="markers",
-            marker={"color": pick(HUES[hue], theme), "symbol": marker, "size": 10},
-            customdata=table.loc[inside, ["layer", "head", *FEATURES]].to_numpy(),
-            hovertemplate="layer %{customdata[0]:.0f}, head %{customdata[1]:.0f}<br>sink %{customdata[2]:.3f}, local "
-            "%{customdata[3]:.3f}<br>key cosine %{customdata[4]:.3f}, regret %{customdata[5]:.3f}<extra></extra>",
-        )
+        add_points(
+            figure, places[inside, 0], places[inside, 1], f"{group + 1}: {names[group]}", pick(HUES[hue], theme), HOVER,
+            size=10, marker_symbol=marker, customdata=table.loc[inside, ["layer", "head", *FEATURES]].to_numpy(),
+        )  # fmt: skip
     reach = float(np.abs(places).max()) if places.size else 1.0
     for feature, (x, y) in zip(FEATURES, directions * reach * 0.9, strict=True):
         figure.add_annotation(
@@ -55,14 +48,9 @@ def heads_plane(
             yshift=8 if y >= 0 else -8, xanchor="left" if x >= 0 else "right", bgcolor=SURFACES[theme], opacity=0.9,
             font={"size": 12, "color": QUIET[theme]},
         )  # fmt: skip
-    return finish(
-        figure,
-        title="Heads by their fingerprints",
-        x=f"first axis ({percent(float(shares[0]))} of the variance)",
-        y=f"second axis ({percent(float(shares[1]))})",
-        theme=theme,
-        height=520,
-    )
+    x = f"first axis ({percent(float(shares[0]))} of the variance)"
+    y = f"second axis ({percent(float(shares[1]))})"
+    return finish(figure, title="Heads by their fingerprints", x=x, y=y, theme=theme, height=520)
 
 
 def read_heads_plane(table: pd.DataFrame, groups: pd.DataFrame) -> str:
@@ -76,12 +64,11 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light", focus: Place | N
     wide = table.pivot(index="layer", columns="head", values="group")
     count = int(table["group"].max()) + 1
     colours = [pick(HUES[LOOK[group % len(LOOK)][0]], theme) for group in range(count)]
-    scale = [(edge / count, colour) for group, colour in enumerate(colours) for edge in (group, group + 1)]
     numbers = wide.map(lambda group: "" if pd.isna(group) else f"{group + 1:.0f}").to_numpy(object)
     key = {"tickvals": list(range(count)), "ticktext": [str(group + 1) for group in range(count)]}
     return head_map(
         wide, "Where the groups are", theme, bar="group", hover=": group %{text}", low=-0.5, high=count - 0.5,
-        colours=scale, bar_options=key, text=numbers, words=numbers, focus=focus,
+        colours=stepped_scale(colours), bar_options=key, text=numbers, words=numbers, focus=focus,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import QUIET, finish, log_axis
 from kvlab.figures.base.words import number, plural
@@ -25,28 +26,15 @@ def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         run = frame[frame["label"] == label]
         for column, (measure, what) in enumerate(PANELS.items(), 1):
             known = run[run[measure].notna()]
-            figure.add_scatter(
-                x=known["step"],
-                y=known[measure],
-                name=label,
-                legendgroup=label,
-                showlegend=column == 1,
-                mode="lines+markers",
-                line={"color": style.colour, "dash": style.dash, "width": 1.7},
-                marker={"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": MAX_MARKERS},
-                hovertemplate=f"{label}, step %{{x}}: {what} %{{y:.4g}} times as long<extra></extra>",
-                row=1,
+            hover = f"{label}, step %{{x}}: {what} %{{y:.4g}} times as long"
+            add_line(
+                figure, known["step"], known[measure], label, style.colour, style.dash, hover, marker=style.marker,
+                width=1.7, marker_maxdisplayed=MAX_MARKERS, legendgroup=label, showlegend=column == 1, row=1,
                 col=column,
-            )
+            )  # fmt: skip
     figure.add_hline(y=1, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
-    finish(
-        figure,
-        title="Growth of merged keys and values",
-        x="step",
-        y="length over the longest part's",
-        theme=theme,
-        height=tall_enough(frame),
-    )
+    title, y = "Growth of merged keys and values", "length over the longest part's"
+    finish(figure, title=title, x="step", y=y, theme=theme, height=tall_enough(frame))
     for column, what in enumerate(PANELS.values(), 1):
         figure.update_xaxes(title_text=f"step (merged {what})", col=column)
     figure.update_yaxes(title_text="", col=2)

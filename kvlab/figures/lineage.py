@@ -1,14 +1,17 @@
-"""Sankey diagram of the merges into one slot."""
+"""Merges into one slot: a Sankey diagram of its tokens, and how their share of the slot decays."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.palette import STATE_COLOURS, Theme, mix, pick
-from kvlab.figures.base.palette import SURFACES as GROUND
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import number, plural, shown_of, token_label
+from kvlab.figures.base.lines import add_band, add_line
+from kvlab.figures.base.palette import DASHES, HUES, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import MANY_LINES, PALE, finish, log_axis
+from kvlab.figures.base.words import number, percent, plural, shown_of, token_label
 
 MOST_RIBBONS = 60
 REST = -1  # node of all tokens without a ribbon of their own
@@ -21,21 +24,15 @@ def merge_sankey(
     """Tokens merged into a slot, from `lineage.tables.lineage_tree`.
 
     Width is the number of tokens carried over, or with `width="flow"` value weight x attention
-    (`influence.weighted_tree`). The `MOST_RIBBONS` widest have their own ribbon, including those they flow through; the
-    rest share one.
+    (`influence.weighted_tree`). The `MOST_RIBBONS` widest and those they flow through have ribbons; the rest share one.
     """
     shown, others = _widest(frame, width)
     positions = list(dict.fromkeys([slot, *shown["target"], *shown["source"]]))
     texts = {slot: slot_text, **dict(zip(shown["target"], shown["target_text"], strict=True))}
     texts |= dict(zip(shown["source"], shown["source_text"], strict=True))
     labels = [token_label(position, texts[position], 16) for position in positions]
-    links = pd.DataFrame(
-        {
-            "source": shown["source"],
-            "target": shown["target"],
-            "width": _sizes(shown, width),
-            "words": [_merge(row) for row in shown.itertuples()],
-        }
+    links = shown[["source", "target"]].assign(
+        width=_sizes(shown, width), words=[_merge(row) for row in shown.to_dict("records")]
     )
     if len(others):
         labels.append(plural(len(others), "other"))
@@ -61,7 +58,7 @@ def merge_sankey(
             "source": links["source"].map(place).tolist(),
             "target": links["target"].map(place).tolist(),
             "value": links["width"].clip(lower=float(links["width"].max()) * HAIR or 1.0).tolist(),
-            "color": mix(absorbed, GROUND[theme], 0.45),
+            "color": mix(absorbed, SURFACES[theme], 0.45),
             "customdata": links["words"].tolist(),
             "hovertemplate": "%{source.label} → %{target.label}<br>%{customdata}<extra></extra>",
         },
@@ -105,8 +102,78 @@ def read_merge_sankey(frame: pd.DataFrame) -> str:
     )
 
 
-def _merge(row: object) -> str:
+def _merge(row: dict[str, Any]) -> str:
+    carried = f"{row['kind']} at step {row['step']}, carrying {plural(row['votes'], 'token')}"
+    return f"{carried}<br>key cosine {number(row['similarity'])}, value weight {number(row['value_weight'])}"
+
+
+HUE_ORDER = ("blue", "orange", "green", "purple", "red", "gold", "sky", "grey")
+MOST_LINES = 12
+
+
+def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") -> go.Figure:
+    """Share of a token left in its slot by number of merges, from `influence.decay_by_merges`; `half` is marked."""
+    colour = pick(HUES["purple"], theme)
+    figure = go.Figure()
+    add_band(figure, frame["merges"], frame["low"], frame["high"], mix(colour, SURFACES[theme], 0.75))
+    figure.add_scatter(
+        x=frame["merges"], y=frame["share"], name="median token (band: middle 50 %)", mode="lines+markers",
+        line={"color": colour, "width": 2}, customdata=frame["tokens"],
+        hovertemplate="after %{x} merges: %{y:.3g} of the token left<br>%{customdata:,} cases<extra></extra>",
+    )  # fmt: skip
+    ink = pick(HUES["ink"], theme)
+    ends = [frame["merges"].min(), frame["merges"].max()]
+    figure.add_scatter(
+        x=ends, y=[0.5, 0.5], name="half", mode="lines", line={"color": ink, "dash": "dot", "width": 1.2}
+    )
+    if math.isfinite(half):
+        figure.add_vline(x=half, line={"color": ink, "dash": "dash", "width": 1.2})
+    title, x = "What is left of a token in its slot", "merges its slot went through"
+    finish(figure, title=title, x=x, y="share of the slot's value (log)", theme=theme)
+    if ends[1] <= 20:
+        figure.update_xaxes(dtick=1)
+    return figure.update_yaxes(**log_axis(pd.concat([frame["low"], pd.Series([1.0, 0.4])]).clip(lower=1e-6)))
+
+
+def read_influence_decay(frame: pd.DataFrame, half: float) -> str:
+    """The half-life."""
+    last = frame.iloc[-1]
+    rest = f"after {plural(last['merges'], 'merge')}, the most here, the median share is {percent(last['share'])}"
+    if math.isinf(half):
+        return f"More than half of a token always remains: {rest}."
+    when = f"after {number(half, 2)} merges" if half >= 1 else "with its first merge"
+    return f"Half of a token is gone {when}; {rest}."
+
+
+def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -> go.Figure:
+    """Share of each token of a slot over the steps, from `influence.members_over_steps`.
+
+    The first `MOST_LINES` tokens are drawn; among many, the token with the largest final share is in focus.
+    """
+    frame = frame[frame["token"].isin(frame["token"].unique()[:MOST_LINES])]
+    figure, last = go.Figure(), frame[frame["step"] == frame["step"].max()]
+    focus = last.loc[last["share"].idxmax(), "token"] if len(last) else slot
+    for index, (token, part) in enumerate(frame.groupby("token", sort=False)):
+        name = token_label(int(token), part["text"].iloc[0], 14)  # type: ignore[call-overload]
+        pale = frame["token"].nunique() > MANY_LINES and token != focus
+        colour, dash = pick(HUES[HUE_ORDER[index % len(HUE_ORDER)]], theme), DASHES[index % len(DASHES)]
+        add_line(
+            figure, part["step"], part["share"], name, colour, dash, f"{name}<br>step %{{x}}: %{{y:.3g}}",
+            width=1.2 if pale else 2.4, line_shape="hv", opacity=PALE if pale else 1.0,
+            mode="lines+markers" if len(part) < 3 else "lines",
+        )  # fmt: skip
+    title = f"Tokens represented by slot {slot}"
+    finish(figure, title=title, x="step", y="share of the value (log)", theme=theme)
+    return figure.update_yaxes(**log_axis(frame["share"].clip(lower=1e-6)))
+
+
+def read_members_over_steps(frame: pd.DataFrame) -> str:
+    """The token with the largest share."""
+    last = frame[frame["step"] == frame["step"].max()].sort_values("share", ascending=False)
+    top = last.iloc[0]
+    drawn = last["share"].iloc[:MOST_LINES].sum()
+    few = shown_of(MOST_LINES, len(last), "token", f"which make up {percent(drawn)} of it")
     return (
-        f"{row.kind} at step {row.step}, carrying {plural(row.votes, 'token')}<br>"  # type: ignore[attr-defined]
-        f"key cosine {number(row.similarity)}, value weight {number(row.value_weight)}"  # type: ignore[attr-defined]
+        f"At step {int(top['step'])} token {int(top['token'])} is the largest part of the slot's value, "
+        f"{percent(top['share'])}; its {plural(len(last), 'token')} make up {percent(last['share'].sum())} of it.{few}"
     )

@@ -1,4 +1,4 @@
-"""Bytes and slots of one run."""
+"""Bytes and slots of one run: by use (live, slack and transient), by layer and by head; and the cost of recording."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range
+from kvlab.common.limits import BLOCK
 from kvlab.figures.base.head_map import Place, head_map
+from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.template import finish
-from kvlab.figures.base.words import byte_size, byte_unit, percent, plural
+from kvlab.figures.base.template import axis_height, finish, layer_axis, mark_size
+from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plural
 
 LINES = (
-    ("full_bytes", "uncompressed", "ink", "solid"),
-    ("peak_bytes", "peak", "red", "dot"),
-    ("allocated_bytes", "allocated", "orange", "dash"),
-    ("live_bytes", "live", "blue", "solid"),
+    Line("full_bytes", "uncompressed", "ink", "solid"),
+    Line("peak_bytes", "peak", "red", "dot"),
+    Line("allocated_bytes", "allocated", "orange", "dash"),
+    Line("live_bytes", "live", "blue", "solid"),
 )
 
 
@@ -23,15 +25,9 @@ def memory_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live, allocated and peak bytes with the uncompressed cache's, from `memory.over_steps`."""
     factor, unit = byte_unit(float(frame["full_bytes"].max()))
     figure = go.Figure()
-    for column, name, hue, dash in LINES:
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[column] / factor,
-            name=name,
-            mode="lines" if len(frame) > 1 else "markers",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
-            hovertemplate=f"step %{{x}}: {name} %{{y:.4g}} {unit}<extra></extra>",
-        )
+    shown = frame[[line.column for line in LINES]] / factor
+    mode, hover = "lines" if len(frame) > 1 else "markers", f"step %{{x}}: {{name}} %{{y:.4g}} {unit}"
+    add_lines(figure, frame["step"], shown, LINES, theme, hover, mode=mode)
     finish(figure, title="Bytes of the cache", x="step", y=f"all layers ({unit})", theme=theme)
     return figure.update_yaxes(rangemode="tozero")
 
@@ -61,3 +57,131 @@ def read_slots_by_head(frame: pd.DataFrame) -> str:
         return f"All {plural(len(slots), 'head')} hold {slots.max():,.0f} slots, {kept} of the tokens read."
     mean, low, high = in_range(float(slots.mean()), int(slots.min()), int(slots.max()), "{:,.0f}".format)
     return f"Heads hold {low} to {high} slots, {mean} on average ({kept} of the tokens read)."
+
+
+LAYERS = (
+    ("live", "live: valid slots", "blue", ""),
+    ("slack", "allocated but empty", "orange", "/"),
+    ("transient", "transient peak", "red", "x"),
+)
+PACKED = (
+    ("codes", "codes of quantised slots", "blue", ""),
+    ("scales", "scales", "purple", "x"),
+    ("native", "native slots, metadata and slack", "orange", "/"),
+)
+
+
+def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Live, allocated and peak bytes stacked over the steps, with the uncompressed cache, from `cost.memory_stack`."""
+    factor, unit = byte_unit(float(frame[["full_bytes", "peak_bytes"]].max().max()))
+    figure = go.Figure()
+    for column, name, hue, pattern in LAYERS:
+        look = {"shape": pattern, "size": 6, "solidity": 0.3}
+        hover = f"step %{{x}}: {name} %{{y:.4g}} {unit}"
+        add_area(figure, frame["step"], frame[column] / factor, name, pick(HUES[hue], theme), hover, look)
+    name, ink = "logical: the whole text uncompressed", pick(HUES["ink"], theme)
+    hover = f"step %{{x}}: logical %{{y:.4g}} {unit}"
+    add_line(figure, frame["step"], frame["full_bytes"] / factor, name, ink, "dash", hover, width=2)
+    return finish(figure, title="Bytes by use", x="step", y=f"all layers ({unit})", theme=theme, height=420)
+
+
+def read_memory_stack(frame: pd.DataFrame) -> str:
+    """Bytes freed at the end, and the peak."""
+    last, peak = frame.iloc[-1], frame["peak_bytes"].max()
+    freed = 1 - last["allocated_bytes"] / last["full_bytes"]
+    whole = f"the {byte_size(last['full_bytes'])} of the uncompressed cache"
+    told = f"{percent(freed)} of {whole} are freed" if freed >= 0 else f"{percent(-freed)} more than {whole} is held"
+    return f"At the end {told}; {_free_words(last, float(last['allocated_bytes']))} The peak was {byte_size(peak)}."
+
+
+def _free_words(line: pd.Series, allocated: float) -> str:
+    """Share of the allocated bytes that is empty: slack of at most a block, and padding."""
+    if not line["slack"] or not allocated:
+        return "all allocated bytes are in use."
+    return (
+        f"{percent(line['slack'] / allocated)} of the allocated bytes are empty: {byte_size(line['room'])} reserved "
+        f"for growth (at most a block of {BLOCK} slots per head, {byte_size(line['block'])}), "
+        f"{byte_size(line['padding'])} padding ({percent(line['padding'] / line['live'])} of the live bytes)."
+    )
+
+
+def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Live and allocated bytes of every layer after one step, stacked, with its uncompressed bytes."""
+    factor, unit = byte_unit(float(frame["full"].max()))
+    layers, figure = frame["layer"].tolist(), go.Figure()
+    for column, name, hue, pattern in PACKED if _is_packed(frame) else LAYERS[:2]:
+        marker = {"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}, "line": {"width": 0}}
+        figure.add_bar(
+            x=frame[column] / factor, y=frame["layer"], name=name, orientation="h", marker=marker,
+            hovertemplate=f"layer %{{y}}: {name} %{{x:.4g}} {unit}<extra></extra>",
+        )  # fmt: skip
+    add_points(
+        figure, frame["full"] / factor, frame["layer"], "uncompressed", pick(HUES["ink"], theme),
+        f"layer %{{y}}: uncompressed %{{x:.4g}} {unit}", marker_symbol="line-ns-open", marker_line_width=2,
+        size=mark_size(layers) / 1.4,  # plotly draws this symbol 1.4 times as long as its size
+    )  # fmt: skip
+    height = axis_height(layers) + 136
+    finish(figure, title="Bytes of each layer", x=f"bytes ({unit})", y="layer", theme=theme, height=height)
+    figure.update_layout(barmode="stack")
+    largest = max(float(frame["full"].max()), float((frame["live"] + frame["slack"]).max()))
+    return figure.update_yaxes(**layer_axis(layers)).update_xaxes(range=[0, 1.03 * largest / factor])
+
+
+def read_layer_bytes(frame: pd.DataFrame) -> str:
+    """The largest layer."""
+    sizes = frame[["live", "slack"]].sum(axis=1)
+    top, whole = frame.loc[sizes.idxmax()], float(sizes.max())
+    told = f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed"
+    if not _is_packed(frame):
+        return f"{told}; {_free_words(top, whole)}"
+    parts = f"{percent(top['codes'] / whole)} codes, {percent(top['scales'] / whole)} scales"
+    return f"{told}; {parts}, the rest native slots, metadata and slack."
+
+
+def _is_packed(frame: pd.DataFrame) -> bool:
+    return "codes" in frame and bool(frame["codes"].notna().any())
+
+
+def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Decode rate of each run with and without recording, from `cost.instrument_cost`.
+
+    Bars with a doubtful rate are cross-hatched; error bars show the range of readings.
+    """
+    figure = go.Figure()
+    bare = frame["doubt"] == ""
+    spread = {
+        "type": "data", "symmetric": False, "array": frame["off_high"] - frame["off"],
+        "arrayminus": frame["off"] - frame["off_low"], "thickness": 1.2, "width": 4,
+    }  # fmt: skip
+    for column, name, hue, patterns, bars in (
+        ("off", "recording off", "blue", ["" if sure else "x" for sure in bare], spread),
+        ("recorded", "recording on, one reading", "orange", ["/"] * len(frame), {}),
+    ):
+        figure.add_bar(
+            y=frame["label"], x=frame[column], name=name, orientation="h", error_x=bars,
+            customdata=[f", {doubt}" if doubt and column == "off" else "" for doubt in frame["doubt"]],
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": patterns, "solidity": 0.3}},
+            hovertemplate=f"%{{y}}, {name}: %{{x:.4g}} tokens per second%{{customdata}}<extra></extra>",
+        )  # fmt: skip
+    title, height = "Decode rate, recording off and on", 150 + 46 * len(frame)
+    finish(figure, title=title, x="tokens per second", y="run", theme=theme, height=height)
+    return figure.update_yaxes(autorange="reversed").update_layout(barmode="group")
+
+
+def read_instrument_cost(frame: pd.DataFrame) -> str:
+    """The overhead, if the readings are reliable."""
+    known = frame.dropna(subset=["overhead"])
+    if known.empty:
+        return f"None of {plural(len(frame), 'run')} timed its recorded pass (older runs did not)."
+    sure = known[known["doubt"] == ""]
+    if sure.empty:
+        return (
+            f"The cost of recording is uncertain: {' or '.join(known['doubt'].unique())} in {len(known)} of "
+            f"{plural(len(frame), 'run')} (cross-hatched). Measure it with kvlab bench overhead."
+        )
+    low, high = sure["overhead"].min(), sure["overhead"].max()
+    span = f"{number(low)}" if number(low) == number(high) else f"{number(low)} to {number(high)}"
+    return (
+        f"A recorded step (one reading) takes {span} times as long as an unrecorded one in "
+        f"{plural(len(sure), 'run')} of {len(frame)}; all decode rates in kvlab are measured without recording."
+    )

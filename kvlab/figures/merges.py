@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.head_map import Place, head_map
+from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import lost, number, percent, plural
@@ -135,32 +136,17 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     details = frame[columns].to_numpy(np.float32)
     figure = go.Figure()
     figure.add_scatter(
-        x=[low, high],
-        y=[low, high],
-        mode="lines",
-        name="nothing lost",
-        hoverinfo="skip",
+        x=[low, high], y=[low, high], mode="lines", name="nothing lost", hoverinfo="skip",
         line={"color": pick(HUES["grey"], theme), "dash": "dash", "width": 1},
-    )
-    figure.add_scatter(
-        x=before,
-        y=after,
-        mode="markers",
-        name="a merged slot",
-        customdata=details,
-        marker={"color": pick(STATE_COLOURS["pivot"], theme), "size": 5, "opacity": 0.65},
-        hovertemplate="step %{customdata[0]}, layer %{customdata[1]}, head %{customdata[2]}, slot %{customdata[3]}<br>"
+    )  # fmt: skip
+    hover = (
+        "step %{customdata[0]}, layer %{customdata[1]}, head %{customdata[2]}, slot %{customdata[3]}<br>"
         "votes %{customdata[4]:.3g}<br>mass %{customdata[6]:.2e} → %{customdata[7]:.2e}, sag %{customdata[5]:.2e}"
-        "<extra></extra>",
     )
-    finish(
-        figure,
-        title="Attention of merged slots before and after the merge",
-        x="mass before (sources and target, log)",
-        y="mass after (log)",
-        theme=theme,
-        height=440,
-    )
+    colour = pick(STATE_COLOURS["pivot"], theme)
+    add_points(figure, before, after, "a merged slot", colour, hover, size=5, marker_opacity=0.65, customdata=details)
+    title, x = "Attention of merged slots before and after the merge", "mass before (sources and target, log)"
+    finish(figure, title=title, x=x, y="mass after (log)", theme=theme, height=440)
     return figure.update_xaxes(**log_axis(before)).update_yaxes(**log_axis(after))
 
 

@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.common.formatting import prompts
-from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.base.lines import add_points, hatch
+from kvlab.figures.base.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import percent, plural, two_digits
 from kvlab.figures.scores import line_text
@@ -32,22 +33,14 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     for place, name in enumerate(names):
         here = frame[frame["row"] == name]
         words = here.assign(words=[line_text(line) for _, line in here.iterrows()])
-        table, told = (
-            here.pivot(index="depth", columns="length", values="score"),
-            words.pivot(index="depth", columns="length", values="words"),
-        )
+        table = here.pivot(index="depth", columns="length", values="score")
         figure.add_heatmap(
-            z=table.to_numpy(np.float32),
-            x=[f"{length:,}" for length in table.columns],
-            y=[percent(depth) for depth in table.index],
-            coloraxis="coloraxis",
-            xgap=2,
-            ygap=2,
-            customdata=told.to_numpy(),
+            z=table.to_numpy(np.float32), x=[f"{length:,}" for length in table.columns],
+            y=[percent(depth) for depth in table.index], coloraxis="coloraxis", xgap=2, ygap=2,
+            customdata=words.pivot(index="depth", columns="length", values="words").to_numpy(),
             hovertemplate=f"{name}<br>%{{x}} tokens, depth %{{y}}<br>score %{{customdata}}<extra></extra>",
-            row=place // COLUMNS + 1,
-            col=place % COLUMNS + 1,
-        )
+            row=place // COLUMNS + 1, col=place % COLUMNS + 1,
+        )  # fmt: skip
     title = "Needle retrieval by length and depth"
     finish(figure, title=title, x="", y="", theme=theme, height=130 + 210 * rows, legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category").update_yaxes(title_text="depth", col=1)
@@ -69,37 +62,23 @@ def read_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
 def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """A bar per method and budget with the fates of the needle's tokens at the end of the answer; a mark for the score.
 
-    `frame` has columns row, hidden_own, hidden_merged, held (both), gone, score (all shares with intervals), and
-    prompts.
+    `frame` has columns row, hidden_own, hidden_merged, held (both), gone, score (with intervals), and prompts.
     """
     figure = go.Figure()
     for column, fate in COLUMN_FATES.items():
         name, (_, state, pattern) = WORDS[column], FATES[fate]
         colour = pick(STATE_COLOURS[state], theme)
-        shape = {"shape": pattern, "size": 5, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.5)}
         figure.add_bar(
-            x=frame[column],
-            y=frame["row"],
-            orientation="h",
-            name=name,
-            marker={"color": colour, "pattern": shape if pattern else {}},
+            x=frame[column], y=frame["row"], orientation="h", name=name,
+            marker={"color": colour, "pattern": hatch(pattern, colour, theme, pale=0.5)},
             customdata=[line_text(line, column, percent) for _, line in frame.iterrows()],
             hovertemplate=f"%{{y}}: %{{customdata}} {name}<extra></extra>",
-        )
-    figure.add_scatter(
-        x=frame["score"],
-        y=frame["row"],
-        mode="markers",
-        name="score",
-        marker={
-            "symbol": "diamond",
-            "size": 11,
-            "color": pick(HUES["ink"], theme),
-            "line": {"width": 1.5, "color": SURFACES[theme]},
-        },
+        )  # fmt: skip
+    add_points(
+        figure, frame["score"], frame["row"], "score", pick(HUES["ink"], theme), "%{y}: score %{customdata}", size=11,
+        marker_symbol="diamond", marker_line={"width": 1.5, "color": SURFACES[theme]},
         customdata=[line_text(line) for _, line in frame.iterrows()],
-        hovertemplate="%{y}: score %{customdata}<extra></extra>",
-    )
+    )  # fmt: skip
     title = "Fate of the needle's tokens"
     finish(figure, title=title, x="share of the needle's tokens, and score", y="", theme=theme)
     figure.update_layout(barmode="stack", height=150 + 34 * len(frame))

@@ -7,10 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from kvlab.figures.base.layer_axis import axis_height, layer_axis
-from kvlab.figures.base.lines import Line, add_lines
+from kvlab.figures.base.lines import Line, add_lines, add_points
 from kvlab.figures.base.palette import HUES, LOSS, Theme, pick
-from kvlab.figures.base.template import colour_bar, finish
+from kvlab.figures.base.template import axis_height, colour_bar, finish, layer_axis
 from kvlab.figures.base.words import number, percent, plural, visible
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
@@ -18,33 +17,21 @@ TALLEST = 520  # pixels of the axis of layers
 
 
 def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "light") -> go.Figure:
-    """Mean regret by layer (rows) and step (columns), from `analysis.attention.regret.regret_map`; a line marks
-    `step`."""
+    """Mean regret by layer (rows) and step (columns), from `regret.regret_map`; a line marks `step`."""
     values = frame.to_numpy(np.float32)
     heat = go.Heatmap(
-        z=values,
-        x=frame.columns.to_numpy(),
-        y=frame.index.to_numpy(),
-        zmin=0,
+        z=values, x=frame.columns.to_numpy(), y=frame.index.to_numpy(), colorscale=LOSS[theme], zmin=0,
         zmax=float(np.nanmax(values)) or 1.0 if np.isfinite(values).any() else 1.0,
-        colorscale=LOSS[theme],
         colorbar=colour_bar("regret (share of attention)", theme, tickformat=".0%"),
         hovertemplate="layer %{y}, step %{x}<br>regret %{z:.1%}<extra></extra>",
-    )
+    )  # fmt: skip
     figure = go.Figure(heat)
     if step is not None and len(frame.columns) > 1:
         figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(HUES["ink"], theme)})
     layers = frame.index.tolist()
     pixels = min(TALLEST, axis_height(layers))
-    finish(
-        figure,
-        title="Regret by layer and step",
-        x="step",
-        y="layer",
-        theme=theme,
-        height=pixels + 120,
-        legend=False,
-    )
+    title, height = "Regret by layer and step", pixels + 120
+    finish(figure, title=title, x="step", y="layer", theme=theme, height=height, legend=False)
     return figure.update_yaxes(showgrid=False, **layer_axis(layers, pixels)).update_xaxes(showgrid=False)
 
 
@@ -93,25 +80,14 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
     colours = sample_colorscale("Viridis", places)
     figure = go.Figure()
     for index, layer in enumerate(layers):
-        part = frame[frame["layer"] == layer]
-        figure.add_scatter(
-            x=part["live_slots"],
-            y=part["regret"],
-            name=f"layer {layer}",
-            mode="markers",
-            marker={
-                "color": colours[index],
-                "symbol": MARKERS[index % len(MARKERS)],
-                "size": 10,
-            },
-            customdata=part[["head", "output_error"]],
-            hovertemplate=f"layer {layer}, head %{{customdata[0]}}<br>%{{x:,}} slots, regret %{{y:.4f}}"
-            "<br>output error %{customdata[1]:.3g}<extra></extra>",
-        )
-    title, few = "Budget against regret by head", len(layers) <= 16
-    return finish(
-        figure, title=title, x="slots", y="mean regret (share of attention)", theme=theme, legend=few
-    ).update_yaxes(tickformat=".3~p")
+        part, name = frame[frame["layer"] == layer], f"layer {layer}"
+        hover = f"{name}, head %{{customdata[0]}}<br>%{{x:,}} slots, regret %{{y:.4f}}"
+        hover += "<br>output error %{customdata[1]:.3g}"
+        add_points(figure, part["live_slots"], part["regret"], name, colours[index], hover, size=10,
+                   marker_symbol=MARKERS[index % len(MARKERS)], customdata=part[["head", "output_error"]])  # fmt: skip
+    title, y = "Budget against regret by head", "mean regret (share of attention)"
+    finish(figure, title=title, x="slots", y=y, theme=theme, legend=len(layers) <= 16)
+    return figure.update_yaxes(tickformat=".3~p")
 
 
 def read_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:

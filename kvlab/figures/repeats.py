@@ -13,10 +13,11 @@ import plotly.graph_objects as go
 from kvlab.analysis.comparison.repeats import Batch, compare_with_best
 from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
+from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
-from kvlab.figures.board import FATES, bytes_text, in_grid, no_fading, read_over_budget, row_names
+from kvlab.figures.board import FATES, bytes_text, in_grid, lay_out, no_fading, read_over_budget
 
 WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; height of the bar and its offset below the row's middle
 STRIP, STRIP_FOOT = 0.13, 0.35  # the same for the strip of the fact's fates
@@ -26,28 +27,17 @@ ROOMY = 3  # with more columns, cells show the share only
 
 
 def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Methods (rows) by budgets (columns) from `analysis.comparison.repeats.cells`; customdata of every mark begins
-    with row and column."""
+    """Methods by budgets from `analysis.comparison.repeats.cells`; customdata of a mark begins with row and column."""
     placed, rows, columns = in_grid(cells)
     fates = _fates(placed, theme)
     figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
-    height = 96 * len(rows)
-    finish(figure, title="How often is the answer still right?", x="budget", y="method", theme=theme,
-           legend=bool(fates), height=height + 148)  # fmt: skip
-    figure.update_layout(legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False})
-    figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
-    figure.update_layout(annotations=_words(placed, len(columns), theme), margin_b=12, margin_t=104)
-    grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
-    ink = {"color": INK[theme], "size": 13}
-    figure.update_xaxes(side="top", tickvals=list(range(len(columns))), ticktext=columns, tickfont=ink, **grid)
-    figure.update_xaxes(range=[-0.5, len(columns) - 0.5])
-    figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), tickfont=ink, **grid)
-    return figure.update_yaxes(ticktext=row_names(placed, rows))
+    title, height = "How often is the answer still right?", 96 * len(rows)
+    lay_out(figure, title, placed, rows, columns, height, 148, theme, legend=bool(fates))
+    return figure.update_layout(annotations=_words(placed, len(columns), theme))
 
 
 def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """A row per method and budget: mean KL over the prompts with its interval; customdata begins with row and
-    column."""
+    """Mean KL over the prompts with its interval, by method and budget; customdata begins with row and column."""
     known = cells[cells["mean_kl"].notna()]
     mean, low, high = (known[name].astype(float) for name in ("mean_kl", "mean_kl_low", "mean_kl_high"))
     spread = {"type": "data", "symmetric": False, "array": high - mean, "arrayminus": mean - low, "thickness": 2,
@@ -208,7 +198,7 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     before, traces = known["x"].to_numpy(float) - whole / 2, []
     for fate, (name, state, pattern) in FATES.items() if len(known) else ():
         wide, colour = whole * known[fate].to_numpy(float), pick(STATE_COLOURS[state], theme)
-        shape = {"shape": pattern, "size": 4, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.55)}
+        look = {"color": colour, "pattern": hatch(pattern, colour, theme, size=4), "line": {"width": 0}}
         told = [
             [row.row, row.column, f"{row.label}: {percent(getattr(row, fate))} of the fact {name}, in all heads, mean "
              f"over {prompts(row.traced)}"]
@@ -217,8 +207,7 @@ def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         traces.append(
             go.Bar(
                 orientation="h", y=known["y"] + STRIP_FOOT, x=wide, base=before, width=STRIP, name=name,
-                customdata=told, hovertemplate="%{customdata[2]}<extra></extra>", **no_fading(),
-                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}},
+                customdata=told, hovertemplate="%{customdata[2]}<extra></extra>", marker=look, **no_fading(),
             )
         )  # fmt: skip
         before = before + wide
@@ -248,14 +237,8 @@ def _interval(row: Any, columns: int) -> str:
 
 
 def _text(x: float, y: float, anchor: str, text: str, colour: str, size: int) -> dict[str, Any]:
-    return {
-        "x": x,
-        "y": y,
-        "text": text,
-        "xanchor": anchor,
-        "showarrow": False,
-        "font": {"size": size, "color": colour},
-    }
+    font = {"size": size, "color": colour}
+    return {"x": x, "y": y, "text": text, "xanchor": anchor, "showarrow": False, "font": font}
 
 
 def _closeness(row: Any) -> str:

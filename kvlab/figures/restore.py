@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.template import finish
 from kvlab.figures.base.words import number, percent, visible
@@ -17,16 +18,9 @@ def kl_before_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """KL from the full cache at every token of its continuation, from `analysis.comparison.restore.kl_by_series`."""
     figure = go.Figure()
     for (name, part), (hue, dash, symbol) in zip(frame.groupby("series", sort=False), LOOK, strict=False):
-        figure.add_scatter(
-            x=part["token"],
-            y=part["kl"],
-            name=str(name),
-            mode="lines+markers",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
-            marker={"symbol": symbol, "size": 5},
-            customdata=[visible(text) for text in part["text"]],
-            hovertemplate=f"token %{{x}} “%{{customdata}}”<br>{name}: %{{y:.4g}} nats<extra></extra>",
-        )
+        hover, words = f"token %{{x}} “%{{customdata}}”<br>{name}: %{{y:.4g}} nats", part["text"].map(visible).tolist()
+        add_line(figure, part["token"], part["kl"], str(name), pick(HUES[hue], theme), dash, hover, marker=symbol,
+                 size=5, customdata=words)  # fmt: skip
     title = "KL from the full cache along its text"
     finish(figure, title=title, x="token of the continuation", y="KL (nats)", theme=theme)
     return figure.update_yaxes(rangemode="tozero")
@@ -45,21 +39,16 @@ def attention_before_after(frame: pd.DataFrame, head: tuple[int, int], theme: Th
     figure = go.Figure()
     for name, part in frame.groupby("series", sort=False):
         hue, pattern = BARS.get(str(name), ("blue", ""))
+        # Text first: a position before a number could be read as part of it.
+        labels = [f"“{visible(text, 12)}” at {token}" for token, text in zip(part["token"], part["text"], strict=True)]
         figure.add_bar(
-            x=_labels(part),
-            y=part["mass"],
-            name=str(name),
+            x=labels, y=part["mass"], name=str(name),
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "size": 5, "solidity": 0.3}},
             hovertemplate=f"token %{{x}}<br>{name}: %{{y:.3~p}}<extra></extra>",
-        )
+        )  # fmt: skip
     title = f"Attention of the answer's queries: layer {head[0]}, head {head[1]}"
     finish(figure, title=title, x="token of the prompt", y="share of attention", theme=theme)
     return figure.update_yaxes(tickformat=".3~p", rangemode="tozero").update_xaxes(type="category", tickangle=-45)
-
-
-def _labels(part: pd.DataFrame) -> list[str]:
-    """Text first: a position before a number could be read as part of it."""
-    return [f"“{visible(text, 12)}” at {token}" for token, text in zip(part["token"], part["text"], strict=True)]
 
 
 def read_attention_before_after(frame: pd.DataFrame) -> str:

@@ -7,9 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.head_map import Place, head_map
-from kvlab.figures.base.lines import Line, add_line, add_lines
-from kvlab.figures.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
-from kvlab.figures.base.palette import SURFACES as GROUND
+from kvlab.figures.base.lines import Line, add_area, add_line, add_lines, hatch
+from kvlab.figures.base.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import lost, number, percent, plural
 
@@ -42,30 +41,8 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ("regret", frame["regret"], "dropped tokens (regret)", "/"),
     )
     for key, values, name, pattern in parts:
-        colour = pick(MASS_COLOURS[key], theme)
-        fill = (
-            {
-                "fillpattern": {
-                    "shape": pattern,
-                    "size": 5,
-                    "fgcolor": colour,
-                    "bgcolor": mix(colour, GROUND[theme], 0.5),
-                }
-            }
-            if pattern
-            else {}
-        )
-        figure.add_scatter(
-            x=frame["step"],
-            y=values,
-            name=name,
-            stackgroup="mass",
-            mode="lines",
-            line={"width": 0.5, "color": colour},
-            fillcolor=colour,
-            hovertemplate=f"step %{{x}}: %{{y:.3f}} to {name}<extra></extra>",
-            **fill,
-        )
+        colour, hover = pick(MASS_COLOURS[key], theme), f"step %{{x}}: %{{y:.3f}} to {name}"
+        add_area(figure, frame["step"], values, name, colour, hover, hatch(pattern, colour, theme, pale=0.5))
     received = frame["kept_mass"] + frame["merged_mass"]
     if frame["merged_true_mass"].fillna(0).max() > 0:
         name, ink = "kept + received by merged slots", pick(HUES["ink"], theme)
@@ -111,18 +88,11 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     sizes = sizes.where(sizes > 0)
     known = [line for line in ERRORS if sizes[line.column].notna().any()]
     figure = add_lines(go.Figure(), frame["step"], sizes, known, theme, "step %{x}: {name} %{y:.2e}")
+    title, y = "Error of the attention output", "relative error, share of attention"
     if not known:
         figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
-        return finish(
-            figure, title="Error of the attention output", x="step", y="relative error, share of attention", theme=theme
-        )
-    finish(
-        figure,
-        title="Error of the attention output",
-        x="step",
-        y="relative error, share of attention (log)",
-        theme=theme,
-    )
+        return finish(figure, title=title, x="step", y=y, theme=theme)
+    finish(figure, title=title, x="step", y=f"{y} (log)", theme=theme)
     return figure.update_yaxes(**log_axis(sizes.stack())).update_layout(showlegend=True)
 
 
@@ -140,16 +110,11 @@ def read_errors_over_steps(frame: pd.DataFrame) -> str:
 
 def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Guard activations in each step."""
-    marker = {"color": pick(HUES["gold"], theme), "line": {"width": 0}}
-    bars = go.Bar(
-        x=frame["step"],
-        y=frame["guard_activations"],
-        marker=marker,
-        hovertemplate="step %{x}: %{y:,} activations<extra></extra>",
+    marker, hover = {"color": pick(HUES["gold"], theme), "line": {"width": 0}}, "step %{x}: %{y:,} activations"
+    figure = go.Figure().add_bar(
+        x=frame["step"], y=frame["guard_activations"], marker=marker, hovertemplate=f"{hover}<extra></extra>"
     )
-    return finish(
-        go.Figure(bars), title="Guard activations", x="step", y="activations", theme=theme, height=300, legend=False
-    )
+    return finish(figure, title="Guard activations", x="step", y="activations", theme=theme, height=300, legend=False)
 
 
 def read_guard_over_steps(frame: pd.DataFrame) -> str:

@@ -59,18 +59,16 @@ def read_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
     over = f"on average over {plural(best['tasks'], panel)}"
     gap = "" if pd.isna(best["difference"]) else f", {line_text(best, 'difference')} against the full cache"
     top, low = ([arm_text(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
+    few = shown_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
     if len(top) == len(means) > 1:
-        few = shown_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
         return f"All {len(means)} score the same {over}: {line_text(best)}{gap}.{few}"
     first = f"{_named(top)} {'scores' if len(top) == 1 else 'score'} {line_text(best)} {over}{gap}"
     last = f"; {_named(low)} {'is' if len(low) == 1 else 'are'} last with {line_text(worst)}"
-    few = shown_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
-    return first + (last if len(means) > 1 else "") + "." + few
+    return f"{first}{last if len(means) > 1 else ''}.{few}"
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
-    """A panel per budget: score with 95 % interval by the values of one option (a column of `frame`), one line per
-    task."""
+    """A panel per budget: score with 95 % interval by the values of one option (a column), one line per task."""
     budgets = frame["asked"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(budgets))
     figure = _panels([f"budget {budget}" for budget in budgets], columns)
@@ -112,11 +110,14 @@ def read_score_by_option(means: pd.DataFrame, option: str) -> str:
 
 def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:
     """Arms and budgets (rows) by tasks (columns), coloured by the difference to the full cache."""
-    frame = _by_budget(frame).assign(row=_row_names)
+    # By arm in order of appearance, each arm's largest budget first.
+    frame = frame.iloc[np.lexsort((-frame["budget"].to_numpy(float), pd.factorize(frame["arm"])[0]))]
+    frame = frame.assign(row=_row_names)
     order, tasks = frame["row"].drop_duplicates().tolist(), frame["task"].drop_duplicates().tolist()
     names = ("score", "score_low", "score_high", "difference")
     score, low, high, gap = (_by_cell(frame, name, order, tasks) for name in names)
-    words = [[_cell(*values) for values in zip(*row, strict=True)] for row in _rows(score, low, high)]
+    bounds = np.stack([table.to_numpy(float) for table in (score, low, high)], axis=-1)
+    words = [["" if np.isnan(cell[0]) else range_words(*cell) for cell in row] for row in bounds]
     # Every scored cell needs a number for its colour; without the full cache it is 0.
     cells = gap.fillna(0).where(score.notna()).to_numpy(np.float32)
     most = float(np.nanmax(np.abs(cells), initial=0)) or 1.0
@@ -230,12 +231,6 @@ def _composition(arm: str) -> dict[str, JsonValue]:
     return parse_spec(arm)[1] if arm.startswith("compose:") else {}
 
 
-def _by_budget(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows by arm in order of appearance, each arm's largest budget first."""
-    arms = {arm: place for place, arm in enumerate(frame["arm"].drop_duplicates())}
-    return frame.iloc[np.lexsort((-frame["budget"].to_numpy(float), frame["arm"].map(arms)))]
-
-
 def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:
     """One column of the frame as a rows x tasks table; all NaN if nothing is known."""
     if not frame[name].notna().any():
@@ -248,11 +243,3 @@ def _row_names(frame: pd.DataFrame) -> list[str]:
         "full cache" if method == FULL.method else f"{arm_text(arm)} {asked}"
         for method, arm, asked in zip(frame["method"], frame["arm"], frame["asked"], strict=True)
     ]
-
-
-def _rows(*tables: pd.DataFrame) -> list[tuple[np.ndarray, ...]]:
-    return list(zip(*(table.to_numpy(float) for table in tables), strict=True))
-
-
-def _cell(score: float, low: float, high: float) -> str:
-    return "" if np.isnan(score) else range_words(score, low, high)

@@ -31,37 +31,22 @@ def similarity_map(
     mode: str = "mean",
     sets: pd.DataFrame | None = None,
 ) -> go.Figure:
-    """A window of the map (`Tile.frame()`, at most `MAX_CELLS` per side), with the `outlines` of merge sets if
-    given."""
+    """A window of the map (`Tile.frame()`), with the `outlines` of merge sets if given."""
     rows, columns = token_labels(frame.index, texts), token_labels(frame.columns, texts)
     heat = go.Heatmap(
-        z=frame.to_numpy(np.float32),
-        x=columns,
-        y=rows,
-        zmin=-1,
-        zmax=1,
-        colorscale=DIVERGING[theme],
+        z=frame.to_numpy(np.float32), x=columns, y=rows, zmin=-1, zmax=1, colorscale=DIVERGING[theme],
         colorbar=colour_bar(f"cosine of {what} ({mode})", theme),
         hovertemplate="%{y}<br>%{x}<br>cosine %{z:.3f}<extra></extra>",
-    )
+    )  # fmt: skip
     figure = go.Figure(heat)
     if sets is not None and len(sets):
         _outline(figure, frame, sets, theme)
     title = f"Similarity of {what}" + ("" if mode == "raw" else f" ({mode} of each block)")
     finish(figure, title=title, x="token (position and text)", y="token (position and text)", theme=theme, height=620)
     # Cells stay square at any width.
-    figure.update_yaxes(
-        autorange="reversed",
-        showgrid=False,
-        scaleanchor="x",
-        constrain="domain",
-        constraintoward="top",
-        **token_ticks(rows),
-    )
-    figure.update_xaxes(
-        showgrid=False, tickangle=-40, constrain="domain", constraintoward="left", **token_ticks(columns)
-    )
-    return figure
+    square = {"showgrid": False, "constrain": "domain"}
+    figure.update_yaxes(autorange="reversed", scaleanchor="x", constraintoward="top", **square, **token_ticks(rows))
+    return figure.update_xaxes(tickangle=-40, constraintoward="left", **square, **token_ticks(columns))
 
 
 def read_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
@@ -80,19 +65,12 @@ def similarity_band(frame: pd.DataFrame, texts: list[str], theme: Theme = "light
     """Cosine of each token with earlier ones by distance, from `diagonal_band`."""
     labels = token_labels(frame.columns, texts)
     heat = go.Heatmap(
-        z=frame.to_numpy(np.float32),
-        x=labels,
-        y=frame.index.to_numpy(),
-        zmin=-1,
-        zmax=1,
-        colorscale=DIVERGING[theme],
+        z=frame.to_numpy(np.float32), x=labels, y=frame.index.to_numpy(), zmin=-1, zmax=1, colorscale=DIVERGING[theme],
         colorbar=colour_bar(f"cosine of {what}", theme),
         hovertemplate="%{x}<br>%{y} before it<br>cosine %{z:.3f}<extra></extra>",
-    )
-    title = f"Neighbouring {what} along the text"
-    figure = finish(
-        go.Figure(heat), title=title, x="token (position and text)", y="distance (tokens)", theme=theme, legend=False
-    )
+    )  # fmt: skip
+    title, x = f"Neighbouring {what} along the text", "token (position and text)"
+    figure = finish(go.Figure(heat), title=title, x=x, y="distance (tokens)", theme=theme, legend=False)
     return figure.update_xaxes(showgrid=False, tickangle=-40, **token_ticks(labels, 6)).update_yaxes(showgrid=False)
 
 
@@ -198,16 +176,10 @@ def neighbours(
 ) -> go.Figure:
     """Cosine of one token with the tokens around it, from `neighbour_profile`."""
     words = [visible(texts[position]) if position < len(texts) else "" for position in frame["position"]]
-    figure = go.Figure(
-        go.Scatter(
-            x=frame["offset"],
-            y=frame["similarity"],
-            mode="lines",
-            line={"color": pick(HUES["blue"], theme), "width": 1.6},
-            customdata=words,
-            hovertemplate="%{customdata}, %{x:+d}<br>cosine %{y:.3f}<extra></extra>",
-        )
-    )
+    figure = go.Figure().add_scatter(
+        x=frame["offset"], y=frame["similarity"], mode="lines", line={"color": pick(HUES["blue"], theme), "width": 1.6},
+        customdata=words, hovertemplate="%{customdata}, %{x:+d}<br>cosine %{y:.3f}<extra></extra>",
+    )  # fmt: skip
     title = f"{what.capitalize()} around token {token}"
     return finish(figure, title=title, x="distance (tokens)", y="cosine", theme=theme, height=300, legend=False)
 
@@ -222,8 +194,7 @@ def read_neighbours(frame: pd.DataFrame) -> str:
 
 
 def _outline(figure: go.Figure, frame: pd.DataFrame, sets: pd.DataFrame, theme: Theme) -> None:
-    """Merge sets as rectangles in the map's cells, as one path (on a category axis only shapes can lie between
-    labels)."""
+    """Merge sets as rectangles, one path: on a category axis only shapes can lie between labels."""
     colour, starts = pick(STATE_COLOURS["pivot"], theme), frame.index.to_numpy()
     names = ["start", "stop", "pivot_start", "pivot_stop"]
     cells = np.searchsorted(starts, sets[names].to_numpy(), side="right").clip(1) - 1

@@ -99,8 +99,7 @@ def unpack(root: Path, archive_file: Path | IO[bytes], most_bytes: int | None = 
     """Import an archive into a runs folder; every file is verified before the first one appears there.
 
     Raises:
-        UserError: it is invalid, damaged or modified, exceeds `most_bytes`, or one of its names already exists. The
-            folder is unchanged.
+        UserError: it is invalid, damaged, modified or too large, or a name already exists. The folder is unchanged.
     """
     root, person = Path(root), require(Role.RUN, "import archives")
     with _opened(archive_file) as archive:
@@ -152,11 +151,8 @@ def _files(root: Path, kind: What, names: Sequence[str]) -> Iterator[Path]:
         paths = item_paths(root, kind, names)
     for path in dict.fromkeys(paths):
         found = [root / path] if (root / path).is_file() else sorted((root / path).rglob("*"))
-        yield from (file for file in found if file.is_file() and not file.is_symlink() and not _is_hidden(file, root))
-
-
-def _is_hidden(file: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(root).parts)
+        shown = (file for file in found if not any(part.startswith(".") for part in file.relative_to(root).parts))
+        yield from (file for file in shown if file.is_file() and not file.is_symlink())
 
 
 @contextmanager
@@ -169,9 +165,8 @@ def _opened(archive_file: Path | IO[bytes]) -> Iterator[zipfile.ZipFile]:
     except FileNotFoundError as error:
         raise UserError(f"There is no file {archive_file}: give one created by `kvlab export`.") from error
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError) as error:
-        raise UserError(
-            "This is not a kvlab archive, or it is damaged: copy the file created by `kvlab export` again."
-        ) from error
+        why = "This is not a kvlab archive, or it is damaged: copy the file created by `kvlab export` again."
+        raise UserError(why) from error
 
 
 def _manifest(archive: zipfile.ZipFile) -> Manifest:
@@ -211,9 +206,8 @@ def _check_room(root: Path, manifest: Manifest, most_bytes: int | None) -> None:
 def _check_free(root: Path, manifest: Manifest) -> None:
     taken = [unit for unit in _units(manifest) if (root / unit).exists()]
     if taken:
-        raise UserError(
-            f"{taken[0]} is already in this folder: nothing was imported. Delete it first, or use another folder."
-        )
+        why = "is already in this folder: nothing was imported. Delete it first, or use another folder."
+        raise UserError(f"{taken[0]} {why}")
 
 
 def _units(manifest: Manifest) -> list[str]:

@@ -1,13 +1,19 @@
-"""Search the table of runs by words, filters and order; a search fits into a URL."""
+"""Search the table of runs by words, filters and order; a search fits into a URL, and may be saved as a named view."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
+from kvlab.common.validation import check_text
+from kvlab.server.users import Role, require
 
 ANSWERS = {"right": "all right", "some": "some right", "wrong": "none right", "unknown": "not judged"}
 SORTS = {
@@ -106,16 +112,13 @@ def ordered(table: pd.DataFrame, wanted: Search) -> pd.DataFrame:
 
 def describe_search(wanted: Search) -> str:
     """What is looked for and in which order, as it stands under a table."""
-    named = {name: " or ".join(getattr(wanted, name)) for name in FILTERS} | {"answers": _answers(wanted)}
+    answers = " or ".join(ANSWERS[name] for name in wanted.answers if name in ANSWERS)
+    named = {name: " or ".join(getattr(wanted, name)) for name in FILTERS} | {"answers": answers}
     asked = [f"“{wanted.text}”"] if wanted.text else []
     asked += [f"{name.removesuffix('s')} {words}" for name, words in named.items() if words]
     asked += [f"{word} {day}" for word, day in (("from", wanted.since), ("to", wanted.until)) if day]
     asked += [word for word, on in (("starred", wanted.starred), ("archived", wanted.archived)) if on]
     return " · ".join([*asked, f"sorted by {SORTS[wanted.sort]}{', reversed' if wanted.turned else ''}"])
-
-
-def _answers(wanted: Search) -> str:
-    return " or ".join(ANSWERS[name] for name in wanted.answers if name in ANSWERS)
 
 
 def to_url(wanted: Search) -> dict[str, str]:
@@ -157,3 +160,49 @@ def _holds(
         said = " ".join((identity, title, name, note, model, status, *tags, *methods)).casefold()
         kept.append(all(word in said or not hits[word].isdisjoint(members) for word in words))
     return kept
+
+
+VIEWS_FOLDER = "views"
+LONGEST_NAME = 80
+
+
+class SavedView(BaseModel):
+    """A name and URL parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(min_length=1, max_length=LONGEST_NAME)
+    query: dict[str, str] = Field(default_factory=dict)
+
+
+def saved_views(root: Path) -> list[SavedView]:
+    """All readable views, by name."""
+    found = []
+    for file in (Path(root) / VIEWS_FOLDER).glob("*.json"):
+        try:
+            found.append(SavedView.model_validate_json(file.read_bytes()))
+        except (OSError, ValidationError):
+            continue
+    return sorted(found, key=lambda view: view.name.casefold())
+
+
+def save_view(root: Path, name: str, query: dict[str, str]) -> SavedView:
+    """Save a view, replacing one of the same name. Raises UserError for an invalid name."""
+    require(Role.RUN, "save a view")
+    check_text(name, "The name")
+    view = SavedView(name=name.strip()[:LONGEST_NAME] or "view", query=query)
+    replace_text(_view_path(root, view.name), view.model_dump_json(indent=1))
+    return view
+
+
+def remove_view(root: Path, name: str) -> None:
+    """Delete a view."""
+    require(Role.RUN, "delete a view")
+    _view_path(root, name).unlink(missing_ok=True)
+
+
+def _view_path(root: Path, name: str) -> Path:
+    slug = re.sub(r"[^\w]+", "-", name.casefold()).strip("-")
+    if not slug:
+        raise UserError("Give the view a name with at least one letter or digit.")
+    return Path(root) / VIEWS_FOLDER / f"{slug[:LONGEST_NAME]}.json"

@@ -52,7 +52,7 @@ def join_comparisons(root: Path, asked: str, comparisons: Sequence[ComparisonEnt
 
 
 def _check_alike(root: Path, entries: Sequence[ComparisonEntry]) -> None:
-    first, *others = [_reference(entry) for entry in entries]
+    first, *others = map(_reference, entries)
     known = read_record(root / first.run_id)
     for run in others:
         record = read_record(root / run.run_id)

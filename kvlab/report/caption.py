@@ -25,12 +25,8 @@ def caption_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequenc
     record, labels = runs[0].record, _named(runs)
     more = f" and {len(labels) - MOST_RUNS} more" if len(labels) > MOST_RUNS else ""
     prompt = f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens"
-    parts = (
-        ", ".join(labels[:MOST_RUNS]) + more,
-        model_title(record.model.name),
-        prompt,
-        place_of(runs, address, without),
-    )
+    named = ", ".join(labels[:MOST_RUNS]) + more
+    parts = (named, model_title(record.model.name), prompt, place_of(runs, address, without))
     return " · ".join(filter(None, parts))
 
 
@@ -52,8 +48,13 @@ def prompt_excerpt(run: Run) -> str:
     """A prompt's title, else its end, where questions usually are."""
     if run.record.title:
         return f"“{_cut(run.record.title)}”"
-    words = " ".join(run.record.prompt[-4 * MOST_CHARACTERS :].split())
-    return f"“{words}”" if len(words) <= MOST_CHARACTERS else f"“… {words[-MOST_CHARACTERS:].partition(' ')[2]}”"
+    return f"“{last_words(run.record.prompt[-4 * MOST_CHARACTERS :], MOST_CHARACTERS)}”"
+
+
+def last_words(text: str, most: int) -> str:
+    """The end of a text on one line, at most so many characters, after "…" if there is more."""
+    words = " ".join(text.split())
+    return words if len(words) <= most else f"… {words[-most:].partition(' ')[2]}"
 
 
 def provenance(runs: Sequence[Run]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.analysis.attention.regret import regret_over_steps
 from kvlab.analysis.comparison import board, compare
-from kvlab.analysis.comparison.settings import differing_settings
+from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.analysis.comparison.textdiff import Segment, diff
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError
@@ -21,7 +21,7 @@ from kvlab.figures import regret
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
-from kvlab.report.caption import caption_of, provenance
+from kvlab.report.caption import caption_of, last_words, provenance
 from kvlab.requests.compare import FULL
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
@@ -77,7 +77,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
     return Report(
         title=labels.name or record.title or f"Comparison {record.comparison_id}",
         name=record.comparison_id,
-        question=_end(record.prompt),
+        question=last_words(record.prompt, QUESTION_CHARACTERS),
         prompt=record.prompt,
         lines=tuple(_lines(table, asked)),
         table=text_table(table),
@@ -177,7 +177,7 @@ def _distrust(runs: Sequence[Run], asked: board.AnswerCheck | None, table: pd.Da
         yield beyond
     eager = table.loc[table["readings"].astype(str).str.contains("eager"), "label"] if "readings" in table else []
     if len(eager):
-        yield ("Decode rates are from eager steps, which include launch overhead. Use `kvlab bench` to measure speed.")
+        yield "Decode rates are from eager steps, which include launch overhead. Use `kvlab bench` to measure speed."
     for run, label in zip(runs, compare.unique_labels(runs), strict=True):
         if run.record.status != "complete":
             why = run.record.message or "no reason recorded"
@@ -199,8 +199,3 @@ def _origin(runs: Sequence[Run]) -> str:
         (f"comparison {record.comparison_id}", record.created[:16].replace("T", " "), model_title(record.model.name),
          f"{ONE_PROMPT} of {tokens}", record.device, versions)
     )  # fmt: skip
-
-
-def _end(prompt: str) -> str:
-    words = " ".join(prompt.split())
-    return words if len(words) <= QUESTION_CHARACTERS else f"… {words[-QUESTION_CHARACTERS:].partition(' ')[2]}"

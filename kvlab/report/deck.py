@@ -25,8 +25,6 @@ from kvlab.trace.stories import Story, View
 FONT_SIZE = 15  # legible from the back of a room
 STATIC = Path(__file__).parent / "static"
 NO_FIGURE = "A view of the page {} without a picture: open it in kvlab and add its figures."
-
-
 THEMES: tuple[Theme, ...] = ("light", "dark")
 
 

@@ -20,9 +20,9 @@ from kvlab.figures.base.palette import Theme
 from kvlab.library.items import find_comparison
 from kvlab.report.contents import Report, report
 from kvlab.report.deck import deck, untitled
-from kvlab.report.gif import animation, estimate_gif
 from kvlab.report.native_charts import values
 from kvlab.report.page import page
+from kvlab.report.pictures import animation, estimate_gif
 from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import slides, story_slides
 from kvlab.report.views import history_of
@@ -75,13 +75,7 @@ def export_talk(story: Story, kind: str, writer: ImageWriter | None = None) -> b
         return story_slides(story, partial(_picture, own))
 
 
-def export_gif(
-    root: Path,
-    name: str,
-    layer: int | None,
-    head: int | None,
-    say: Callable[[str], None],
-) -> bytes:
+def export_gif(root: Path, name: str, layer: int | None, head: int | None, say: Callable[[str], None]) -> bytes:
     """One head of a run as a GIF; `say` receives its estimated size before the first frame.
 
     Raises:
@@ -122,13 +116,10 @@ def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Pic
         return Picture(writer.picture(shown, "png"), shown)
     figure = untitled(go.Figure(shown))
     figure.layout.height = max(figure.layout.height or 0, SLIDE_HEIGHT)
-    svg = writer.image(figure, "svg", theme=theme) if _is_light(shown) else None
+    # Many marks take megabytes as SVG, and seconds in office programs.
+    light = all(len(values(getattr(trace, "y", None))) <= MOST_MARKS for trace in shown.data)
+    svg = writer.image(figure, "svg", theme=theme) if light else None
     return Picture(writer.image(figure, "png", theme=theme), svg if svg and len(svg) <= LARGEST_SVG else None)
-
-
-def _is_light(figure: go.Figure) -> bool:
-    """Whether its SVG is small; many marks take megabytes, and seconds in office programs."""
-    return all(len(values(getattr(trace, "y", None))) <= MOST_MARKS for trace in figure.data)
 
 
 SECONDS = 90
@@ -146,19 +137,12 @@ def print_pdf(page: bytes) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kvlab-report-") as folder:
         source, target = Path(folder) / "report.html", Path(folder) / "report.pdf"
         source.write_bytes(page)
-        options = (
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--no-pdf-header-footer",
-            f"--user-data-dir={folder}/own",
-        )
+        own = f"--user-data-dir={folder}/own"
+        options = (browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", own)
         # Figures are drawn by scripts in the page: a virtual time budget makes printing wait for them.
         ahead = ("--virtual-time-budget=20000", "--run-all-compositor-stages-before-draw", f"--print-to-pdf={target}")
         try:
-            subprocess.run(
-                [browser, *options, *ahead, source.as_uri()], capture_output=True, timeout=SECONDS, check=False
-            )
+            subprocess.run([*options, *ahead, source.as_uri()], capture_output=True, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired as error:
             raise UserError("Chromium did not print the report in time: export HTML instead.") from error
         if not target.exists():

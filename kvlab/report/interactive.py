@@ -57,19 +57,19 @@ def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
         }  # fmt: skip
     else:
         return None
-    return {"view": PARTS[type(shown)]} | {name: _plain(value) for name, value in given.items()}
+    # The script expects the states as a flat, row-major list.
+    plain = {name: value.ravel().tolist() if isinstance(value, np.ndarray) else value for name, value in given.items()}
+    return {"view": PARTS[type(shown)]} | plain
 
 
 def table(shown: Table) -> str:
     """A table as HTML."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
-    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown.rows)
+    cells = [[f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>" for text in row]
+             for row in shown.rows]  # fmt: skip
+    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     more = f"<p class=more>and {shown.left_out:,} more rows</p>" if shown.left_out else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
-
-
-def _cell(text: str) -> str:
-    return f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>"
 
 
 def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
@@ -81,8 +81,3 @@ def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:
 def in_script(given: Any) -> str:
     """JSON escaped for a script element (`</` would end it)."""
     return json.dumps(given).replace("</", "<\\/")
-
-
-def _plain(value: Any) -> Any:
-    # The script expects the states as a flat, row-major list.
-    return value.ravel().tolist() if isinstance(value, np.ndarray) else value

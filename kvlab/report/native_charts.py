@@ -16,19 +16,15 @@ from kvlab.figures.base.template import INK, QUIET
 
 MOST_SERIES, MOST_POINTS = 8, 400
 DASHES = {
-    "dash": "DASH",
-    "dot": "ROUND_DOT",
-    "dashdot": "DASH_DOT",
-    "longdash": "LONG_DASH",
-    "longdashdot": "LONG_DASH_DOT",
-}
+    "dash": "DASH", "dot": "ROUND_DOT", "dashdot": "DASH_DOT", "longdash": "LONG_DASH", "longdashdot": "LONG_DASH_DOT",
+}  # fmt: skip
 SPACES = "http://schemas.openxmlformats.org/drawingml/2006/chart"
 
 
 def chart_kind(figure: go.Figure) -> str:
     """`lines` or `bars` if the figure is nothing else; "" if a picture is better."""
-    layout, traces = figure.layout, figure.data
-    drawn = [trace for trace in traces if trace.visible is not False and not _only_legend(trace)]
+    layout = figure.layout
+    drawn = _drawn(figure)
     if not 1 <= len(drawn) <= MOST_SERIES or figure.frames or layout.annotations or layout.shapes or layout.images:
         return ""
     if layout.sliders or layout.updatemenus or any(key[1:5] == "axis" and key[5:] for key in layout.to_plotly_json()):
@@ -48,7 +44,7 @@ def add_chart(slide: Any, figure: go.Figure, place: Sequence[Any], theme: Theme)
     from pptx.chart.data import CategoryChartData, XyChartData
     from pptx.enum.chart import XL_CHART_TYPE
 
-    drawn = [trace for trace in figure.data if trace.visible is not False and not _only_legend(trace)]
+    drawn = _drawn(figure)
     if chart_kind(figure) == "bars":
         data: Any = CategoryChartData()
         data.categories = [_plain(name) for name in values(drawn[0].x)]
@@ -121,9 +117,10 @@ def _series_look(series: Any, trace: Any, theme: Theme) -> None:
         line.dash_style = getattr(MSO_LINE, DASHES[trace.line.dash])
 
 
-def _only_legend(trace: Any) -> bool:
-    """Whether the trace is an empty point that only adds a legend entry."""
-    return values(getattr(trace, "x", None)) == [None]
+def _drawn(figure: go.Figure) -> list[Any]:
+    """The visible traces, without empty points that only add a legend entry."""
+    shown = [trace for trace in figure.data if trace.visible is not False]
+    return [trace for trace in shown if values(getattr(trace, "x", None)) != [None]]
 
 
 def values(vector: Any) -> list[Any]:
@@ -140,26 +137,19 @@ def _places(trace: Any) -> list[Any]:
 
 
 def _is_line(trace: Any) -> bool:
-    if (
-        trace.fill not in (None, "none")
-        or trace.stackgroup
-        or trace.error_y.array is not None
-        or trace.yaxis not in (None, "y")
-    ):
+    filled = trace.fill not in (None, "none") or trace.stackgroup
+    if filled or trace.error_y.array is not None or trace.yaxis not in (None, "y"):
         return False
-    plain = trace.mode == "lines" or (
-        trace.mode == "lines+markers" and not isinstance(trace.marker.size, (list, tuple))
-    )
+    one_size = trace.mode == "lines+markers" and not isinstance(trace.marker.size, (list, tuple))
     numbers = all(_number(value) is not None for value in _places(trace))
-    return bool(plain and numbers and _is_one_colour(trace.line.color))
+    return bool((trace.mode == "lines" or one_size) and numbers and _is_one_colour(trace.line.color))
 
 
 def _is_bar(trace: Any) -> bool:
-    shape = trace.marker.pattern.shape
-    odd = (
-        trace.orientation == "h" or trace.base is not None or trace.error_y.array is not None or trace.width is not None
-    )
-    return not odd and not shape and trace.x is not None and _is_one_colour(trace.marker.color)
+    odd = any(one is not None for one in (trace.base, trace.error_y.array, trace.width))
+    if odd or trace.orientation == "h" or trace.marker.pattern.shape:
+        return False
+    return trace.x is not None and _is_one_colour(trace.marker.color)
 
 
 def _is_one_colour(colour: Any) -> bool:

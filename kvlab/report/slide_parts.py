@@ -1,7 +1,6 @@
 """Parts of a PPTX slide: title and notes, text, editable tables, marked texts, pictures.
 
-Needs `pip install 'kvlab[slides]'` (python-pptx with lxml and XlsxWriter, about 18 MB); imported lazily, which takes .3
-s.
+Needs `pip install 'kvlab[slides]'` (python-pptx with lxml and XlsxWriter, 18 MB); imported when needed, in .3 s.
 """
 
 from __future__ import annotations
@@ -59,6 +58,8 @@ def saved_deck(deck: Any) -> bytes:
 
 def add_slide(deck: Any, title: str, notes: str, theme: Theme = "light") -> Any:
     """Add an empty slide with a title and its origin in the notes."""
+    from pptx.enum.text import PP_ALIGN
+
     slide = deck.slides.add_slide(deck.slide_layouts[5])  # title only
     slide.background.fill.solid()
     slide.background.fill.fore_color.rgb = _rgb(SURFACES[theme])
@@ -68,7 +69,7 @@ def add_slide(deck: Any, title: str, notes: str, theme: Theme = "light") -> Any:
     box.text_frame.text = clean(title)
     _sized(box.text_frame, 28 if len(title) < 60 else 22 if len(title) < 110 else 16, theme, bold=True)
     for paragraph in box.text_frame.paragraphs:
-        paragraph.alignment = _left()
+        paragraph.alignment = PP_ALIGN.LEFT
     slide.notes_slide.notes_text_frame.text = clean(notes)
     return slide
 
@@ -82,14 +83,9 @@ def add_lines(deck: Any, title: str, lines: Sequence[str], notes: str) -> None:
 
 
 def add_words(
-    slide: Any,
-    lines: Sequence[str],
-    top: float,
-    height: float,
-    points: int,
-    theme: Theme = "light",
+    slide: Any, lines: Sequence[str], top: float, height: float, points: int, theme: Theme = "light",
     quiet: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Add lines of text across the slide."""
     box = slide.shapes.add_textbox(*inches(EDGE, top, WIDTH - 2 * EDGE, height))
     frame = box.text_frame
@@ -145,9 +141,8 @@ def _table_height(table: Table, widths: Sequence[float], points: int) -> float:
 
 def _column_widths(table: Table) -> list[float]:
     """Column widths in inches, by their longest cells."""
-    longest = [
-        max(4, *(min(len(cell), 60) for cell in cells)) for cells in zip(table.columns, *table.rows, strict=True)
-    ]
+    columns = zip(table.columns, *table.rows, strict=True)
+    longest = [max(4, *(min(len(cell), 60) for cell in cells)) for cells in columns]
     room = WIDTH - 2 * EDGE
     return [min(room, room * signs / sum(longest)) for signs in longest]
 
@@ -238,12 +233,6 @@ def _sized(
         paragraph.font.size, paragraph.font.bold = Pt(points), bold
         if not plain:
             paragraph.font.color.rgb = _rgb((QUIET if quiet else INK)[theme])
-
-
-def _left() -> Any:
-    from pptx.enum.text import PP_ALIGN
-
-    return PP_ALIGN.LEFT
 
 
 def _rgb(colour: str) -> Any:

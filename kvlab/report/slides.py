@@ -5,38 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.palette import Theme
+from kvlab.report import slide_parts as parts
 from kvlab.report.contents import Report
 from kvlab.report.deck import content, missing_picture_text, slide_text
 from kvlab.report.native_charts import add_chart, chart_kind
 from kvlab.report.pictures import picture
-from kvlab.report.slide_parts import (
-    EDGE,
-    HEIGHT,
-    OF_HEIGHT,
-    READING_HEIGHT,
-    TITLE_HEIGHT,
-    WIDTH,
-    Picture,
-    add_lines,
-    add_passages,
-    add_picture,
-    add_reading,
-    add_slide,
-    add_table,
-    clean,
-    empty_deck,
-    inches,
-    saved_deck,
-)
 from kvlab.report.views import Passages, Shown, Table, table_of
 from kvlab.trace.stories import Story
 
 MOST_ROWS, MOST_PASSAGES, LINES_A_SLIDE = 10, 2, 6
-Draw = Callable[[go.Figure | bytes, Theme], Picture]
+Draw = Callable[[go.Figure | bytes, Theme], parts.Picture]
 
 
 def slides(report: Report, draw: Draw) -> bytes:
@@ -45,54 +26,53 @@ def slides(report: Report, draw: Draw) -> bytes:
     Raises:
         UserError: python-pptx is not installed.
     """
-    deck = empty_deck()
+    deck = parts.empty_deck()
     notes = report.provenance
-    first, *more = _chunks_of_lines([f"“{report.question}”", *report.lines])
-    add_lines(deck, report.title, first, notes)
+    first, *more = _chunks([f"“{report.question}”", *report.lines], LINES_A_SLIDE)
+    parts.add_lines(deck, report.title, first, notes)
     for lines in more:
-        add_lines(deck, f"{report.title}, continued", lines, notes)
+        parts.add_lines(deck, f"{report.title}, continued", lines, notes)
     for rows in _chunks(report.table, MOST_ROWS):
-        add_table(deck, "Runs", table_of(rows), notes)
+        parts.add_table(deck, "Runs", table_of(rows), notes)
     for section in report.figures:
         title = str(section.figure.layout.title.text or "Figure")
         add_figure(deck, title, section.figure, section.reading, report.of, f"{section.source}\n{notes}", draw)
     if len(report.settings):
         for rows in _chunks(report.settings.reset_index(), MOST_ROWS):
-            add_table(deck, "Different settings", table_of(rows), notes)
+            parts.add_table(deck, "Different settings", table_of(rows), notes)
     for label, segments in report.texts:
-        add_passages(deck, f"Text of {label}", [("", segments)], "", report.of, notes)
-    for lines in _chunks_of_lines(report.distrust):
-        add_lines(deck, "Caveats", lines, notes)
-    return saved_deck(deck)
+        parts.add_passages(deck, f"Text of {label}", [("", segments)], "", report.of, notes)
+    for lines in _chunks(report.distrust, LINES_A_SLIDE):
+        parts.add_lines(deck, "Caveats", lines, notes)
+    return parts.saved_deck(deck)
 
 
 def story_slides(story: Story, draw: Draw) -> bytes:
     """The slides of a story, each with its caption, else its reading; raises as `slides`."""
-    deck = empty_deck()
+    deck = parts.empty_deck()
     for view in story.views:
         shown, words = content(view), slide_text(view)
         if shown is None or view.slide is None:
-            add_lines(deck, view.title, [line for line in (words, missing_picture_text(view)) if line], "")
+            parts.add_lines(deck, view.title, [line for line in (words, missing_picture_text(view)) if line], "")
             continue
         of, notes, theme = view.slide.of, view.slide.source, view.slide.theme
         if isinstance(shown, Table):
             for part, rows in enumerate(_batches(shown.rows, MOST_ROWS)):
                 more = f"{shown.left_out:,} more rows are omitted. " if shown.left_out and not part else ""
-                add_table(deck, view.title, shown.model_copy(update={"rows": rows}), notes, more + words, of, theme)
+                parts.add_table(
+                    deck, view.title, shown.model_copy(update={"rows": rows}), notes, more + words, of, theme
+                )
         elif isinstance(shown, Passages):
             for some in _batches(shown.passages, MOST_PASSAGES):
-                add_passages(deck, view.title, some, words, of, notes, theme)
+                parts.add_passages(deck, view.title, some, words, of, notes, theme)
         else:
             add_figure(deck, view.title, shown, words, of, notes, draw, theme)
-    return saved_deck(deck)
+    return parts.saved_deck(deck)
 
 
-def _chunks_of_lines(lines: Sequence[str]) -> list[list[str]]:
-    return [list(lines[start : start + LINES_A_SLIDE]) for start in range(0, len(lines), LINES_A_SLIDE)]
-
-
-def _chunks(table: pd.DataFrame, most: int) -> list[pd.DataFrame]:
-    return [table.iloc[start : start + most] for start in range(0, len(table), most)]
+def _chunks(rows: Any, most: int) -> list[Any]:
+    """Slices of at most so many lines of text or rows of a table."""
+    return [rows[start : start + most] for start in range(0, len(rows), most)]
 
 
 def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
@@ -101,23 +81,17 @@ def _batches(rows: Sequence[Any], most: int) -> list[tuple[Any, ...]]:
 
 
 def add_figure(
-    deck: Any,
-    title: str,
-    shown: go.Figure | Shown,
-    reading: str,
-    of: str,
-    notes: str,
-    draw: Draw,
+    deck: Any, title: str, shown: go.Figure | Shown, reading: str, of: str, notes: str, draw: Draw,
     theme: Theme = "light",
-) -> None:
+) -> None:  # fmt: skip
     """Add an editable chart if the figure is simple, else a picture, with its reading."""
-    slide = add_slide(deck, title, notes, theme)
-    top = TITLE_HEIGHT + 0.25
-    room = HEIGHT - top - READING_HEIGHT - OF_HEIGHT - 0.2
+    slide = parts.add_slide(deck, title, notes, theme)
+    top = parts.TITLE_HEIGHT + 0.25
+    room = parts.HEIGHT - top - parts.READING_HEIGHT - parts.OF_HEIGHT - 0.2
     if isinstance(shown, go.Figure) and chart_kind(shown):
-        add_chart(slide, shown, inches(EDGE, top, WIDTH - 2 * EDGE, room), theme)
-        slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", clean(reading))
+        add_chart(slide, shown, parts.inches(parts.EDGE, top, parts.WIDTH - 2 * parts.EDGE, room), theme)
+        slide.shapes[-1]._element.nvGraphicFramePr.cNvPr.set("descr", parts.clean(reading))
     else:
         made = draw(shown if isinstance(shown, go.Figure) else picture(shown, theme), theme)
-        add_picture(slide, made, top, room, reading)
-    add_reading(slide, reading, of, theme)
+        parts.add_picture(slide, made, top, room, reading)
+    parts.add_reading(slide, reading, of, theme)

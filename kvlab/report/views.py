@@ -1,7 +1,6 @@
 """Slide contents that are not charts: tables, shaded texts, head histories, and diffed passages.
 
-Each is small data stored as JSON in a slide, so that it can be shown as interactive HTML, a picture, or office content.
-Colours are (light, dark) pairs.
+Each is small data, JSON in a slide, to be shown as HTML, a picture, or office content. Colours are (light, dark) pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.analysis.lineage.fold import NEVER, Lineage
-from kvlab.analysis.lineage.mosaic import mosaic
+from kvlab.analysis.lineage.states import mosaic
 from kvlab.analysis.lineage.tables import event_steps
 from kvlab.common.errors import UserError
 from kvlab.figures.base.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick

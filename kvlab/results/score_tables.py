@@ -32,11 +32,8 @@ def score_table(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 NAMES = ["arm", "method", "options", "budget", "asked"]
-MEASURED = ["prompts"] + [
-    f"{name}{bound}"
-    for name in ("score", "difference", "kept", "slots", "seconds")
-    for bound in ("", "_low", "_high")
-]  # fmt: skip
+MEASURES = ("score", "difference", "kept", "slots", "seconds")
+MEASURED = ["prompts", *(f"{name}{bound}" for name in MEASURES for bound in ("", "_low", "_high"))]
 
 
 def with_names(rows: pd.DataFrame) -> pd.DataFrame:

@@ -92,12 +92,9 @@ def shipped() -> Shipped | None:
 
 def parse_claim(values: dict[str, Any]) -> Claim:
     """A claim from its JSON."""
-    kinds = {"basis": Basis, "interval": Interval, "threshold": Threshold}
-    fields = {
-        name: kinds[name](**_tuples(value)) if name in kinds and value else value for name, value in values.items()
-    }
-    return Claim(**{**fields, "settle": None})
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    fields = {**values, "settle": None}
+    for name, kind in {"basis": Basis, "interval": Interval, "threshold": Threshold}.items():
+        if values.get(name):
+            parts = values[name].items()
+            fields[name] = kind(**{part: tuple(one) if isinstance(one, list) else one for part, one in parts})
+    return Claim(**fields)

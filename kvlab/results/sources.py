@@ -37,11 +37,9 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Seen:
-    """State of the data behind a figure, as a cache key: the current selection (`place`), and names and state of the
-    rest.
+    """State of the data behind a figure, as a cache key: the selection (`place`), and names and state of the rest.
 
-    Equal states give equal figures. If only the rest differs and none of it was deleted or hidden, a cached figure is
-    outdated but not wrong.
+    Equal states give equal figures. If only the rest differs and none of it was deleted or hidden, one is outdated.
     """
 
     place: tuple[str, ...]
@@ -106,8 +104,7 @@ class Sources:
 
     @property
     def measured_model(self) -> str:
-        """The model whose rows are drawn and that missing measurements are of: without a current one that of most
-        evaluations, else mini."""
+        """The model of rows drawn and of missing measurements: the current, else that of most evaluations, or mini."""
         if self.model or self.evaluations.empty:
             return self.model or MINI
         return str(self.evaluations["model"].mode().iloc[0])
@@ -142,8 +139,7 @@ class Sources:
         return replace(self, run=runs[0], runs=runs, _folder=self.folder) if runs else None
 
     def run_of(self, *methods: str) -> Run | None:
-        """The current run if it uses one of these methods, else one of the comparison, preferably with the paper's
-        settings."""
+        """A run of one of these methods: the current one, else of the comparison, best with the paper's settings."""
         if self.run is not None and self.run.record.method in methods:
             return self.run
         there = [run for run in self.runs if run.record.method in methods]

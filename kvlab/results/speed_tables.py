@@ -44,8 +44,7 @@ def at(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
 def measured(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
     """One row per method with columns `COLUMNS`.
 
-    `ratio` is relative to `reference`, the best full cache by name; `own_ratio` to kvlab's full cache, which
-    comparisons use.
+    `ratio` is to `reference`, the best full cache by name; `own_ratio` to kvlab's own, which comparisons use.
     """
     found = rows[rows["figure"] == figure]
     best = found.loc[found["is_full"].astype(bool), "method"]
@@ -76,23 +75,14 @@ def split(rows: pd.DataFrame) -> pd.DataFrame:
     Deciding is the attention step minus the same over as many slots without decisions, round by round; rest is the
     whole step minus attention. Empty unless modes decode and compress were both measured.
     """
-    parts = {
-        name: measured(rows, figure).set_index("label")["value"]
-        for name, figure in (
-            ("whole", "decode step"), ("attending", "attention step"), ("deciding", DECIDING),
-        )
-    }  # fmt: skip
+    figures = {"whole": "decode step", "attending": "attention step", "deciding": DECIDING}
+    parts = {name: measured(rows, figure).set_index("label")["value"] for name, figure in figures.items()}
     both = pd.DataFrame({name: part[~part.index.duplicated()] for name, part in parts.items()})
     both = both.dropna(subset=["whole", "attending", "deciding"])
     deciding = both["deciding"].clip(lower=0)
-    table = pd.DataFrame(
-        {
-            "attention": (both["attending"] - deciding).clip(lower=0),
-            "deciding": deciding,
-            "rest": (both["whole"] - both["attending"]).clip(lower=0),
-            "whole": both["whole"],
-        }
-    )
+    attention = (both["attending"] - deciding).clip(lower=0)
+    rest = (both["whole"] - both["attending"]).clip(lower=0)
+    table = pd.DataFrame({"attention": attention, "deciding": deciding, "rest": rest, "whole": both["whole"]})
     return table.rename_axis("label").reset_index()
 
 

@@ -38,8 +38,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Value above which a measurement supports the claim, and why; `at_most`: below it; `up_to`: upper end of a
-    range."""
+    """Value above which a measurement supports the claim, and why; `at_most`: below it; `up_to`: end of a range."""
 
     value: float
     reason: str

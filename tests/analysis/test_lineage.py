@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.analysis.lineage import NEVER, State, fold, states_at
-from kvlab.analysis.lineage.mosaic import MAX_CELLS, mosaic, state_counts
-from kvlab.analysis.lineage.states import regions, regions_at
+from kvlab.analysis.lineage.states import MAX_CELLS, mosaic, regions, regions_at, state_counts
 from kvlab.analysis.lineage.tables import (
     check_slots,
     event_steps,

@@ -12,14 +12,13 @@ import torch
 
 from kvlab.analysis.attention.bound import persistence_error
 from kvlab.analysis.lineage import influence
-from kvlab.atlas.analysis import attended_distance, pyramid, sag_by_rule
-from kvlab.atlas.analysis.attention_rows import Rows, concentration
-from kvlab.atlas.analysis.one_merge import OneMerge, attended_merge
-from kvlab.atlas.analysis.predictors import LAST, prediction_errors
-from kvlab.atlas.claims.attention import locality, variance_ratios
-from kvlab.atlas.claims.kernel import weight_ratio
-from kvlab.atlas.figures.attended_slots import read_attention_map
+from kvlab.atlas.analysis import merge_effects, pyramid
+from kvlab.atlas.analysis.attention_rows import LAST, Rows, concentration, prediction_errors
+from kvlab.atlas.analysis.merge_effects import OneMerge, attended_merge
+from kvlab.atlas.figures.attention_rows import read_attention_map
 from kvlab.atlas.figures.one_merge import read_slot_before_and_after, slot_before_and_after
+from kvlab.atlas.keepkv.attention import locality, variance_ratios
+from kvlab.atlas.kvmerger.weights import weight_ratio
 from kvlab.engine.probe import _inside, _overlaps
 from kvlab.engine.recording.shadow import _stored
 from kvlab.engine.recording.step_errors import relative_error
@@ -46,10 +45,10 @@ def run_of(*events: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("mass", [0.2, 1e-6, 2e-14, 1e-30])
 def test_the_change_of_a_merge_does_not_depend_on_how_much_attention_it_has(mass: float):
     run = run_of(merge(0, 5, 9, mass, 0.25))
-    assert sag_by_rule.merge_groups(run)["sag"].tolist() == pytest.approx([0.25])
+    assert merge_effects.merge_groups(run)["sag"].tolist() == pytest.approx([0.25])
     one = attended_merge(run, 0, 0)
     assert one is not None
-    frame = sag_by_rule.before_and_after([("x", "zsmerge", one)])
+    frame = merge_effects.before_and_after([("x", "zsmerge", one)])
     assert "x 25 % lost" in read_slot_before_and_after(frame, 0)
     bars = {bar.name: bar.y[0] for bar in slot_before_and_after(frame).data}
     assert bars["the slot before"] + bars["what was merged into it"] == pytest.approx(1)
@@ -58,10 +57,10 @@ def test_the_change_of_a_merge_does_not_depend_on_how_much_attention_it_has(mass
 
 def test_a_merge_of_nothing_has_no_change():
     run = run_of(merge(0, 5, 9, 0.0, 0.0))
-    assert sag_by_rule.merge_groups(run)["sag"].isna().all()
+    assert merge_effects.merge_groups(run)["sag"].isna().all()
     one = attended_merge(run, 0, 0)
     assert one is not None
-    told = read_slot_before_and_after(sag_by_rule.before_and_after([("x", "zsmerge", one)]), 0)
+    told = read_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", one)]), 0)
     assert "x not defined, as its parts have no attention" in told and "nan" not in told
 
 
@@ -69,13 +68,13 @@ def test_a_slot_with_next_to_no_attention_gives_way_to_one_with_some_and_that_is
     events = (merge(2, 5, 9, 2e-14, 0.5), merge(7, 6, 10, 0.1, -0.1), merge(8, 5, 11, 0.05, 0.1))
     one = attended_merge(run_of(*events), 0, 0, 2)
     assert one is not None and (one.step, one.target) == (7, 6)
-    told = read_slot_before_and_after(sag_by_rule.before_and_after([("x", "zsmerge", one)]), 2)
+    told = read_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", one)]), 2)
     assert "x 10 % gained" in told and "x of step 7" in told
     requested = attended_merge(run_of(*events), 0, 0, 2, token=9)
     assert requested is not None and requested.step == 2
     alone = attended_merge(run_of(events[0]), 0, 0, 2)
     assert alone is not None
-    told = read_slot_before_and_after(sag_by_rule.before_and_after([("x", "zsmerge", alone)]), 2)
+    told = read_slot_before_and_after(merge_effects.before_and_after([("x", "zsmerge", alone)]), 2)
     assert "x 50 % lost" in told and "Negligible attention" in told
 
 
@@ -104,10 +103,10 @@ def test_what_looks_at_sinks_alone_has_no_distance():
     mass = np.zeros((2, 8), np.float32)
     mass[0, 0] = 1
     mass[1, [0, 5]] = 1 - 1e-6, 1e-6
-    found = attended_distance.measures(mass, 7)
+    found = pyramid.measures(mass, 7)
     assert found["distance"] == pytest.approx(2)  # query 7 looks at token 5; query 6 at a sink alone
-    assert np.isnan(attended_distance.measures(mass[:1], 7)["distance"])
-    assert np.isnan(attended_distance.measures(np.zeros((1, 8), np.float32), 7)["sink_mass"])
+    assert np.isnan(pyramid.measures(mass[:1], 7)["distance"])
+    assert np.isnan(pyramid.measures(np.zeros((1, 8), np.float32), 7)["sink_mass"])
 
 
 def test_a_row_without_attention_is_concentrated_nowhere():

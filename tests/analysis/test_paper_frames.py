@@ -12,10 +12,22 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvlab.analysis.lineage import Lineage, fold
-from kvlab.atlas.analysis.attended_distance import LOCAL, SINKS, attention_map, by_layer, layer_means, measures
-from kvlab.atlas.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
-from kvlab.atlas.analysis.pyramid import age_and_tokens, layer_budgets, spans, spread_by_axis, straight, touched_sinks
+from kvlab.atlas.analysis.pyramid import (
+    LOCAL,
+    SINKS,
+    age_and_tokens,
+    attention_map,
+    by_layer,
+    layer_budgets,
+    layer_means,
+    measures,
+    spans,
+    spread_by_axis,
+    straight,
+    touched_sinks,
+)
 from kvlab.atlas.analysis.regions import REGIONS, regions_over_steps, slots_by_step
+from kvlab.atlas.pyramid_pool.calculator import GPT_3, PUBLISHED, Shape, kv_sizes
 from kvlab.atlas.pyramid_pool.scores import evaluated_tasks
 from kvlab.trace import Run, open_run
 from tests.synthetic.runs import write_synthetic_run

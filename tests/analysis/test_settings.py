@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvlab.analysis.comparison.settings import differing_settings
+from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.trace import open_run
 from tests.synthetic.runs import write_synthetic_run
 

@@ -12,7 +12,7 @@ from kvlab.analysis.comparison import cost
 from kvlab.cli.options.compare_request import PartsOptions
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.figures import compare as figures
-from kvlab.figures import cost as cost_figures
+from kvlab.figures import memory as cost_figures
 
 
 def memory(codes: float | None) -> pd.DataFrame:

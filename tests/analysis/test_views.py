@@ -23,7 +23,7 @@ from kvlab.analysis.similarity import merge_sets
 from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.common.errors import UserError
 from kvlab.figures import board as boards
-from kvlab.figures import cost as costs
+from kvlab.figures import memory as costs
 from kvlab.trace import Run, open_run
 from kvlab.trace.schema import SpeedReading
 from tests.synthetic.runs import write_synthetic_run

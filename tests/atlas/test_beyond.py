@@ -9,14 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvlab.atlas.beyond import recordings
 from kvlab.atlas.beyond.contests import CONTESTS, TEXT, Contest
-from kvlab.atlas.claims import head_shares
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.methods import make_method
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
-from tests.atlas.claims.frames import rows as heads
+from tests.atlas.claim_frames import rows as heads
 from tests.atlas.test_scores import row
 
 BY_NUMBER = {one.slug: one for one in CONTESTS}
@@ -94,11 +94,11 @@ def test_the_command_of_a_claim_can_be_run(contest: Contest, tmp_path: Path) -> 
 
 def test_shares_that_stay_are_told_from_those_that_follow_the_text() -> None:
     stay = heads(per_prompt=6, share=lambda prompt, head: head / 15 + 0.001 * (prompt % 2))
-    assert head_shares.invariant(stay).verdict == "holds"
+    assert recordings.invariant(stay).verdict == "holds"
     follow = heads(per_prompt=6, share=lambda prompt, head: ((head + 1) * (prompt % 6 + 1) % 7) / 15)
-    assert head_shares.invariant(follow).verdict == "does not hold"
+    assert recordings.invariant(follow).verdict == "does not hold"
     assert (
-        head_shares.invariant(heads(prompts=1, per_prompt=6, share=lambda p, h: h / 15)).verdict == "not enough to say"
+        recordings.invariant(heads(prompts=1, per_prompt=6, share=lambda p, h: h / 15)).verdict == "not enough to say"
     )
 
 
@@ -107,5 +107,5 @@ def test_later_layers_want_more_only_where_shares_rise() -> None:
         frame = heads(per_prompt=len(share), share=lambda prompt, head: share[head])
         return frame.assign(layer=frame["head"], head=0)
 
-    assert head_shares.later(by_layer([0.1, 0.2, 0.3, 0.4])).verdict == "holds"
-    assert head_shares.later(by_layer([0.0, 0.1, 0.77, 0.1, 0.03])).verdict == "does not hold"
+    assert recordings.later(by_layer([0.1, 0.2, 0.3, 0.4])).verdict == "holds"
+    assert recordings.later(by_layer([0.0, 0.1, 0.77, 0.1, 0.03])).verdict == "does not hold"

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from kvlab.atlas.evidence import interval_of
 from kvlab.atlas.figures.deciding_numbers import deciding_frame, deciding_numbers, read_deciding_numbers
-from kvlab.atlas.prompt_means import interval_of
 from kvlab.atlas.shipped_exhibits import claim_values
 from kvlab.common.intervals import Interval, mean_interval, mean_over_groups, paired_difference, pairs_interval
 from kvlab.results.shipped_folder import parse_claim

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvlab.atlas.analysis import hidden_states, sampled_queries
-from kvlab.atlas.claims import sampled_queries as claims
+from kvlab.atlas.analysis import probe as analysis
 from kvlab.atlas.exhibit import Choice, Needs
 from kvlab.atlas.gvote import probe, scores
 from kvlab.atlas.registry import find
@@ -19,7 +18,7 @@ from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, RunWriter, open_run
-from tests.atlas.claims.frames import six_times
+from tests.atlas.claim_frames import six_times
 from tests.atlas.drawing import drawn
 from tests.atlas.evaluations import can_be_run, evaluated
 from tests.synthetic.runs import write_synthetic_run
@@ -87,14 +86,14 @@ def test_normal_states_are_found_normal_and_heavy_tails_are_not(tmp_path: Path, 
 
     arrays = hidden_statistics(torch.from_numpy(states(kind)), 4)
     run = run_with(tmp_path, "hidden", {name: tensor.numpy() for name, tensor in arrays.items()})
-    moments = hidden_states.channels(run)
+    moments = analysis.channels(run)
     assert moments["close"].mean() == pytest.approx({"holds": 1, "does not hold": 0}[verdict], abs=0.25)
-    assert claims.gaussian(six_times(claims.channels(run))).verdict == verdict
-    density = hidden_states.densities(run, 0)
-    together = density[density["channel"] == hidden_states.ALL]
+    assert probe.gaussian(six_times(probe.channels(run))).verdict == verdict
+    density = analysis.densities(run, 0)
+    together = density[density["channel"] == analysis.ALL]
     assert (together["density"].sum() * 0.25) == pytest.approx(1, abs=0.01)
-    pairs = hidden_states.quantiles(run, 0)
-    off = (pairs["quantile"] - pairs["normal"])[pairs["channel"] == hidden_states.ALL].abs().max()
+    pairs = analysis.quantiles(run, 0)
+    off = (pairs["quantile"] - pairs["normal"])[pairs["channel"] == analysis.ALL].abs().max()
     assert (off < 0.03) == (kind == "normal")
 
 
@@ -104,15 +103,15 @@ def test_normal_states_are_found_normal_and_heavy_tails_are_not(tmp_path: Path, 
 def test_correlation_is_pearsons():
     random = np.random.default_rng(1)
     x = random.random(500)
-    assert sampled_queries.pearson(x, 3 * x + 1) == pytest.approx(1)
-    assert sampled_queries.pearson(x, -x) == pytest.approx(-1)
-    assert abs(sampled_queries.pearson(x, random.random(500))) < 0.15
-    assert np.isnan(sampled_queries.pearson(x, np.ones(500)))
+    assert analysis.pearson(x, 3 * x + 1) == pytest.approx(1)
+    assert analysis.pearson(x, -x) == pytest.approx(-1)
+    assert abs(analysis.pearson(x, random.random(500))) < 0.15
+    assert np.isnan(analysis.pearson(x, np.ones(500)))
 
 
 def test_by_head_averages_the_samples_and_reads_the_last_union(synthetic: Sources):
     run = synthetic.runs[0]
-    table = sampled_queries.by_head(run).set_index(["layer", "head"])
+    table = analysis.by_head(run).set_index(["layer", "head"])
     for layer in range(2):
         arrays = run.probe("sampled", layer)
         for head in range(2):
@@ -126,10 +125,10 @@ def test_by_head_averages_the_samples_and_reads_the_last_union(synthetic: Source
 def test_more_samples_keep_and_cover_more(recorded: Sources):
     run = probe.probed_run(recorded, "sampled")
     assert isinstance(run, Run)
-    grown = sampled_queries.growth(run)
+    grown = analysis.growth(run)
     assert (grown[["kept", "covered"]].diff().dropna() >= -1e-3).all(axis=None)
     assert (grown["kept_low"] <= grown["kept_high"]).all()
-    assert sampled_queries.coverage_ahead(run)["covered"].iloc[0] == pytest.approx(grown["covered"].iloc[-1], abs=2e-3)
+    assert analysis.coverage_ahead(run)["covered"].iloc[0] == pytest.approx(grown["covered"].iloc[-1], abs=2e-3)
 
 
 # figures 1 and 4 to 7

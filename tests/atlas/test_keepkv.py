@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from kvlab.atlas.analysis import attention_rows, evicted_attention, one_merge, predictors, sag_by_rule
+from kvlab.atlas.analysis import attention_rows, merge_effects
 from kvlab.atlas.analysis.attention_rows import Rows
-from kvlab.atlas.claims import sag, slot_influence
 from kvlab.atlas.evidence import evidence_rows
 from kvlab.atlas.exhibit import Choice, Needs
-from kvlab.atlas.keepkv import attention
+from kvlab.atlas.keepkv import attention, merging
 from kvlab.atlas.registry import find
 from kvlab.cache import make_cache
 from kvlab.engine.compare import compare
@@ -22,7 +21,7 @@ from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
-from tests.atlas.claims.frames import six_times
+from tests.atlas.claim_frames import six_times
 from tests.atlas.drawing import drawn
 from tests.families import tiny_folder, tiny_model
 from tests.synthetic.runs import write_synthetic_run
@@ -85,26 +84,26 @@ def test_without_a_run_the_command_is_named(tmp_path: Path, slug: str):
 
 def test_the_exact_rule_does_not_sag_and_convex_merging_does(recorded: Sources):
     """With a key for every query head the exact rule keeps the attention of every single merge."""
-    convex, exact, _ = (sag_by_rule.merge_groups(run) for run in recorded.runs[1:])
+    convex, exact, _ = (merge_effects.merge_groups(run) for run in recorded.runs[1:])
     assert len(exact) > 50
     heavy = exact[exact["before"] > 1e-4]
     assert heavy["sag"].abs().max() < 2e-3
     assert (convex["sag"] > 0).mean() > 0.8
-    rows = six_times(*(evidence_rows(run, sag.EVIDENCE) for run in recorded.runs[1:]))
-    assert sag.exact(rows).verdict == "holds"
-    assert sag.sags(rows).verdict == "holds"
-    assert sag.exact(rows[rows["prompt"] == "0"]).verdict == "not enough to say"  # the same of a single prompt
+    rows = six_times(*(evidence_rows(run, merging.SAG) for run in recorded.runs[1:]))
+    assert merging.exact(rows).verdict == "holds"
+    assert merging.sags(rows).verdict == "holds"
+    assert merging.exact(rows[rows["prompt"] == "0"]).verdict == "not enough to say"  # the same of a single prompt
 
 
 def test_rules_are_told_apart(recorded: Sources):
-    assert [sag_by_rule.rule_of(run) for run in recorded.runs[1:]] == ["convex", "exact", "predicted"]
+    assert [merge_effects.rule_of(run) for run in recorded.runs[1:]] == ["convex", "exact", "predicted"]
 
 
 def test_runs_that_merged_nothing_of_weight_are_not_judged(synthetic: Sources):
-    table = sag_by_rule.sag_of_runs(synthetic.runs[:2])
+    table = merge_effects.sag_of_runs(synthetic.runs[:2])
     assert table.empty
-    rows = six_times(*(evidence_rows(run, sag.EVIDENCE) for run in synthetic.runs[:2]))
-    assert sag.sags(rows).verdict == sag.exact(rows).verdict == "not enough to say"
+    rows = six_times(*(evidence_rows(run, merging.SAG) for run in synthetic.runs[:2]))
+    assert merging.sags(rows).verdict == merging.exact(rows).verdict == "not enough to say"
 
 
 # figure 2
@@ -127,9 +126,9 @@ def test_tokens_return_when_they_are_attended_and_only_then():
     mass = np.tile(np.linspace(0.1, 0.01, 13), (4, 1))
     mass[1, 0], mass[2, 9] = 2, 2
     rows = rows_of(mass, 10)
-    evicted = evicted_attention.to_be_evicted(rows, mass[0, :10])
+    evicted = attention_rows.to_be_evicted(rows, mass[0, :10])
     assert evicted.nonzero()[0].tolist() == list(range(2, 10))
-    table = evicted_attention.returning(rows, evicted, "x")
+    table = attention_rows.returning(rows, evicted, "x")
     top_of = {1: {0, 1, 2}, 2: {9, 0, 1}, 3: {0, 1, 2}}  # three of 11, 12 and 13 tokens
     expected = [len(top_of[step] & set(range(2, 10))) / 8 for step in (1, 2, 3)]
     assert table["share"].tolist() == pytest.approx(expected)
@@ -139,7 +138,7 @@ def test_tokens_return_when_they_are_attended_and_only_then():
 
 def test_what_the_run_evicted_is_what_its_events_say(synthetic: Sources):
     run = synthetic.runs[1]
-    gone = evicted_attention.evicted_by_step(run, 0, 1)
+    gone = attention_rows.evicted_by_step(run, 0, 1)
     events = run.select("events", 0, 1)
     for step in (0, 5, 24):
         sources = events[(events["step"] <= step) & (events["source"] < 120)]["source"]
@@ -163,7 +162,7 @@ def test_predictors_follow_their_formulas():
     random = np.random.default_rng(2)
     seen = np.arange(20, 50)
     values = random.random((30, 50)) * (np.arange(50) < seen[:, None])
-    running = predictors.Predictors(50, start=5, alpha=0.8, window=4)
+    running = attention_rows.Predictors(50, start=5, alpha=0.8, window=4)
     for row, count in zip(values, seen, strict=True):
         running.add(row, count)
     found = running.predict()
@@ -172,11 +171,11 @@ def test_predictors_follow_their_formulas():
         ages = 29 - np.arange(30)
         used = [row for row in range(5, 30) if row in visible]
         average = sum(0.2 * 0.8 ** ages[row] * values[row, token] for row in used)
-        assert found[predictors.EMA][token] == pytest.approx(average / (1 - 0.8 ** len(used)))
-        assert found[predictors.CUMULATIVE][token] == pytest.approx(values[visible, token].mean())
+        assert found[attention_rows.EMA][token] == pytest.approx(average / (1 - 0.8 ** len(used)))
+        assert found[attention_rows.CUMULATIVE][token] == pytest.approx(values[visible, token].mean())
         window = [row for row in range(26, 30) if row in visible]
-        assert found[predictors.WINDOWED][token] == pytest.approx(values[window, token].mean())
-        assert found[predictors.LAST][token] == values[-1, token]
+        assert found[attention_rows.WINDOWED][token] == pytest.approx(values[window, token].mean())
+        assert found[attention_rows.LAST][token] == values[-1, token]
 
 
 def test_the_average_is_the_one_keepkv_keeps(recorded: Sources, one_head_each: LoadedModel):
@@ -188,17 +187,17 @@ def test_the_average_is_the_one_keepkv_keeps(recorded: Sources, one_head_each: L
         slots = cache.compressed_layers()[layer].slots
         assert slots is not None
         rows = attention_rows.read_rows(recorded.runs[0], layer, 1)
-        running = predictors.Predictors(rows.mass.shape[1], max(rows.first + 1 - 32, 0))
+        running = attention_rows.Predictors(rows.mass.shape[1], max(rows.first + 1 - 32, 0))
         for row in range(rows.first + 1):
             running.add(rows.mass[row].astype(float), rows.seen[row])
         tokens = rows.prompt_tokens
         own = slots.score[0, 1][slots.valid[0, 1]].exp().numpy()
-        np.testing.assert_allclose(running.predict()[predictors.EMA][:tokens], own[:tokens], atol=2e-3)
+        np.testing.assert_allclose(running.predict()[attention_rows.EMA][:tokens], own[:tokens], atol=2e-3)
 
 
 def test_a_constant_row_is_predicted_without_error():
     mass = np.tile(np.append(np.full(9, 0.1), np.zeros(3)), (4, 1))
-    errors = predictors.prediction_errors(rows_of(mass, 9))
+    errors = attention_rows.prediction_errors(rows_of(mass, 9))
     assert errors["error"].max() < 1e-6
     assert set(errors["step"]) == {1, 2, 3}
 
@@ -208,14 +207,14 @@ def test_a_constant_row_is_predicted_without_error():
 
 def test_one_merge_adds_up(recorded: Sources):
     run = recorded.runs[2]
-    merge = one_merge.find_merge(run, 1, 2)
+    merge = merge_effects.find_merge(run, 1, 2)
     assert merge is not None and merge.step == 0
-    table = one_merge.merge_parts(run, recorded.runs[0], merge)
+    table = merge_effects.merge_parts(run, recorded.runs[0], merge)
     before, after = table[table["role"] != "merged slot"], table.iloc[-1]
     assert before["votes"].sum() == after["votes"]
     assert before["mass"].sum() == pytest.approx(merge.mass_before, rel=1e-4)
     assert after["ema_after"] == pytest.approx(before["ema_after"].sum())
-    near = one_merge.candidates(run, merge)
+    near = merge_effects.candidates(run, merge)
     chosen = near[near["chosen"]]
     assert len(chosen) == 1
     similarity = merge.events["similarity"].iloc[0]
@@ -228,11 +227,11 @@ def test_a_merge_is_found_around_the_chosen_token_and_after_the_chosen_step(reco
     merges = run.select("events", 0, 0)
     merges = merges[merges["target"] >= 0]
     source = int(merges["source"].iloc[3])
-    found = one_merge.find_merge(run, 0, 0, int(merges["step"].iloc[3]), source)
+    found = merge_effects.find_merge(run, 0, 0, int(merges["step"].iloc[3]), source)
     assert found is not None and source in found.events["source"].tolist()
-    later = one_merge.find_merge(run, 0, 0, 2)
+    later = merge_effects.find_merge(run, 0, 0, 2)
     assert later is not None and later.step >= 2
-    line = one_merge.influence_over_steps(run, later)
+    line = merge_effects.influence_over_steps(run, later)
     assert line["step"].iloc[0] == later.step
     assert (line["votes"] >= 2).all()
 
@@ -240,15 +239,15 @@ def test_a_merge_is_found_around_the_chosen_token_and_after_the_chosen_step(reco
 def test_the_influence_of_every_slot_is_that_of_each_looked_at_alone(recorded: Sources):
     """Added up over the slots of a head, followed one by one from the merge that was their last."""
     run: Run = recorded.runs[3]
-    found = slot_influence.head_rows(run).set_index(["layer", "head"]).loc[(0, 0)]
+    found = merging.influence_rows(run).set_index(["layer", "head"]).loc[(0, 0)]
     merges = run.select("events", 0, 0)
     merges = merges[merges["target"] >= 0]
     mass = true_mass = 0.0
     for target, group in merges.groupby("target"):
         steps = sorted(group["step"].unique())
         for step, until in zip(steps, [*steps[1:], 10**6], strict=True):
-            one = one_merge.OneMerge(0, 0, int(step), int(target), group[group["step"] == step])
-            line = one_merge.influence_over_steps(run, one)
+            one = merge_effects.OneMerge(0, 0, int(step), int(target), group[group["step"] == step])
+            line = merge_effects.influence_over_steps(run, one)
             later = line[(line["step"] > step) & (line["step"] <= until)]
             later = later[~later["step"].isin(steps)]
             mass, true_mass = mass + later["mass"].sum(), true_mass + later["true_mass"].sum()

@@ -11,21 +11,19 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.similarity.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
-from kvlab.atlas.analysis.compression_ratio import persistence
-from kvlab.atlas.analysis.gaussian_weights import merged_pairs
-from kvlab.atlas.analysis.locality import cosine_by_offset, cosine_of_any_pair
-from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
-from kvlab.atlas.claims import locality, merging_sets
+from kvlab.atlas.analysis.merging_sets import Walkthrough, merged_pairs, persistence, represented, walkthrough
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures.merging_steps import read_three_ways
+from kvlab.atlas.kvmerger import explainers, similarity
 from kvlab.atlas.kvmerger.recordings import eviction_sentence
+from kvlab.atlas.kvmerger.similarity import cosine_by_offset, cosine_of_any_pair
 from kvlab.atlas.registry import find
 from kvlab.engine import compare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import command_line
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, open_run
-from tests.atlas.claims.frames import six_times
+from tests.atlas.claim_frames import six_times
 from tests.synthetic.runs import write_synthetic_run
 
 PROMPT = "A long time ago an old man and a young man sat on a wall in the sun and spoke of many things. " * 3
@@ -125,7 +123,7 @@ def test_locality_of_keys_and_not_of_values_is_found_where_it_is(synthetic: Sour
     sources = only(Unordered, synthetic)
     _, by_distance = drawn("fig-2", sources)
     assert sources.run is not None
-    assert locality.local(six_times(locality.head_rows(sources.run))).verdict == "holds"
+    assert similarity.local(six_times(similarity.head_rows(sources.run))).verdict == "holds"
     keys = by_distance.frame[by_distance.frame["kind"] == KEYS].set_index("offset")["cosine"]
     assert keys[1] > keys[4] > keys[64]
 
@@ -137,7 +135,7 @@ def test_values_that_keep_together_too_contradict_the_paper(synthetic: Sources) 
 
     run = only(Swapped, synthetic).run
     assert run is not None
-    assert locality.local(six_times(locality.head_rows(run))).verdict == "does not hold"
+    assert similarity.local(six_times(similarity.head_rows(run))).verdict == "does not hold"
 
 
 def test_means_by_distance_are_those_of_all_pairs() -> None:
@@ -255,14 +253,14 @@ def test_the_schematics_are_judged_too(runs: tuple[Run, ...], sources: Sources) 
     walk = walkthrough(runs[0], 2, 1)
 
     def rows(one: Walkthrough) -> pd.DataFrame:
-        return six_times(pd.DataFrame([merging_sets.window_errors(one)]))
+        return six_times(pd.DataFrame([explainers.window_errors(one)]))
 
-    assert merging_sets.keeps_more(rows(walk)).verdict in ("holds", "does not hold")
+    assert explainers.keeps_more(rows(walk)).verdict in ("holds", "does not hold")
     lost = replace(walk, merged=np.full_like(walk.merged, 1e3))
-    assert merging_sets.keeps_more(rows(lost)).verdict == "does not hold"
-    assert merging_sets.pivot_leads(rows(walk)).verdict == "holds"
+    assert explainers.keeps_more(rows(lost)).verdict == "does not hold"
+    assert explainers.pivot_leads(rows(walk)).verdict == "holds"
     turned = replace(walk, tokens=walk.tokens.assign(attention=-walk.tokens["attention"]))
-    assert merging_sets.pivot_leads(rows(turned)).verdict == "does not hold"
+    assert explainers.pivot_leads(rows(turned)).verdict == "does not hold"
     for slug in ("fig-1", "fig-4"):
         assert drawn(slug, sources, Choice(layer=2, head=1))[0].claim is not None
 

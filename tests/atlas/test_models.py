@@ -13,8 +13,7 @@ from kvlab.atlas import cards
 from kvlab.atlas.disk_cache import FOLDER, DiskCache
 from kvlab.atlas.evidence import Evidence, gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures.model_badge import badge_of, on_thumbnail, with_badge
-from kvlab.atlas.model_data import draw_shown
+from kvlab.atlas.model_data import badge_of, draw_shown, on_thumbnail, with_badge
 from kvlab.atlas.registry import find
 from kvlab.atlas.scorecard import SHAPES, Judged, by_model, claims_by_model, counts
 from kvlab.atlas.scores import Arm

@@ -14,7 +14,7 @@ from kvlab.atlas import paper_table_text, paper_tables
 from kvlab.atlas.papers import paper_values
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import PlainConsole
-from kvlab.figures.paper_table import ours_beside_theirs, read_ours_beside_theirs
+from kvlab.figures.quality import ours_beside_theirs, read_ours_beside_theirs
 from kvlab.methods import make_method
 from kvlab.tasks.loaders import LOADERS
 from tests import benchmark_files as files

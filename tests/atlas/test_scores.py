@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvlab.atlas.claims.contests import contest
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.papers import COLUMNS, grey_table, paper_values
-from kvlab.atlas.scores import Experiment, arms, gap
+from kvlab.atlas.scores import Experiment, arms, contest, gap
 from kvlab.common.intervals import Interval
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.rows import ROWS, canonical_json

@@ -10,13 +10,18 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kvlab.atlas import claims, shipped_archive
+from kvlab.atlas import shipped_archive
 from kvlab.atlas.beyond.contests import CONTESTS
 from kvlab.atlas.evidence import Evidence, gather
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.gvote import probe
+from kvlab.atlas.keepkv import attention, merging
+from kvlab.atlas.kvmerger import explainers, similarity, sparsity, weights
+from kvlab.atlas.pyramid_pool import recordings
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import counts, lines
 from kvlab.atlas.scores import Arm
+from kvlab.atlas.shipped_archive import ALL_EVIDENCE
 from kvlab.atlas.shipped_exhibits import draw_shipped as drawn
 from kvlab.atlas.shipped_exhibits import with_shipped
 from kvlab.common.errors import UserError
@@ -196,9 +201,7 @@ def test_what_ships_is_small_and_says_what_made_it():
     assert sum(file.stat().st_size for file in ships.root.rglob("*") if file.is_file()) <= shipped_archive.LARGEST
     assert {"kvlab", "torch", "transformers"} <= set(ships.made["versions"])  # type: ignore[arg-type]
     assert ships.made["digest"] and ships.made["device"] and ships.made["created"]
-    assert {evidence.name for evidence in claims.EVIDENCE} == {
-        file.stem for file in (ships.root / "evidence").glob("*")
-    }
+    assert {evidence.name for evidence in ALL_EVIDENCE} == {file.stem for file in (ships.root / "evidence").glob("*")}
 
 
 @needs_results
@@ -226,19 +229,19 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
     ships = shipped()
     assert ships is not None
     judges = {
-        "keepkv/fig-2a": (claims.attention.majority, "concentration"),
-        "keepkv/fig-2b": (claims.attention.returns, "returning"),
-        "keepkv/fig-2c": (claims.attention.locality, "in-time"),
-        "kvmerger/fig-1": (claims.merging_sets.keeps_more, "merging-sets"),
-        "kvmerger/fig-4": (claims.merging_sets.pivot_leads, "merging-sets"),
-        "kvmerger/fig-2": (claims.locality.local, "locality"),
-        "kvmerger/fig-3a": (claims.locality.differs, "locality"),
-        "kvmerger/fig-3b": (claims.layer_order.same, "layer-order"),
-        "kvmerger/fig-3d": (claims.kernel.nearer, "kernel"),
-        "pyramid-pool/fig-5": (claims.pyramid.localises, "distances"),
-        "gvote/fig-2": (claims.sampled_queries.gaussian, "channels"),
-        "gvote/fig-3a": (claims.sampled_queries.overlap, "queries"),
-        "gvote/fig-3b": (claims.sampled_queries.correlated, "queries"),
+        "keepkv/fig-2a": (attention.majority, "concentration"),
+        "keepkv/fig-2b": (attention.returns, "returning"),
+        "keepkv/fig-2c": (attention.locality, "in-time"),
+        "kvmerger/fig-1": (explainers.keeps_more, "merging-sets"),
+        "kvmerger/fig-4": (explainers.pivot_leads, "merging-sets"),
+        "kvmerger/fig-2": (similarity.local, "locality"),
+        "kvmerger/fig-3a": (similarity.differs, "locality"),
+        "kvmerger/fig-3b": (sparsity.same, "layer-order"),
+        "kvmerger/fig-3d": (weights.nearer, "kernel"),
+        "pyramid-pool/fig-5": (recordings.localises, "distances"),
+        "gvote/fig-2": (probe.gaussian, "channels"),
+        "gvote/fig-3a": (probe.overlap, "queries"),
+        "gvote/fig-3b": (probe.correlated, "queries"),
     }
     for key, (judge, name) in judges.items():
         claim = next(one.claim for one in drawn(ships, find(*key.split("/")), Sources(Path("x")), "light") if one.claim)  # type: ignore[union-attr]
@@ -247,6 +250,6 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
     rules = ships.evidence("sag")
     walls = drawn(ships, find("keepkv", "fig-1"), Sources(Path("x")), "light")
     assert {one.claim.paper: one.claim.verdict for one in walls if one.claim} == {  # type: ignore[union-attr]
-        claims.sag.SAGS: claims.sag.sags(rules).verdict, claims.sag.EXACT: claims.sag.exact(rules).verdict,
+        merging.SAGS: merging.sags(rules).verdict, merging.EXACT: merging.exact(rules).verdict,
     }  # fmt: skip
-    assert claims.slot_influence.keeps(ships.evidence("slot-influence")).basis.prompts > 5
+    assert merging.keeps(ships.evidence("slot-influence")).basis.prompts > 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts
+from kvlab.atlas.evidence import basis_of, interval_of, over_prompts
 from kvlab.common.intervals import Interval
 from kvlab.results.verdict import (
     FAILS,

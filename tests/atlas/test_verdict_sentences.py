@@ -13,11 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.atlas import claims
-from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
-from kvlab.atlas.claims.contests import contest
+from kvlab.atlas.analysis.attention_rows import CUMULATIVE, EMA, LAST, WINDOWED
+from kvlab.atlas.beyond import recordings as head_shares
 from kvlab.atlas.exhibit import RECORDED, Choice
+from kvlab.atlas.gvote import probe
+from kvlab.atlas.keepkv import attention, merging
+from kvlab.atlas.kvmerger import explainers, similarity, sparsity, weights
+from kvlab.atlas.pyramid_pool import recordings
 from kvlab.atlas.registry import EXHIBITS
+from kvlab.atlas.scores import contest
 from kvlab.atlas.shipped_exhibits import draw_shipped
 from kvlab.common.intervals import Interval
 from kvlab.results.shipped_folder import shipped
@@ -113,38 +117,38 @@ def constructed(prompts: int, at: float) -> Iterator[Claim]:
         values_rise=at / 20, keys=at, least=at, ever=at, share=at, recorded=at, shuffled=1, ratio=at,
     )  # fmt: skip
     one = one.assign(slots=7, steps=9, sets=3, pairs=1, label="keepkv 20 %", attended=3, heaviest=3)
-    yield claims.slot_influence.keeps(one)
-    yield claims.locality.local(one)
-    yield claims.locality.local(one.assign(values_rise=at))
-    yield claims.locality.rotation(one)
-    yield claims.locality.differs(one)
-    yield claims.attention.majority(one)
-    yield claims.attention.returns(one)
-    yield claims.attention.locality(one)
-    yield claims.merging_sets.keeps_more(one)
-    yield claims.merging_sets.pivot_leads(one)
-    yield claims.kernel.nearer(one)
-    yield claims.layer_order.same(one)
-    yield claims.head_shares.invariant(one)
-    yield claims.head_shares.later(one)
-    yield claims.pyramid.localises(one)
-    yield claims.sampled_queries.overlap(heads_of(prompts, **dict.fromkeys(SHARES, at)))
-    yield claims.sampled_queries.correlated(heads_of(prompts, **dict.fromkeys(SHARES, at)))
+    yield merging.keeps(one)
+    yield similarity.local(one)
+    yield similarity.local(one.assign(values_rise=at))
+    yield similarity.rotation(one)
+    yield similarity.differs(one)
+    yield attention.majority(one)
+    yield attention.returns(one)
+    yield attention.locality(one)
+    yield explainers.keeps_more(one)
+    yield explainers.pivot_leads(one)
+    yield weights.nearer(one)
+    yield sparsity.same(one)
+    yield head_shares.invariant(one)
+    yield head_shares.later(one)
+    yield recordings.localises(one)
+    yield probe.overlap(heads_of(prompts, **dict.fromkeys(SHARES, at)))
+    yield probe.correlated(heads_of(prompts, **dict.fromkeys(SHARES, at)))
     errors = heads_of(prompts, **{EMA: at, CUMULATIVE: 1, WINDOWED: at, LAST: at}).assign(kind="mass")
-    yield claims.attention.predicts(errors, "mass", "attention")
+    yield attention.predicts(errors, "mass", "attention")
     sums = heads_of(prompts, before=1, loss=at, moved=at).assign(merges=5, sagging=4)
     for rule in ("convex", "exact", "predicted"):
         rows = pd.concat(
             [sums.assign(rule=rule, label="a"), sums.assign(rule=rule, label="b", loss=0.5 - sums["loss"])]
         )
-        yield claims.sag.sags(rows)
-        yield claims.sag.exact(rows)
+        yield merging.sags(rows)
+        yield merging.exact(rows)
     for trend, newest in ((at, 1), (at, 2)):
-        yield claims.pyramid.older(heads_of(prompts, trend=trend).assign(newest=newest))
+        yield recordings.older(heads_of(prompts, trend=trend).assign(newest=newest))
     for explained in (1.0, 0.99996, 0.7):
         line = {"layers": LAYERS, "explained": explained, "ratio": at + 1, "total": 900, "beta": 4.0}
         rows = pd.DataFrame([line | {"prompt": f"p{p}", "sinks": 12, "touched": 0} for p in range(prompts)])
-        yield claims.pyramid.falls(rows)
+        yield recordings.falls(rows)
 
 
 @pytest.mark.parametrize("prompts", [1, 2, LEAST_PROMPTS, 12])
@@ -182,7 +186,7 @@ def test_a_contest_shows_the_gap_that_decides_it(other: Interval | None):
 def test_numbers_of_two_prompts_are_not_of_one():
     """A claim that is left open for want of a rule still says how many prompts its numbers are of."""
     sums = heads_of(2, before=1, loss=0.01, moved=0.05).assign(merges=5, sagging=4, rule="predicted", label="keepkv")
-    claim = claims.sag.exact(sums)
+    claim = merging.exact(sums)
     assert claim.verdict == OPEN and claim.basis.prompts == 2 and "n = 2" in claim.finding
     exhibit = next(one for one in EXHIBITS if one.key == "keepkv/fig-1")
     from kvlab.atlas.exhibit import _of_prompts
@@ -194,15 +198,15 @@ def test_numbers_of_two_prompts_are_not_of_one():
 def test_a_steep_line_never_explains_more_than_all():
     rows = pd.DataFrame({"prompt": [f"p{p}" for p in range(8)], "layers": 30, "explained": 0.99996, "ratio": 2.0,
                          "total": 9, "beta": 4.0, "sinks": 4, "touched": 0})  # fmt: skip
-    assert "explains at least 99.9 % of how the budgets vary" in claims.pyramid.falls(rows).finding
-    assert "explains all of how" in claims.pyramid.falls(rows.assign(explained=1.0)).finding
+    assert "explains at least 99.9 % of how the budgets vary" in recordings.falls(rows).finding
+    assert "explains all of how" in recordings.falls(rows.assign(explained=1.0)).finding
 
 
 def test_distances_beside_a_correlation_go_its_way():
     """The first layer looks back less than the last, and yet attention gets more local from layer to layer."""
     share = {layer: 0.5 - 0.01 * layer for layer in range(30)} | {0: 0.05, 29: 0.22}
     frame = heads_of(8).assign(share=lambda table: table["layer"].map(share))
-    claim = claims.pyramid.localises(frame)
+    claim = recordings.localises(frame)
     assert claim.interval is not None and claim.interval.mean < 0
     first, second = re.findall(r"([\d.]+) % \(", claim.finding)[-2:]
     assert float(first) > float(second) and "first half of the layers" in claim.finding

@@ -15,8 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.atlas.exhibit import Choice, Needs
-from kvlab.atlas.fill import measurements_of
-from kvlab.atlas.registry import find
+from kvlab.atlas.registry import find, measurements_of
 from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob
 from kvlab.cli import commands

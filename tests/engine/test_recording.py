@@ -15,8 +15,8 @@ from safetensors.numpy import load_file
 import kvlab
 from kvlab.analysis.attention.autopsy import autopsy, needle_mass
 from kvlab.analysis.similarity.head_states import spread_heads
-from kvlab.atlas.analysis.attended_distance import attention_map
 from kvlab.atlas.analysis.attention_rows import heads_with_attention, read_rows
+from kvlab.atlas.analysis.pyramid import attention_map
 from kvlab.cache import make_cache
 from kvlab.common.errors import UserError
 from kvlab.engine import compare

@@ -9,8 +9,7 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.results.informative import abilities, informative
-from kvlab.results.quality_tables import ALL_TASKS, ranks
+from kvlab.results.quality_tables import ALL_TASKS, abilities, informative, ranks
 
 
 def rows_of(full: dict[str, list[float]], other: dict[str, list[float]]) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from kvlab.analysis.comparison import compare as compared
 from kvlab.analysis.comparison import memory as memories
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.lineage import merges as merged
-from kvlab.analysis.lineage.mosaic import mosaic, state_counts
+from kvlab.analysis.lineage.states import mosaic, state_counts
 from kvlab.analysis.lineage.tables import lineage_tree, slot_table, token_texts
 from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import merge_sets, outlines

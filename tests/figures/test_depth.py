@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import autopsy, board, bound, compare, cost, decision, difference, heads, memory, merges, regret, sag
+from kvlab.figures import autopsy, board, bound, compare, decision, difference, heads, memory, merges, regret, sag
 from kvlab.figures.base.head_map import (
     LARGEST,
     SMALLEST,
@@ -22,8 +22,7 @@ from kvlab.figures.base.head_map import (
     read_focus,
     takes_whole_width,
 )
-from kvlab.figures.base.layer_axis import LABEL, TALLEST_AXIS, axis_height, layer_axis, mark_size
-from kvlab.figures.base.template import same_cells
+from kvlab.figures.base.template import LABEL, TALLEST_AXIS, axis_height, layer_axis, mark_size, same_cells
 
 SHAPES = ((6, 2), (30, 3), (80, 8), (32, 32))
 DEPTHS = (1, 6, 30, 32, 80, 126)
@@ -65,7 +64,7 @@ def test_an_axis_grows_with_the_layers_and_counts_the_ones_left_out():
 
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_marks_of_the_uncompressed_bytes_stay_apart(depth: int):
-    figure = cost.layer_bytes(bytes_of(depth))
+    figure = memory.layer_bytes(bytes_of(depth))
     marks = next(trace for trace in figure.data if trace.name == "uncompressed")
     row = axis_height(range(depth)) / depth
     assert 1.4 * marks.marker.size == pytest.approx(mark_size(range(depth)))
@@ -189,4 +188,4 @@ def test_a_map_of_one_colour_is_known():
     assert not same_cells(memory.slots_by_head(by_head(1, 1))), "one cell"
     missing = np.where(frame["layer"] == 2, np.nan, 5.0)
     assert not same_cells(memory.slots_by_head(frame.assign(live_slots=missing))), "a gap says something"
-    assert not same_cells(cost.layer_bytes(bytes_of(6)))
+    assert not same_cells(memory.layer_bytes(bytes_of(6)))

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.lineage.states import State
-from kvlab.atlas.figures import attended_slots, attention_rows, fates, regions, sampled_queries, similarity_panels
-from kvlab.figures import influence, lineage, scores, similarity, timeline
-from kvlab.report import gif, slides
+from kvlab.atlas.figures import attention_rows, cache_contents, probe, similarity_panels
+from kvlab.figures import lineage, scores, similarity, timeline
+from kvlab.report import pictures, slides
 
 
 def tree(count: int, depth: int = 1) -> pd.DataFrame:
@@ -58,7 +58,7 @@ def test_few_tokens_have_a_ribbon_each():
 def test_lines_of_some_tokens_say_of_how_many():
     share = np.linspace(0.1, 0.001, 30)
     frame = pd.DataFrame({"token": range(30), "text": "a", "step": 0, "share": share})
-    figure, told = influence.members_over_steps(frame, 0), influence.read_members_over_steps(frame)
+    figure, told = lineage.members_over_steps(frame, 0), lineage.read_members_over_steps(frame)
     assert len(figure.data) == 12
     assert "its 30 tokens make up 152 % of it" in told
     numbers = re.search(r"Showing (\d+) of (\d+) tokens, which make up ([\d.]+) % of it", told)
@@ -121,32 +121,33 @@ def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
     assert "20 % of the tokens have their own slot" in told and "80 % were evicted" in told
     assert "A cell is a block of about 20 tokens, in their most common state." in told
     assert "block" not in timeline.read_token_mosaic(pd.concat([blocks] * 20), counts)
-    told = fates.read_fates({"a": blocks}, {"a": counts})
+    told = cache_contents.read_fates({"a": blocks}, {"a": counts})
     assert "a dropped 80 % and merged 0 %" in told and "A cell is a block of about 20 tokens" in told
 
 
 def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
     frame = pd.DataFrame({"variance": 1.0, "window_variance": 0.5}, index=range(1600))
     assert "Showing 1,500 of 1,600 tokens" in attention_rows.read_variance_by_token(frame, 0.5, 1.0)
-    assert "Showing 1,500 of 1,600 tokens" in sampled_queries.read_scatter_of_rows(0.5, 0.4, 1600)
+    assert "Showing 1,500 of 1,600 tokens" in probe.read_scatter_of_rows(0.5, 0.4, 1600)
     means = pd.DataFrame(
         {"arm": ["a", "b"], "tasks": 11, "prompts": 9, "score": [1.0, 0.5], "score_low": 0.4, "score_high": 1.0,
          "difference": np.nan, "difference_low": np.nan, "difference_high": np.nan}
     )  # fmt: skip
     assert "Showing 9 of 11 tasks, the first." in scores.read_score_against_budget(means)
     slots = pd.DataFrame({"step": 1, "position": range(28), "region": "context", "votes": 1, "slots": 340})
-    assert "Showing 28 of 340 slots, those that move first." in regions.read_cache_contents(slots)
+    assert "Showing 28 of 340 slots, those that move first." in cache_contents.read_cache_contents(slots)
     tile = pd.DataFrame(np.zeros((2, 2)))
     assert "Outlined: 2,000 of 2,400 merge sets" in similarity.read_similarity_map(tile, 2000, 2400)
     assert "Outlined" not in similarity.read_similarity_map(tile, 12, 12)
     layers = pd.DataFrame({"layer": [0], "distance": 1.0, "sink_mass": 0.1, "local_mass": 0.1})
-    assert "Sampled: 64 of 300 queries" in attended_slots.read_distance_by_layer(layers, 300, 64)
-    assert gif.estimate_gif(200).startswith("64 frames of 200 steps")
+    assert "Sampled: 64 of 300 queries" in attention_rows.read_distance_by_layer(layers, 300, 64)
+    assert pictures.estimate_gif(200).startswith("64 frames of 200 steps")
     beside = pd.DataFrame({"layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
     assert "Of the heads drawn, 2 of 90, the adjacent key" in similarity_panels.read_neighbours_of_heads(beside, 90)
 
 
 def test_a_long_report_has_all_its_lines_on_slides():
     lines = [f"line {index}" for index in range(15)]
-    assert [line for part in slides._chunks_of_lines(lines) for line in part] == lines
-    assert max(map(len, slides._chunks_of_lines(lines))) <= slides.LINES_A_SLIDE
+    parts = slides._chunks(lines, slides.LINES_A_SLIDE)
+    assert [line for part in parts for line in part] == lines
+    assert max(map(len, parts)) <= slides.LINES_A_SLIDE

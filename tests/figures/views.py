@@ -15,13 +15,12 @@ from kvlab.analysis.lineage.tables import lineage_tree, merged_slots, token_text
 from kvlab.figures import autopsy as autopsies
 from kvlab.figures import board as boards
 from kvlab.figures import bound as bounds
-from kvlab.figures import cost as costs
 from kvlab.figures import decision as decisions
 from kvlab.figures import difference as differences
 from kvlab.figures import heads
 from kvlab.figures import health as healths
-from kvlab.figures import influence as influences
 from kvlab.figures import lineage as rivers
+from kvlab.figures import memory as costs
 from kvlab.figures import regret as regrets
 from kvlab.figures import restore as killeds
 from kvlab.requests.restore import Restore
@@ -71,11 +70,11 @@ def _of_influence(run: Run) -> Iterator[Drawn]:
     shares, merges = influence.influence(lineage, events)
     decay = influence.decay_by_merges(shares, merges)
     half = influence.half_life(decay)
-    reading = influences.read_influence_decay(decay, half)
-    yield "decay", lambda theme: influences.influence_decay(decay, half, theme), reading, decay
+    reading = rivers.read_influence_decay(decay, half)
+    yield "decay", lambda theme: rivers.influence_decay(decay, half, theme), reading, decay
     inside = influence.members_over_steps(lineage, shares, texts, slot, step)
-    reading = influences.read_members_over_steps(inside)
-    yield "members", lambda theme: influences.members_over_steps(inside, slot, theme), reading, inside
+    reading = rivers.read_members_over_steps(inside)
+    yield "members", lambda theme: rivers.members_over_steps(inside, slot, theme), reading, inside
 
 
 def _of_regret(run: Run) -> Iterator[Drawn]:

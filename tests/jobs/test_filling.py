@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.atlas.fill import measurements_of
+from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob

@@ -14,7 +14,7 @@ from app.base.permission import LOOKS, OTHERS
 from app.server.current_user import current_person
 from kvlab import jobs
 from kvlab.jobs import queue_db
-from kvlab.library.saved_views import save_view
+from kvlab.library.find import save_view
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import Role, User, acting_for, set_current_user

@@ -20,8 +20,7 @@ from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.similarity import similarity_map
 from kvlab.report.caption import caption_of, provenance
 from kvlab.report.draw import columns
-from kvlab.report.gif import MOST_FRAMES, animation, frames_of
-from kvlab.report.pictures import history_picture, laid_out, picture
+from kvlab.report.pictures import MOST_FRAMES, animation, frames_of, history_picture, laid_out, picture
 from kvlab.report.views import History, Text
 from kvlab.trace.reader import Run
 from tests.report.test_views import HOSTILE, SVG, needs_browser

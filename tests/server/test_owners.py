@@ -12,7 +12,7 @@ import pytest
 from kvlab import jobs
 from kvlab.common.errors import UserError
 from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.library import archive, catalogue, saved_views
+from kvlab.library import archive, catalogue, find
 from kvlab.library import recycle_bin as rubbish
 from kvlab.library.find import Search
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -141,7 +141,7 @@ def test_who_looks_changes_nothing(root: Path, act_as: Act, tmp_path: Path) -> N
         lambda: jobs.submit(root, request),
         lambda: archive.unpack(tmp_path / "elsewhere", tmp_path / "parcel.zip"),
         lambda: save_story(root, Story(name="mine")),
-        lambda: saved_views.save_view(root, "mine", {}),
+        lambda: find.save_view(root, "mine", {}),
     ):
         with pytest.raises(UserError, match="ask an administrator for the role 'run'"):
             attempt()

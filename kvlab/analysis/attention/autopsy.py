@@ -85,14 +85,10 @@ class Links:
     def __init__(self, events: pd.DataFrame, heads: int, tokens: int) -> None:
         self.heads, self.tokens = heads, tokens
         taken = events[events["target"] >= 0]
-        self.taken = (
-            pd.Series(taken["step"].to_numpy(np.int64))
-            .groupby(self._key(taken["layer"].to_numpy(), taken["head"].to_numpy(), taken["target"].to_numpy()))
-            .min()
-        )
+        self.taken = taken["step"].astype(np.int64).groupby(self._keys_of(taken, "target")).min()
         # If a slot was merged into several targets, follow the one with the largest weight.
         events = events.sort_values("value_weight", kind="stable")
-        keys = self._key(events["layer"].to_numpy(), events["head"].to_numpy(), events["source"].to_numpy())
+        keys = self._keys_of(events, "source")
         order = np.argsort(keys, kind="stable")
         last = np.append(keys[order][1:] != keys[order][:-1], True) if len(order) else np.zeros(0, bool)
         order = order[last]
@@ -134,11 +130,13 @@ class Links:
     def fates(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
         """Fate of each token, one of `FATES`.
 
-        `kept`: its own slot is alive and holds nothing else. `merged`: it is in a slot shared with other tokens.
-        `dropped`: neither.
+        `kept`: its own slot is alive and holds nothing else. `merged`: it is in a shared slot. `dropped`: neither.
         """
         held = self.end(layer, head, position)[0] >= 0
         return np.select([~held, self.shared(layer, head, position) >= 0], [FATES[2], FATES[1]], FATES[0])
+
+    def _keys_of(self, events: pd.DataFrame, name: str) -> np.ndarray:
+        return self._key(*(events[column].to_numpy() for column in ("layer", "head", name)))
 
     def _key(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
         return (layer.astype(np.int64) * self.heads + head) * self.tokens + position
@@ -147,18 +145,15 @@ class Links:
 def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> pd.DataFrame:
     """Display table of one head: token, text, fate, when it left, its target, and when that was dropped."""
     own = table[(table["layer"] == layer) & (table["head"] == head)]
-    named = own.assign(
-        text=[texts[token] for token in own["token"]],
-        into=[f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own["into"]],
-        slot=[f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own["slot"]],
-    )
+    slots = {name: [f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own[name]]
+             for name in ("into", "slot")}  # fmt: skip
+    named = own.assign(text=[texts[token] for token in own["token"]], **slots)
     names = {"left": "left at step", "into": "went into", "slot": "now in slot", "lost": "dropped at step"}
     return named[["token", "text", "fate", "left", "into", "slot", "lost"]].rename(columns=names)
 
 
 def survival(table: pd.DataFrame) -> pd.DataFrame:
-    """One row per layer and head: share of the chosen tokens in each of `FATES`, and the first step at which one was
-    dropped."""
+    """One row per layer and head: share of the chosen tokens in each of `FATES`, and the step of the first drop."""
     shares = table.groupby(["layer", "head"])["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
     shares = shares.reindex(columns=list(FATES), fill_value=0.0)
     return shares.assign(first_lost=table.groupby(["layer", "head"])["lost"].min()).reset_index()

@@ -51,8 +51,7 @@ def predicts_scores(steps: pd.DataFrame) -> bool:
 
 
 def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray, mean: np.ndarray) -> float:
-    """gamma: largest distance from the value of any token in `merged` (positions) to any value; NaN if `merged` is
-    empty.
+    """gamma: largest distance from the value of a token in `merged` (positions) to any value; NaN if none is.
 
     Values are `unit` (tokens, head_dim) times `norm` (tokens,). Up to `MOST_PAIRS` pairs are compared exactly; beyond
     that, the sum of the two largest distances to their `mean` (head_dim,) is an upper bound (triangle inequality).
@@ -109,9 +108,8 @@ def bound_over_steps(
     """One row per step of one head, columns `COLUMNS`: its attention changes, and the bound relative to |o|.
 
     `epsilon` is the method's own (`score_error`) if it predicts, else from `persistence_error`. `flag` is empty if the
-    output changed by less than the bound or no bound exists; otherwise "above", or "above, tokens dropped" after any
-    eviction (which the theorem does not cover), or "above, heads share slots" if `query_heads` per KV head exceed the
-    one the theorem covers.
+    output changed by less than the bound or no bound exists; otherwise "above", or what the theorem does not cover:
+    "above, tokens dropped" after any eviction, or "above, heads share slots" if `query_heads` per KV head exceed 1.
     """
     steps = steps.sort_values("step")
     changed = events.groupby("step")["perturbation"].max().reindex(steps["step"])

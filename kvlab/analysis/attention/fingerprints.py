@@ -29,14 +29,8 @@ def fingerprints(run: Run, layers: list[int]) -> pd.DataFrame:
                 unit, _ = run.keys(layer, head)
             except UserError:
                 continue
-            rows.append(
-                {
-                    "layer": layer,
-                    "head": head,
-                    **_attention_shares(true, run.record.prompt_tokens, run.attention_every),
-                    "alike": locality(unit)["near"],
-                }
-            )
+            shares = _attention_shares(true, run.record.prompt_tokens, run.attention_every)
+            rows.append({"layer": layer, "head": head, **shares, "alike": locality(unit)["near"]})
     if not rows:
         return pd.DataFrame(columns=["layer", "head", *FEATURES, "output_error"])
     return pd.DataFrame(rows).merge(means.reset_index(), on=["layer", "head"])
@@ -75,8 +69,7 @@ def plane(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def cluster(table: pd.DataFrame, count: int) -> np.ndarray:
-    """(heads,) group of each head, the largest group first, by deterministic k-means with farthest-point
-    initialisation."""
+    """(heads,) group of each head, the largest first, by k-means that starts from the farthest points."""
     values = standardised(table)
     count = min(count, len(np.unique(values, axis=0)))
     if count < 2:
@@ -106,11 +99,8 @@ def describe(table: pd.DataFrame, group: np.ndarray) -> pd.DataFrame:
     standard = pd.DataFrame(standardised(table), columns=list(FEATURES)).groupby(group).mean()
     means = table[[*FEATURES, "output_error"]].groupby(group).mean()
     sizes = table.groupby(group).size().rename("heads")
-    return (
-        means.assign(heads=sizes, name=[_name(row) for _, row in standard.iterrows()])
-        .rename_axis("group")
-        .reset_index()
-    )
+    named = means.assign(heads=sizes, name=[_name(row) for _, row in standard.iterrows()])
+    return named.rename_axis("group").reset_index()
 
 
 DESCRIPTIONS = {

@@ -21,18 +21,14 @@ def over_steps(runs: Sequence[Run]) -> pd.DataFrame:
     parts (1: no growth; missing: not recorded); non_finite, slots with an infinity or NaN after the step (missing: not
     recorded); guard_activations in the step. A run without recorded steps has no rows.
     """
-    parts = [
-        _run_table(run.select("steps", columns=COLUMNS)).assign(label=label, method=run.record.method)
-        for run, label in zip(runs, unique_labels(runs), strict=True)
-        if run.record.method != "full"
-    ]
+    parts = []
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        if run.record.method != "full":
+            steps = run.select("steps", columns=COLUMNS)
+            # Infinite growth belongs to a non-finite slot, which has its own column.
+            groups = steps.replace(dict.fromkeys(GROWTHS, np.inf), np.nan).groupby("step")
+            counts = groups[["non_finite", "guard_activations"]].sum(min_count=1)
+            table = groups[list(GROWTHS)].max().join(counts).reset_index()
+            parts.append(table.assign(label=label, method=run.record.method))
     names = ["label", "method", *COLUMNS]
     return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
-
-
-def _run_table(steps: pd.DataFrame) -> pd.DataFrame:
-    # Infinite growth belongs to a non-finite slot, which has its own column.
-    finite = steps.assign(**{name: steps[name].replace(np.inf, np.nan) for name in GROWTHS})
-    groups = finite.groupby("step")
-    counts = groups[["non_finite", "guard_activations"]].sum(min_count=1)
-    return groups[list(GROWTHS)].max().join(counts).reset_index()

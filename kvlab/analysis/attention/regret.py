@@ -50,14 +50,9 @@ def dropped_tokens(lineage: Lineage, true_mass: np.ndarray, texts: list[str], st
     mass = true_mass[: lineage.tokens].astype(np.float32)
     gone = np.flatnonzero(lineage.death <= step)
     shown = gone[np.argsort(-mass[gone], kind="stable")]
-    return pd.DataFrame(
-        {
-            "position": shown,
-            "text": [texts[position] for position in shown],
-            "true mass": mass[shown],
-            "dropped at step": lineage.death[shown],
-        }
-    )
+    words = [texts[position] for position in shown]
+    columns = {"position": shown, "text": words, "true mass": mass[shown], "dropped at step": lineage.death[shown]}
+    return pd.DataFrame(columns)
 
 
 def budget_and_regret(steps: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,6 @@ import pandas as pd
 MASSES = ("kept_mass", "merged_true_mass", "merged_mass", "sag", "regret")
 ERRORS = ("output_error", "score_error")
 COUNTS = ("guard_activations", "evicted", "merged")
-MEASURES = MASSES + ERRORS + COUNTS
 
 
 def over_steps(steps: pd.DataFrame, layer: int | None = None, head: int | None = None) -> pd.DataFrame:
@@ -34,12 +33,5 @@ def has_shadow(steps: pd.DataFrame) -> bool:
 
 def totals(steps: pd.DataFrame) -> dict[str, float]:
     """Totals of the run: mean output error, mean and largest sag, mean regret, and summed counts."""
-    return {
-        "output_error": float(steps["output_error"].mean()),
-        "sag": float(steps["sag"].mean()),
-        "largest_sag": float(steps["sag"].max()),
-        "regret": float(steps["regret"].mean()),
-        "guard_activations": float(steps["guard_activations"].sum()),
-        "evicted": float(steps["evicted"].sum()),
-        "merged": float(steps["merged"].sum()),
-    }
+    means = {name: float(steps[name].mean()) for name in ("output_error", "sag", "regret")}
+    return means | {"largest_sag": float(steps["sag"].max())} | {name: float(steps[name].sum()) for name in COUNTS}

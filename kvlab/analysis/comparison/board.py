@@ -22,8 +22,7 @@ OWN_BUDGET = "its own budget"
 
 @dataclass(frozen=True)
 class ExpectedAnswer:
-    """The expected answer and its facts; `assumed` if the facts were only located by finding the answer in the
-    prompt."""
+    """The expected answer and its facts; `assumed` if they are only where the prompt contains the answer."""
 
     answer: str
     facts: tuple[tuple[int, int], ...]
@@ -121,8 +120,7 @@ def verdicts(runs: Sequence[Run], asked: AnswerCheck) -> pd.DataFrame:
     """`headline` with verdict columns, one row per run.
 
     Columns: row and column (position on the board), verdict, at, wrote, wrong, expected (as in `Verdict`), late (right,
-    but later than in the full cache's text) and kl_answer (mean KL over the answer's tokens in nats; None if the full
-    cache's text lacks it).
+    but later than in the full cache's text) and kl_answer (`kl_on_answer`).
     """
     texts = reference_texts(runs)
     judged = [judge_any(phase_texts(run, "free"), asked.expected.answers, texts) for run in runs]
@@ -141,7 +139,7 @@ def verdicts(runs: Sequence[Run], asked: AnswerCheck) -> pd.DataFrame:
 
 
 def kl_on_answer(run: Run, answer: tuple[int, int] | None) -> float | None:
-    """Mean KL from the full cache over the tokens that spell the answer, nats per token."""
+    """Mean KL from the full cache over the tokens that spell the answer, nats per token; None without an answer."""
     if answer is None:
         return None
     tokens = run.tokens

@@ -45,11 +45,8 @@ def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     speeds = [speed_of(run.record) for run in runs]
     reference = next((speed for run, speed in zip(runs, speeds, strict=True) if run is full), None)
     whole = None if full is None or full.memory.empty else over_steps(full.memory, full.record)
-    rows = [
-        _row(run, label, whole, speed, reference)
-        for run, label, speed in zip(runs, unique_labels(runs), speeds, strict=True)
-    ]
-    return pd.DataFrame(rows)
+    each = zip(runs, unique_labels(runs), speeds, strict=True)
+    return pd.DataFrame([_row(run, label, whole, speed, reference) for run, label, speed in each])
 
 
 def _row(
@@ -91,10 +88,10 @@ def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | Non
     if there is not None:
         at_step = there[there["step"] <= last["step"]]
         whole = {name: float(at_step[name].iloc[-1]) for name in names} if len(at_step) else whole
-    ratios = {
-        name.replace("bytes", "ratio"): float(last[name]) / whole[name] if whole[name] else None for name in names
+    sizes = {name: float(last[name]) for name in names}
+    return sizes | {
+        name.replace("bytes", "ratio"): sizes[name] / whole[name] if whole[name] else None for name in names
     }
-    return {name: float(last[name]) for name in names} | ratios
 
 
 def over_budget(run: RunLike) -> float | None:
@@ -160,8 +157,7 @@ def has_kl(along: pd.DataFrame) -> bool:
 
 
 def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
-    """One row per run and token of the forced continuation: KL, agreement (also as a rolling mean), NLL of both, in
-    nats."""
+    """One row per run and token of the forced continuation: KL and NLL in nats, agreement, also as rolling mean."""
     tables = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")

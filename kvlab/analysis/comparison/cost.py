@@ -18,14 +18,12 @@ from kvlab.trace.schema import RunRecord
 def memory_stack(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
     """`memory.over_steps` as a stack: live, slack (allocated but not live), transient (peak beyond allocated).
 
-    `block` is the size of one block of slots per head; `room` is the slack within it, layer by layer, reserved for
-    growth; `padding` is the rest.
+    `block` is a block of slots per head; `room` the slack within it, layer by layer, for growth; `padding` the rest.
     """
     table = over_steps(memory, record)
     parts = pd.DataFrame({"step": memory["step"], **_slack(memory)}).groupby("step").sum().reset_index(drop=True)
-    return table.assign(
-        live=table["live_bytes"], transient=table["peak_bytes"] - table["allocated_bytes"], **dict(parts.items())
-    )
+    transient = table["peak_bytes"] - table["allocated_bytes"]
+    return table.assign(live=table["live_bytes"], transient=transient, **dict(parts.items()))
 
 
 def _slack(memory: pd.DataFrame) -> dict[str, pd.Series]:
@@ -43,12 +41,8 @@ def layer_bytes(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFr
     For a layer with quantised slots also codes, scales and native (everything else allocated); else NaN.
     """
     here = memory[memory["step"] == step]
-    table = {
-        "layer": here["layer"],
-        "live": here["live_bytes"],
-        **_slack(here),
-        "full": here["logical_tokens"] * full_bytes_per_token(record),
-    }
+    full = here["logical_tokens"] * full_bytes_per_token(record)
+    table = {"layer": here["layer"], "live": here["live_bytes"], **_slack(here), "full": full}
     if "codes_bytes" in here:
         codes, scales = (here[name].astype(float) for name in ("codes_bytes", "scales_bytes"))
         table |= {"codes": codes, "scales": scales, "native": here["allocated_bytes"] - codes - scales}

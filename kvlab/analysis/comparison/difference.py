@@ -1,5 +1,4 @@
-"""Difference of two runs over the same text: which tokens each still holds per head, and where their outputs
-diverge."""
+"""Difference of two runs over the same text: the tokens each still holds per head, and where outputs diverge."""
 
 from __future__ import annotations
 
@@ -72,22 +71,15 @@ def recorded_layers(*runs: Run) -> list[int]:
 
 
 def jaccard(a: Kept, b: Kept, layers: list[int]) -> pd.DataFrame:
-    """One row per layer and head: tokens in both, only in A, only in B, and the Jaccard index (1 for two empty
-    sets)."""
+    """One row per layer and head: tokens in both, only in A, only in B, and the Jaccard index (1 if both are empty)."""
     seen = min(a.seen, b.seen)
     first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
     both, only_a, only_b = _counts(first, second, 2)
     layer, head = np.meshgrid(layers, np.arange(first.shape[1]), indexing="ij")
     either = both + only_a + only_b
-    table = {
-        "layer": layer.ravel(),
-        "head": head.ravel(),
-        "both": both.ravel(),
-        "only_a": only_a.ravel(),
-        "only_b": only_b.ravel(),
-        "jaccard": np.where(either > 0, both / np.maximum(either, 1), 1.0).ravel(),
-    }
-    return pd.DataFrame(table)
+    index = np.where(either > 0, both / np.maximum(either, 1), 1.0)
+    table = {"layer": layer, "head": head, "both": both, "only_a": only_a, "only_b": only_b, "jaccard": index}
+    return pd.DataFrame({name: values.ravel() for name, values in table.items()})
 
 
 def classes(a: Kept, b: Kept, layer: int, head: int, tokens: int) -> np.ndarray:
@@ -118,8 +110,7 @@ def _counts(first: np.ndarray, second: np.ndarray, axis: int | tuple[int, int]) 
 
 
 def kl_of_both(a: Run, b: Run) -> pd.DataFrame:
-    """One row per token of the forced continuation: token (from 1), text, KL of A and of B from the full cache,
-    nats."""
+    """One row per token of the forced continuation: token (from 1), text, KL of `a` and `b` in nats."""
     parts = []
     for run in (a, b):
         forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")

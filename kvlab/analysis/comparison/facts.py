@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 
 import numpy as np
 import pandas as pd
@@ -30,21 +30,16 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
     stops = np.cumsum([len(text) for text in texts])
     starts = np.concatenate([[0], stops[:-1]])
     inside = np.zeros(len(texts), bool)
-    parts = [
-        (max(start, first) + by, min(stop, last) + by)
-        for start, stop in facts
-        for first, last, by in moved
-        if start < last and stop > first
-    ]
-    for start, stop in parts:
-        inside |= (starts < stop) & (stops > start) & (stops > starts)
-        inside |= (starts == stops) & (starts > start) & (starts <= stop)
+    for (start, stop), (first, last, by) in product(facts, moved):
+        if start < last and stop > first:
+            begin, end = max(start, first) + by, min(stop, last) + by
+            inside |= (starts < end) & (stops > begin) & (stops > starts)
+            inside |= (starts == stops) & (starts > begin) & (starts <= end)
     return read["position"].to_numpy(np.int64)[inside]
 
 
 def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
-    """(start, stop, by): the prompt's characters from start to stop are `by` characters further on in the tokens'
-    text."""
+    """(start, stop, by): the prompt's characters from start to stop are `by` further on in the tokens' text."""
     read = "".join(texts)
     # Special tokens such as BOS come before the prompt; a chat template surrounds it and may strip it.
     if read.endswith(prompt):
@@ -52,7 +47,10 @@ def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
     stripped = len(prompt) - len(prompt.lstrip())
     if (place := read.find(prompt.strip())) >= 0:
         return [(0, len(prompt), place - stripped)]
-    found, end, begins = [], 0, _begins(texts)
+    ends = [0, *accumulate(len(text) for text in texts)]
+    # Where a token's text begins, leading white space skipped.
+    begins = {end + len(text) - len(text.lstrip()) for end, text in zip(ends, texts, strict=False)}
+    found, end = [], 0
     for start, stop in turn_spans(prompt):  # the turns of a conversation
         place = read.find(prompt[start:stop], end)
         while place >= 0 and place not in begins:  # a short turn may occur within template text
@@ -62,12 +60,6 @@ def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
         end = place + stop - start
         found.append((start, stop, place - start))
     return found
-
-
-def _begins(texts: Sequence[str]) -> set[int]:
-    """Character offsets where a token's text begins, leading white space skipped."""
-    ends = [0, *accumulate(len(text) for text in texts)]
-    return {end + len(text) - len(text.lstrip()) for end, text in zip(ends, texts, strict=False)}
 
 
 def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:

@@ -1,13 +1,18 @@
-"""Names of compared runs, made only of what differs between them."""
+"""What differs between compared runs: their names, made only of that, and a table of settings."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import pandas as pd
+
 from kvlab.requests.budget import Amount, Budget
+from kvlab.requests.compare import FULL
+from kvlab.trace.schema import RunRecord
 
 SETTING = re.compile(r", (?=[A-Za-z_]\w*=)")  # separates settings; commas within a list are followed by a value
 PLAIN = "default"
@@ -56,7 +61,7 @@ def parse_label(run: HasLabel) -> LabelParts:
         return LabelParts(run.method, "")
     amount = Budget(run.budget).words
     heads = {f"{run.method} {amount}": "" if run.method == "full" else amount, run.method: ""}
-    head = next((head for head in heads if _begins(run.label, head)), None)
+    head = next((head for head in heads if run.label == head or run.label.startswith((f"{head} ", f"{head},"))), None)
     if head is None:
         return LabelParts(run.method, "", rest=run.label)
     inside, rest = _closed(run.label.removeprefix(head).strip())
@@ -101,10 +106,6 @@ def numbered(names: Sequence[str]) -> list[str]:
     return found
 
 
-def _begins(label: str, head: str) -> bool:
-    return label == head or label.startswith((f"{head} ", f"{head},"))
-
-
 def _settings(one: LabelParts, siblings: Sequence[LabelParts]) -> list[str]:
     """The parts that distinguish `one` from the others of its method, besides the budget."""
     words = [one.preset] if len({other.preset for other in siblings}) > 1 else []
@@ -128,3 +129,58 @@ def _closed(text: str) -> tuple[str, str]:
         if not depth:
             return text[1:place], text[place + 1 :]
     return text[1:], ""
+
+
+ABSENT = "–"
+
+
+def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
+    """One row per setting that differs between runs, one column per run; empty for fewer than two runs.
+
+    A hyper-parameter is compared only among runs of the same method. The full cache is ignored.
+    """
+    runs = [record for record in records if record.method != FULL.method]
+    known = [_settings_of(record) for record in runs]
+    rows = {name: [one[name] for one in known] for name in (known[0] if known else {})}
+    for method in dict.fromkeys(record.method for record in runs):
+        rows |= _of_method(method, runs)
+    changed = {name: values for name, values in rows.items() if len(set(values) - {ABSENT}) > 1}
+    table = pd.DataFrame(list(changed.values()), columns=distinct_names(runs), index=list(changed))
+    return table.rename_axis("setting")
+
+
+def _of_method(method: str, runs: Sequence[RunRecord]) -> dict[str, list[str]]:
+    names = dict.fromkeys(name for record in runs if record.method == method for name in record.hyper_parameters)
+    return {
+        f"{method}: {name}": [
+            _value_text(record.hyper_parameters.get(name)) if record.method == method else ABSENT for record in runs
+        ]
+        for name in names
+    }
+
+
+def _settings_of(record: RunRecord) -> dict[str, str]:
+    """The settings every run has."""
+    return {
+        "method": record.method,
+        "budget": Budget(record.budget).words,
+        "preset": record.preset,
+        "tokens kept by force": _value_text(list(record.force_keep)),
+        "restored": _value_text(record.returned.model_dump() if record.returned else None),
+        "decides every": f"{record.compress_every} steps",
+        "new tokens": str(record.max_new_tokens),
+        "seed": str(record.seed),
+        "recorded": record.level,
+        "model": record.model.name,
+        "type": record.model.dtype,
+        "chat template": _value_text(record.chat),
+        "loading": _value_text(record.loading),
+        "device": record.device,
+        **{f"version of {name}": version for name, version in record.versions.items()},
+    }
+
+
+def _value_text(value: object) -> str:
+    if value in (None, [], {}):
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

@@ -18,8 +18,7 @@ def full_bytes_per_token(record: RunRecord) -> int:
 def over_steps(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
     """One row per step, bytes summed over layers: live, allocated, peak, and full (uncompressed cache, computed).
 
-    Only one layer at a time is uncompressed during prefill, so `peak` is the largest of one layer's peak plus what the
-    other layers have allocated.
+    In the prefill one layer at a time is uncompressed: `peak` is a layer's peak plus what the others have allocated.
     """
     layers = memory.assign(
         full_bytes=memory["logical_tokens"] * full_bytes_per_token(record),
@@ -33,11 +32,8 @@ def over_steps(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
         live_slots=("live_slots", "mean"),
         logical_tokens=("logical_tokens", "max"),
     )
-    return (
-        table.assign(peak_bytes=table["allocated_bytes"] + table["extra"].clip(lower=0))
-        .drop(columns="extra")
-        .reset_index()
-    )
+    peak = table["allocated_bytes"] + table["extra"].clip(lower=0)
+    return table.assign(peak_bytes=peak).drop(columns="extra").reset_index()
 
 
 def budgets_by_layer(steps: pd.DataFrame, step: int | None = None) -> pd.DataFrame:

@@ -65,15 +65,11 @@ def repeat_table(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFr
         raise UserError(f"The comparison {record.comparison_id} is not part of a batch.")
     planting, asked_for = record.repeat.planting, expected_answer(runs, labels or Labels())
     table = _not_asked(runs) if asked_for is None else _asked(runs, asked_for)
-    return table.assign(
-        number=record.repeat.number,
-        of=record.repeat.of,
-        name=record.repeat.words,
-        depth=planting.depth if planting else None,
-        wording=planting.wording + 1 if planting else None,
-        draw=planting.draw if planting else None,
-        comparison_id=record.comparison_id,
-    )
+    planted = dict.fromkeys(("depth", "wording", "draw"))
+    if planting is not None:
+        planted = {"depth": planting.depth, "wording": planting.wording + 1, "draw": planting.draw}
+    repeat = {"number": record.repeat.number, "of": record.repeat.of, "name": record.repeat.words}
+    return table.assign(**repeat, **planted, comparison_id=record.comparison_id)
 
 
 def _asked(runs: Sequence[Run], asked_for: ExpectedAnswer) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from kvlab.analysis.comparison.facts import fact_fates
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import listed
 from kvlab.requests.restore import head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
@@ -33,21 +34,14 @@ def cheapest(rescue: RestoreResult) -> SearchResult | None:
 
 
 def search_table(rescue: RestoreResult) -> pd.DataFrame:
-    """One row per search: search (key of `SEARCHES`), what, outcome (a sentence), restores, slots, tried, mean_kl,
-    text."""
+    """One row per search (key of `SEARCHES`): what, outcome (a sentence), restores, slots, tried, mean_kl, text."""
     rows = [
-        {
-            "search": found.search,
-            "what": SEARCHES.get(found.search, found.search),
-            "outcome": outcome(found),
-            "restores": found.restores,
-            "slots": found.slots,
-            "tried": found.tried,
-            "mean_kl": float(np.mean(found.kl)) if found.kl else np.nan,
-            "text": found.text,
-        }
+        (
+            found.search, SEARCHES.get(found.search, found.search), outcome(found), found.restores, found.slots,
+            found.tried, float(np.mean(found.kl)) if found.kl else np.nan, found.text,
+        )
         for found in rescue.found
-    ]
+    ]  # fmt: skip
     columns = ["search", "what", "outcome", "restores", "slots", "tried", "mean_kl", "text"]
     return pd.DataFrame(rows, columns=columns)
 
@@ -57,9 +51,8 @@ def outcome(found: SearchResult) -> str:
     if not found.restores:
         return "not even all of it restores the answer" if found.complete else "no set tried restores the answer"
     unsure = "" if found.complete else " (its reruns ended before the smallest was sure)"
-    return (
-        f"{found.returned.words.removeprefix('+ ')} {'restore' if is_plural(found) else 'restores'} the answer{unsure}"
-    )
+    restores = "restore" if is_plural(found) else "restores"
+    return f"{found.returned.words.removeprefix('+ ')} {restores} the answer{unsure}"
 
 
 def is_plural(found: SearchResult) -> bool:
@@ -129,10 +122,8 @@ def quoted(run: Run, tokens: tuple[int, ...]) -> str:
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
     groups = [part.split("-") for part in spans(tokens).split(", ")]
     words = ["".join(read.loc[int(group[0]) : int(group[-1])]).strip() for group in groups]
-    named = [f"“{word}”" for word in words[:3]]
     more = [f"{len(words) - 3} more"] if len(words) > 3 else []
-    *first, last = [*named, *more]
-    return f"{', '.join(first)} and {last}" if first else last
+    return listed([*(f"“{word}”" for word in words[:3]), *more])
 
 
 def kl_by_series(rescue: RestoreResult, found: SearchResult | None) -> pd.DataFrame:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
 
+from kvlab.analysis.comparison.textdiff import shared_prefix
 from kvlab.common.answer_match import Folded, find_answer, fold, starts_word
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
@@ -52,7 +53,9 @@ def judge(texts: Sequence[str], answer: str, reference: Sequence[str] = ()) -> V
     letters, wanted = _letters(text), _letters(answer).text
     start, shared = _best_place(letters, wanted)
     if 2 * shared < len(wanted) or not wanted:
-        return _wrong(texts, reference)
+        pairs = zip(texts, reference, strict=False)
+        wrong, expected = next(((own, right) for own, right in pairs if own != right), ("", ""))
+        return Verdict("wrong", None, _departing_words(text, "".join(reference)), wrong, expected)
     places = letters.sources
     end = places[start + shared] if start + shared < len(places) else len(text)
     wrong = texts[token_at(texts, end)] if end < len(text) else ""
@@ -71,16 +74,9 @@ def token_at(texts: Sequence[str], character: int) -> int:
     return int(np.searchsorted(list(accumulate(len(text) for text in texts)), character, side="right"))
 
 
-def _wrong(texts: Sequence[str], reference: Sequence[str]) -> Verdict:
-    """Verdict on a text without the answer: its first token that differs from the full cache's."""
-    pairs = zip(texts, reference, strict=False)
-    wrong, expected = next(((own, right) for own, right in pairs if own != right), ("", ""))
-    return Verdict("wrong", None, _departing_words("".join(texts), "".join(reference)), wrong, expected)
-
-
 def _departing_words(text: str, reference: str) -> str:
     """The words from the first that differs from the reference's, after "…"; else the text's first words."""
-    shared = _common_length(text, reference)
+    shared = shared_prefix(text, reference)
     start = max((place + 1 for place, character in enumerate(text[:shared]) if character.isspace()), default=0)
     if shared == len(text) or not text[:start].strip() or not text[start:].strip():
         return _words(text)
@@ -114,14 +110,9 @@ def _best_place(letters: Folded, wanted: str) -> tuple[int, int]:
     best = (0, 0)
     for start in range(len(letters.text)):
         if starts_word(letters, start):
-            shared = _common_length(letters.text[start : start + len(wanted)], wanted)
+            shared = shared_prefix(letters.text[start : start + len(wanted)], wanted)
             best = max(best, (start, shared), key=lambda place: place[1])
     return best
-
-
-def _common_length(text: str, other: str) -> int:
-    """Length of the common prefix."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
 
 
 def _words(text: str) -> str:

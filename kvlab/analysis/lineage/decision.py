@@ -40,8 +40,7 @@ class Cutoff:
 def decision(run: Run, layer: int, head: int, lineage: Lineage) -> pd.DataFrame:
     """One row per token considered: token, text, score, kept, fate (one of `FATES`), rank, placed.
 
-    `rank` counts from the highest score (1), ties broken towards later tokens. `placed`: kept with a lower score than
-    one that left.
+    `rank` is 1 for the highest score, if tied of the later token. `placed`: kept with a lower score than one that left.
 
     Raises:
         UserError: the decision was not recorded.

@@ -40,10 +40,8 @@ def _apply(
     takes[joined["target"].to_numpy(np.int64)] = True
     source, target = main["source"].to_numpy(np.int64), main["target"].to_numpy(np.int64)
     factor, goes = own.clip(0, 1), np.arange(tokens)
-    factor[source], goes[source] = (
-        np.where(target >= 0, main["value_weight"].to_numpy(np.float64).clip(0, 1), 0),
-        target,
-    )
+    factor[source] = np.where(target >= 0, main["value_weight"].to_numpy(np.float64).clip(0, 1), 0)
+    goes[source] = target
     moved = takes.copy()
     moved[source] = target >= 0
     held = owner >= 0
@@ -54,8 +52,7 @@ def _apply(
 
 
 def decay_by_merges(share: np.ndarray, merges: np.ndarray) -> pd.DataFrame:
-    """Share of a token left in its slot by number of merges: columns merges, low (quartile), share (median), high,
-    tokens.
+    """Share of a token left in its slot: columns merges, low (quartile), share (median), high, tokens.
 
     Covers every (step, token) still alive; arguments come from `influence`.
     """
@@ -70,8 +67,7 @@ def decay_by_merges(share: np.ndarray, merges: np.ndarray) -> pd.DataFrame:
 
 
 def half_life(decay: pd.DataFrame) -> float:
-    """Number of merges after which half of a token remains, from `decay_by_merges`, interpolated on the log of the
-    share.
+    """Number of merges after which half of a token remains, interpolated on the log of the share.
 
     Infinite if more than half remains at the end, NaN if nothing was merged.
     """
@@ -90,8 +86,7 @@ def half_life(decay: pd.DataFrame) -> float:
 
 
 def members_over_steps(lineage: Lineage, share: np.ndarray, texts: list[str], slot: int, step: int) -> pd.DataFrame:
-    """Share of each token held by `slot` after `step`, per step: columns token, text, step, share; largest shares
-    first."""
+    """Share of each token that `slot` holds after `step`, per step, largest first: token, text, step, share."""
     inside = np.flatnonzero(lineage.owners(step) == slot)
     row = int(np.searchsorted(lineage.steps, step))
     shown = inside[np.argsort(-share[row, inside], kind="stable")]

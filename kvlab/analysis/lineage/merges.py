@@ -28,12 +28,10 @@ def similarity_distribution(events: pd.DataFrame, bins: int = 80) -> pd.DataFram
     joined = events[events["target"] >= 0].dropna(subset=["similarity"])
     edges = np.linspace(-1, 1, bins + 1)
     centres = (edges[1:] + edges[:-1]) / 2
-    parts = [
-        pd.DataFrame(
-            {"similarity": centres, "kind": kind, "count": np.histogram(group["similarity"].clip(-1, 1), edges)[0]}
-        )
-        for kind, group in joined.groupby("kind", observed=True)
-    ]
+    parts = []
+    for kind, group in joined.groupby("kind", observed=True):
+        counts = np.histogram(group["similarity"].clip(-1, 1), edges)[0]
+        parts.append(pd.DataFrame({"similarity": centres, "kind": kind, "count": counts}))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["similarity", "kind", "count"])
 
 
@@ -46,11 +44,8 @@ def final_votes(events: pd.DataFrame) -> pd.DataFrame:
     last = np.unique(slots[joined][::-1], return_index=True)[1]
     rows = np.flatnonzero(joined)[::-1][last]
     rows = np.sort(rows[~np.isin(slots[rows], left)])
-    return (
-        events.iloc[rows][["layer", "head", "target", "votes_after", "step"]]
-        .rename(columns={"target": "slot", "votes_after": "votes"})
-        .reset_index(drop=True)
-    )
+    found = events.iloc[rows][["layer", "head", "target", "votes_after", "step"]]
+    return found.rename(columns={"target": "slot", "votes_after": "votes"}).reset_index(drop=True)
 
 
 def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
@@ -78,9 +73,8 @@ def mass_balance(events: pd.DataFrame) -> pd.DataFrame:
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     table = joined.iloc[first].rename(columns={"votes_after": "votes"})
     mass = joined["mass_source"].to_numpy(np.float64)
-    table = table.assign(
-        sources=np.bincount(group), mass_before=np.bincount(group, weights=mass) + table["mass_target"]
-    )
+    before = np.bincount(group, weights=mass) + table["mass_target"]
+    table = table.assign(sources=np.bincount(group), mass_before=before)
     order = table["sag"].abs().sort_values(ascending=False, kind="stable").index
     columns = ["step", "layer", "head", "target", "sources", "mass_before", "mass_after", "sag", "votes"]
     return table.loc[order, columns].rename(columns={"target": "slot"}).reset_index(drop=True)

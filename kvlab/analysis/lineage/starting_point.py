@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from kvlab.analysis.comparison.board import (
     ExpectedAnswer,
@@ -120,9 +119,8 @@ def suggest_pair(runs: Sequence[Run]) -> SuggestedRuns | None:
     if not found:
         return None
     _, best, worst = max(found, key=lambda pair: pair[0])
-    reason = (
-        f"largest difference between methods at equal bytes: mean KL {best['mean_kl']:.3g} and {worst['mean_kl']:.3g}"
-    )
+    apart = f"mean KL {best['mean_kl']:.3g} and {worst['mean_kl']:.3g}"
+    reason = f"largest difference between methods at equal bytes: {apart}"
     return SuggestedRuns((str(best["run_id"]), str(worst["run_id"])), reason)
 
 
@@ -209,14 +207,8 @@ def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: ExpectedAnswe
                 result = "nearly right" if kind == "nearly" else "wrong answer"
                 return SuggestedRuns((found[0],), f"{result}: it wrote {wrote}")
         return None
-    means = {run.record.run_id: _mean_kl(run.tokens) for run in compressed}
-    known = {name: value for name, value in means.items() if value is not None}
-    if not known:
+    known = headline(compressed).dropna(subset="mean_kl")
+    if known.empty:
         return None
-    furthest = max(known, key=known.__getitem__)
-    return SuggestedRuns((furthest,), f"furthest from the full cache: mean KL {known[furthest]:.3g}")
-
-
-def _mean_kl(tokens: pd.DataFrame) -> float | None:
-    known = tokens.loc[tokens["phase"] == "forced", "kl"].dropna()
-    return float(known.mean()) if len(known) else None
+    furthest = known.loc[known["mean_kl"].astype(float).idxmax()]
+    return SuggestedRuns((furthest["run_id"],), f"furthest from the full cache: mean KL {furthest['mean_kl']:.3g}")

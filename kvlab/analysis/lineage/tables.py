@@ -49,9 +49,8 @@ def slot_table(
 def check_slots(lineage: Lineage, steps: pd.DataFrame) -> pd.DataFrame:
     """One row per step: live slots folded from the events, live slots recorded, and whether they agree."""
     steps = steps.sort_values("step")
-    table = pd.DataFrame(
-        {"step": lineage.steps, "folded": lineage.live_slots(), "recorded": steps["live_slots"].to_numpy()}
-    )
+    columns = {"step": lineage.steps, "folded": lineage.live_slots(), "recorded": steps["live_slots"].to_numpy()}
+    table = pd.DataFrame(columns)
     return table.assign(agree=table["folded"] == table["recorded"])
 
 
@@ -103,9 +102,8 @@ def lineage_tree(lineage: Lineage, events: pd.DataFrame, texts: list[str], slot:
         kind=np.array(KINDS)[lineage.kind[joined]],
         depth=_depths(lineage, joined, slot),
     )
-    weights = events[["source", "target", "similarity", "value_weight", "votes_source"]].drop_duplicates(
-        ["source", "target"]
-    )
+    weights = events[["source", "target", "similarity", "value_weight", "votes_source"]]
+    weights = weights.drop_duplicates(["source", "target"])
     rows = rows.merge(weights, on=["source", "target"], how="left").rename(columns={"votes_source": "votes"})
     return rows.sort_values(["depth", "value_weight"], ascending=[True, False]).reset_index(drop=True)
 

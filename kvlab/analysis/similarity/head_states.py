@@ -11,15 +11,13 @@ from kvlab.trace.reader import Run
 from kvlab.trace.schema import ModelShape
 
 KEYS, BEFORE, VALUES = "keys as cached", "keys before rotation", "values"
-KINDS = (KEYS, BEFORE, VALUES)
 MOST_VECTORS = 400_000  # unit vectors per figure, for an acceptable page load time
 
 
 def head_states(run: Run, layer: int, head: int, tokens: int | None = None) -> dict[str, np.ndarray]:
     """Unit vectors (tokens, head_dim) by kind, of the first `tokens` or all.
 
-    `BEFORE` is missing if the run did not record its rotary frequencies; in a layer without rotation it equals the
-    keys.
+    `BEFORE` is missing if no rotary frequencies were recorded; in a layer without rotation it equals the keys.
 
     Raises:
         UserError: the run has no such layer or head, or did not record its keys.

@@ -7,8 +7,6 @@ import pandas as pd
 
 from kvlab.analysis.lineage.fold import Lineage
 
-THRESHOLDS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-
 
 def spans(anchor: np.ndarray) -> pd.DataFrame:
     """Sets of more than one token, from `consecutive_sets`: columns start, stop, size."""
@@ -46,8 +44,7 @@ def outlines(sets: pd.DataFrame, window: tuple[int, int], smallest: int = 1) -> 
     """The merge sets as rectangles on the map: contiguous runs of a slot's tokens against the run that holds its pivot.
 
     Columns: slot, start, stop (the run), pivot_start, pivot_stop, votes, reach (tokens spanned); the pivot's own run is
-    a square on the diagonal. Only rectangles that overlap `window` and span at least `smallest` tokens (one map cell),
-    most votes first.
+    a square on the diagonal. Only those that overlap `window` and span `smallest` tokens (a cell), most votes first.
     """
     runs = _runs(sets)
     home = runs[(runs["start"] <= runs["slot"]) & (runs["slot"] < runs["stop"])].set_index("slot")

@@ -32,10 +32,8 @@ class Tile:
 
     def frame(self) -> pd.DataFrame:
         """The values as a frame, named by the first position of each block."""
-        rows, columns = (
-            pd.Index(self.row_edges[:-1], name="token"),
-            pd.Index(self.column_edges[:-1], name="other token"),
-        )
+        rows = pd.Index(self.row_edges[:-1], name="token")
+        columns = pd.Index(self.column_edges[:-1], name="other token")
         return pd.DataFrame(self.values, index=rows, columns=columns)
 
 

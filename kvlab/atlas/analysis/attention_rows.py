@@ -1,4 +1,4 @@
-"""Recorded attention rows of one head: concentration, variance and ranking.
+"""Recorded attention rows of one head: concentration, variance, return of evicted tokens, and prediction.
 
 A row is one query's attention over all tokens (a KV head's mean over its query heads). `Rows` come from a comparison's
 probe (`Run.history`, including the last prompt queries) or from the run's own steps.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from kvlab.analysis.lineage import fold
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
 
@@ -72,8 +73,7 @@ def _was_recorded(run: Run, layer: int) -> bool:
 
 
 def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:
-    """(rows, shares) mass held by the largest `SHARES` of the tokens, for rows from step 0 on; NaN without
-    attention."""
+    """(rows, shares) mass held by the largest `SHARES` of the tokens, from step 0 on; NaN without attention."""
     chosen = np.unique(np.linspace(rows.first, len(rows.mass) - 1, most_rows).round().astype(int))
     curves = []
     for row in chosen:
@@ -135,3 +135,145 @@ def _within(values: np.ndarray, window: int) -> np.ndarray:
     sums, squares = (np.concatenate([np.zeros((1, v.shape[1])), np.cumsum(v, 0)]) for v in (centred, centred**2))
     total, square = sums[window:] - sums[:-window], squares[window:] - squares[:-window]
     return ((square - total**2 / window) / (window - 1)).clip(0).mean(0)
+
+
+LAST_QUERY, WINDOW_MEAN, OWN = "ranked by the last query", "ranked by the last prompt queries", "what the run evicted"
+RETURN_COLUMNS = ["step", "kind", "share", "ever", "mass"]
+
+
+def returning(rows: Rows, evicted: np.ndarray, kind: str) -> pd.DataFrame:
+    """One row per decode step: `share` of the evicted tokens in the step's top fifth, `ever` those that were so far,
+    and `mass`, the full cache's attention on all evicted tokens.
+
+    `evicted` is (tokens,) or (steps + 1, tokens) bool, the tokens gone before each step.
+    """
+    parts, ever = [], np.zeros(rows.mass.shape[1], bool)
+    for row in range(rows.first + 1, len(rows.mass)):
+        step = row - rows.first
+        gone = evicted if evicted.ndim == 1 else evicted[min(step, len(evicted)) - 1]
+        back = top_share(rows, row) & gone
+        ever |= back
+        count, mass = max(int(gone.sum()), 1), float(rows.mass[row, gone].sum())
+        parts.append((step, kind, back.sum() / count, (ever & gone).sum() / count, mass))
+    return pd.DataFrame(parts, columns=RETURN_COLUMNS)
+
+
+def to_be_evicted(rows: Rows, score: np.ndarray, rate: float = TOP) -> np.ndarray:
+    """(tokens,) bool: the prompt tokens outside the best `rate` by `score` (prompt tokens,)."""
+    count = max(1, int(np.ceil(rate * rows.prompt_tokens)))
+    evicted = np.zeros(rows.mass.shape[1], bool)
+    evicted[np.argsort(-score, kind="stable")[count:]] = True
+    return evicted
+
+
+def returning_of_head(model: Run, method: Run | None, layer: int, head: int) -> pd.DataFrame:
+    """`returning` of one head, ranked by the last query, by the last prompt queries if the probe recorded them, and
+    for the tokens actually evicted by the `method`'s run."""
+    rows = read_rows(model, layer, head)
+    prompt = rows.mass[: rows.first + 1, : rows.prompt_tokens]
+    parts = [returning(rows, to_be_evicted(rows, prompt[-1]), LAST_QUERY)]
+    if rows.first:
+        visible = (prompt > 0).sum(0).clip(1)
+        parts.append(returning(rows, to_be_evicted(rows, prompt.sum(0) / visible), WINDOW_MEAN))
+    if method is not None:
+        gone = evicted_by_step(method, layer, head)
+        if gone.any():
+            own = read_rows(method, layer, head, with_history=False)
+            parts.append(returning(own, gone[:, : own.mass.shape[1]], OWN))
+    return pd.concat(parts, ignore_index=True)
+
+
+def evicted_by_step(run: Run, layer: int, head: int) -> np.ndarray:
+    """(steps, tokens) bool: the prompt tokens a run had evicted after each of its steps."""
+    lineage = fold(run.select("events", layer, head), run.select("steps", layer, head))
+    gone = lineage.death[None] <= lineage.steps[:, None]
+    gone[:, run.record.prompt_tokens :] = False
+    return gone
+
+
+def returning_of_heads(model: Run, method: Run | None, heads: list[tuple[int, int]]) -> pd.DataFrame:
+    """`returning_of_head` of many heads, with columns layer and head.
+
+    Raises:
+        UserError: `heads` is empty, as for a run in progress.
+    """
+    if not heads:
+        raise UserError("The two runs have no head with recorded attention in common (yet): choose another run.")
+    parts = [returning_of_head(model, method, *place).assign(layer=place[0], head=place[1]) for place in heads]
+    return pd.concat(parts, ignore_index=True)
+
+
+ALPHA, WINDOW = 0.9, 32  # kvlab's defaults; the paper gives neither
+PREDICTORS = ("EMA, bias corrected", "cumulative mean", "sliding window mean", "last score")
+EMA, CUMULATIVE, WINDOWED, LAST = PREDICTORS
+ERROR_COLUMNS = ["step", "predictor", "error"]
+
+
+class Predictors:
+    """Running predictions of every token's next score; a token's mean is over the rows that saw it.
+
+    The EMA uses rows from `start` on and is corrected by 1 - alpha^n, where n is the number of rows that saw the token
+    (KeepKV, equation 8, whose printed 1 - alpha^t counts steps that are not in its sum).
+    """
+
+    def __init__(self, tokens: int, start: int, alpha: float = ALPHA, window: int = WINDOW) -> None:
+        self.start, self.alpha, self.window = start, alpha, window
+        self.average, self.observed, self.total, self.count, self.recent, self.inside = np.zeros((6, tokens))
+        self.rows: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, row: np.ndarray, seen: int) -> None:
+        """Add a row of scores (tokens,) whose query saw the first `seen` tokens."""
+        visible = np.arange(len(row)) < seen
+        if len(self.rows) >= self.start:
+            self.average = self.alpha * self.average + (1 - self.alpha) * row
+            self.observed = self.observed + visible
+        self.rows.append((row, visible))
+        leaving = self.rows[-1 - self.window] if len(self.rows) > self.window else (0.0, 0.0)
+        self.total, self.count = self.total + row, self.count + visible
+        self.recent, self.inside = self.recent + row - leaving[0], self.inside + visible - leaving[1]
+
+    def predict(self) -> dict[str, np.ndarray]:
+        """(tokens,) prediction of each predictor."""
+        return {
+            EMA: self.average / (1 - self.alpha ** np.maximum(self.observed, 1)),
+            CUMULATIVE: self.total / np.maximum(self.count, 1),
+            WINDOWED: np.maximum(self.recent, 0) / np.maximum(self.inside, 1),
+            LAST: self.rows[-1][0],
+        }
+
+
+def prediction_errors(rows: Rows, kind: str = "mass", alpha: float = ALPHA, window: int = WINDOW) -> pd.DataFrame:
+    """Relative error of each predictor at every decode step, over all tokens except the newest: columns `COLUMNS`.
+
+    The error is the sum of absolute errors over the sum of the whole row (a ratio to the rest would be meaningless if
+    the newest token gets nearly everything). `kind` is `mass` (attention, where each row is centred by its own
+    log-sum-exp as in kvlab's `ema`) or `score` (exp scores as printed).
+    """
+    values = rows.mass if kind == "mass" else rows.score
+    if values is None:
+        return pd.DataFrame(columns=ERROR_COLUMNS)
+    running = Predictors(values.shape[1], max(rows.first + 1 - window, 0), alpha, window)
+    parts = []
+    for row in range(len(values)):
+        real, known = values[row].astype(np.float64), rows.seen[row] - 1
+        whole = real.sum()
+        if row > rows.first:
+            for name, expected in running.predict().items():
+                error = np.abs(expected - real)[:known].sum() / whole if whole > 0 else np.nan
+                parts.append((row - rows.first, name, error))
+        running.add(real, rows.seen[row])
+    return pd.DataFrame(parts, columns=ERROR_COLUMNS)
+
+
+def prediction_errors_of_heads(run: Run, heads: list[tuple[int, int]]) -> pd.DataFrame:
+    """`prediction_errors` of many heads for both kinds, with columns kind, layer, head."""
+    parts = []
+    for layer, head in heads:
+        rows = read_rows(run, layer, head)
+        parts += [prediction_errors(rows, kind).assign(kind=kind, layer=layer, head=head) for kind in ("mass", "score")]
+    known = [part for part in parts if len(part)]
+    return (
+        pd.concat(known, ignore_index=True)
+        if known
+        else pd.DataFrame(columns=[*ERROR_COLUMNS, "kind", "layer", "head"])
+    )

@@ -7,9 +7,19 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.claims.contests import ABLE, AHEAD, NOT_BEHIND, contest, unable
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
-from kvlab.atlas.scores import Arm, Experiment, gap_text, origin_of, read_table
+from kvlab.atlas.scores import (
+    ABLE,
+    AHEAD,
+    NOT_BEHIND,
+    Arm,
+    Experiment,
+    contest,
+    gap_text,
+    origin_of,
+    read_table,
+    unable,
+)
 from kvlab.common.intervals import Interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
@@ -31,6 +41,7 @@ class Contest:
 
     Where less is better the sign is flipped, so that positive differences favour `first`. `second` "full" is the full
     cache. `unseen`: the context is compressed before the question is read. Small differences need more `samples`.
+    `names` tell arms of one method apart; the options are in the figure's frame.
     """
 
     slug: str
@@ -44,6 +55,7 @@ class Contest:
     unseen: bool = True
     threshold: Threshold = AHEAD
     samples: int = 20
+    names: tuple[str, str] = ("", "")
 
     @property
     def experiment(self) -> Experiment:
@@ -101,9 +113,8 @@ class Contest:
         return (Drawn("scores", figure, named, reading, origin_of(rows), claim),)
 
     def name_of(self, arm: Arm) -> str:
-        """A short name that tells the two arms apart; the options are in the figure's frame."""
-        first, second = NAMES.get(self.slug, ("", ""))
-        return (first if arm == self.first else second) or arm.label
+        """A short name that tells the two arms apart."""
+        return self.names[arm != self.first] or arm.label
 
     def _name(self, method: str, options: str, written: str) -> str:
         own = without_preset(json.loads(options))
@@ -131,22 +142,6 @@ def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
     return mine[[without_preset(json.loads(text)) == own for text in mine["options"]]]
 
 
-# Arms of one method differ in an option; of two methods only those with options have a name.
-NAMES = {
-    "tab-3": ("largest attention", "mean attention"),
-    "tab-4": ("budgets by head", "equal heads"),
-    "tab-5": ("with bias", "without bias"),
-    "tab-6": ("with ridge", "without ridge"),
-    "tab-8": ("32 queries", "64 queries"),
-    "tab-9": ("4 bits", ""),
-    "tab-10": ("4 bits", "2 bits"),
-    "tab-12": ("duoattention", ""),
-    "tab-14": ("on-policy", "off-policy"),
-    "tab-15": ("kvzap", ""),
-    "tab-16": ("in blocks", "at once"),
-    "tab-17": ("in blocks", "at once"),
-    "tab-18": ("in blocks", "at once"),
-}
 FULL = Arm("full")
 MATCHING = Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False})
 GRKV = Arm("grkv")
@@ -169,6 +164,7 @@ CONTESTS = (
         "KVzip: a pair's score is the most attention it gets from the repetition, and not the mean.",
         "Whether the mean loses what one query alone looks at.",
         Arm("kvzip", {"over": "max"}), Arm("kvzip", {"over": "mean"}), 0.05, NEEDLES,
+        names=("largest attention", "mean attention"),
     ),
     Contest(
         "tab-4", "Budgets by head against equal heads",
@@ -176,18 +172,21 @@ CONTESTS = (
         "Whether one cut over the model beats as many slots in every head.",
         Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False, "allocate": "global"}),
         Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False, "allocate": "equal"}), 0.1, NEEDLES,
+        names=("budgets by head", "equal heads"),
     ),
     Contest(
         "tab-5", "Fitted log mass",
         "Attention Matching: a fitted bias a slot, the least of its parts, still helps.",
         "The sign of the difference: with a bias minus without.",
         Arm("attention-matching", {"ridge": 0.1, "bias": True, "on_policy": False}), MATCHING, 0.05, TEXT,
+        names=("with bias", "without bias"),
     ),
     Contest(
         "tab-6", "Refitting with a ridge and without",
         "GRKV: a refit of values needs a ridge, without which it harms.",
         "How large KL gets where the least squares are plain.",
         MATCHING, Arm("attention-matching", {"ridge": 0.0, "bias": False, "on_policy": False}), 0.2, TEXT,
+        names=("with ridge", "without ridge"),
     ),
     Contest(
         "tab-7", "GRKV against its base",
@@ -199,20 +198,20 @@ CONTESTS = (
         "tab-8", "More queries for GRKV's fit",
         "GRKV: 32 surrogate queries are best; 64 make it worse.",
         "The sign of the difference: 32 rows minus 64.",
-        Arm("grkv", {"rows": 32}), Arm("grkv", {"rows": 64}), 0.1, TEXT,
+        Arm("grkv", {"rows": 32}), Arm("grkv", {"rows": 64}), 0.1, TEXT, names=("32 queries", "64 queries"),
     ),
     Contest(
         "tab-9", "4-bit slots",
         "KIVI: 4 bits are free, also where heads share keys.",
         "Whether the loss stays within five points of score.",
         Arm("packed", {"store": "kivi4"}), FULL, 1.0, ("needle", "key_value", "few_shot"), threshold=NOT_BEHIND,
-        samples=MORE,
+        samples=MORE, names=("4 bits", ""),
     ),
     Contest(
         "tab-10", "2-bit slots",
         "KIVI under grouped queries: 2 bits cost where 4 do not.",
         "KL to the full cache with 2 bits, and with 4.",
-        Arm("packed", {"store": "kivi4"}), Arm("packed", {"store": "kivi2"}), 1.0, TEXT,
+        Arm("packed", {"store": "kivi4"}), Arm("packed", {"store": "kivi2"}), 1.0, TEXT, names=("4 bits", "2 bits"),
     ),
     Contest(
         "tab-11", "KVzip at a third of the cache",
@@ -224,7 +223,7 @@ CONTESTS = (
         "tab-12", "Heads that stream",
         "DuoAttention: heads that retrieve need the text, all others only sinks and the newest tokens.",
         "Whether whole heads kept beat the same bytes of sinks and newest tokens in every head.",
-        Arm("duoattention", {"sinks": 4, "recent": 16}), Arm("streaming-llm"), 0.5, NEEDLES,
+        Arm("duoattention", {"sinks": 4, "recent": 16}), Arm("streaming-llm"), 0.5, NEEDLES, names=("duoattention", ""),
     ),
     Contest(
         "tab-13", "Keys alone, without attention",
@@ -237,6 +236,7 @@ CONTESTS = (
         "Attention Matching: queries read through the layers already compressed fit better than the full cache's.",
         "The sign of the difference: on-policy minus not, both without self-study.",
         Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": True}), MATCHING, 0.05, TEXT,
+        names=("on-policy", "off-policy"),
     ),
     Contest(
         "tab-15", "Predicted instead of rehearsed",
@@ -244,24 +244,25 @@ CONTESTS = (
         "Whether the prediction is within five points of the second reading.",
         # The published window of 128 tokens would use most of a short prompt's budget.
         Arm("kvzap", {"recent": 16}), Arm("kvzip"), 0.2, NEEDLES, threshold=NOT_BEHIND, samples=MORE,
+        names=("kvzap", ""),
     ),
     Contest(
         "tab-16", "KeyDiff block by block: needles",
         "KeyDiff: cut back to the budget after every block of 128 tokens, it finds needles as it does at once.",
         "Whether blocks, which never hold the whole prompt, stay within five points of score.",
-        BLOCKS, AT_ONCE, 0.2, ("needle",), threshold=NOT_BEHIND, samples=2 * MORE,
+        BLOCKS, AT_ONCE, 0.2, ("needle",), threshold=NOT_BEHIND, samples=2 * MORE, names=("in blocks", "at once"),
     ),
     Contest(
         "tab-17", "KeyDiff block by block: text",
         "KeyDiff: cut back to the budget after every block of 128 tokens, it goes on with a text as well as at once.",
         "How many nats more of KL blocks have than the whole prompt at once.",
-        BLOCKS, AT_ONCE, 0.2, TEXT, threshold=LEVEL_KL, samples=3 * MORE,
+        BLOCKS, AT_ONCE, 0.2, TEXT, threshold=LEVEL_KL, samples=3 * MORE, names=("in blocks", "at once"),
     ),
     Contest(
         "tab-18", "KeyDiff block by block: lists",
         "KeyDiff: cut back to the budget after every block of 128 tokens, it finds a list's entries as at once.",
         "Whether a list, whose keys are all unusual, loses more where it is cut block by block.",
-        BLOCKS, AT_ONCE, 0.2, ("key_value",), threshold=NOT_BEHIND, samples=2 * MORE,
+        BLOCKS, AT_ONCE, 0.2, ("key_value",), threshold=NOT_BEHIND, samples=2 * MORE, names=("in blocks", "at once"),
     ),
 )  # fmt: skip
 TABLES = tuple(one.exhibit() for one in CONTESTS)

@@ -1,4 +1,4 @@
-"""Attention concentration, returning tokens, variance along the text, and prediction errors."""
+"""Attention: a map, distance by layer, concentration, returning tokens, variance along the text, prediction errors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,70 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.head_map import head_map
-from kvlab.figures.base.palette import HUES, LOSS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import QUIET, finish, log_axis
+from kvlab.figures.base.lines import Line, add_band, add_line, add_lines, add_points
+from kvlab.figures.base.palette import HUES, LOSS, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, shown_of, visible
+
+LINES = (
+    Line("share", "attended distance (share of the text, without sinks)", "blue", "solid", "circle"),
+    Line("sink_mass", "attention on the first 4 tokens", "orange", "dash", "square"),
+    Line("local_mass", "attention on the last 32 tokens", "green", "dot", "diamond"),
+)
+
+
+def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Attention of each step's query (rows) on the tokens (columns), from `pyramid.attention_map`.
+
+    On a log scale, because most tokens get next to nothing.
+    """
+    shown = np.log10(np.maximum(frame.to_numpy(np.float32), 1e-5))
+    heat = go.Heatmap(
+        z=shown, x=frame.columns.to_numpy(), y=frame.index.to_numpy(), zmin=-5, zmax=0, colorscale=SEQUENTIAL[theme],
+        colorbar=colour_bar("attention", theme, tickvals=[-5, -4, -3, -2, -1, 0],
+                            ticktext=["0.00001 or less", "0.0001", "0.001", "0.01", "0.1", "1"]),
+        hovertemplate="step %{y}, from token %{x}: 10^%{z:.2f}<extra></extra>",
+    )  # fmt: skip
+    figure = go.Figure(heat)
+    finish(figure, title="Attention of each query", x="token (position)", y="step", theme=theme, legend=False)
+    return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
+
+
+def read_attention_map(frame: pd.DataFrame) -> str:
+    """Concentration of the rows."""
+    values = np.sort(frame.to_numpy(float), axis=1)[:, ::-1]
+    values = values[values.sum(axis=1) > 0]
+    if not len(values):
+        return "There is no attention here."
+    top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1)
+    share = percent(top.mean())
+    return f"Over {len(values)} queries, the most attended twentieth of the text gets {share} of the attention."
+
+
+def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Mean attended distance, sink mass and local mass of each layer, from `pyramid.layer_means`."""
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[*frame["layer"], *frame["layer"][::-1]], y=[*frame["highest"], *frame["lowest"][::-1]], fill="toself",
+        mode="lines", line={"width": 0}, opacity=0.25, fillcolor=pick(HUES["blue"], theme),
+        name="range over the layer's heads", hoverinfo="skip",
+    )  # fmt: skip
+    add_lines(figure, frame["layer"], frame, LINES, theme, "layer %{x}: {name} %{y:.3f}", size=8)
+    finish(figure, title="Attended distance by layer", x="layer", y="share", theme=theme)
+    return figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(frame) <= 24 else None)
+
+
+def read_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
+    """First and last layer; at most `most` of the recorded `queries` were sampled."""
+    first, last = frame.iloc[0], frame.iloc[-1]
+    return (
+        f"Means over heads and steps: layer {first['layer']:.0f} attends {first['distance']:,.0f} tokens back, layer "
+        f"{last['layer']:.0f} "
+        f"{last['distance']:,.0f}; the sinks get {percent(first['sink_mass'])} and {percent(last['sink_mass'])}, the "
+        f"last 32 tokens {percent(first['local_mass'])} and {percent(last['local_mass'])}."
+        + (f" Sampled: {most:,} of {queries:,} queries, evenly chosen." if queries > most else "")
+    )
+
 
 MAX_POINTS = 1500
 LOOKS = (("blue", "solid", "circle"), ("orange", "dash", "diamond"), ("green", "dot", "square"),
@@ -22,18 +83,14 @@ def cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float, them
     own = frame[(frame["layer"] == layer) & (frame["head"] == head)]
     band = mix(pick(HUES["blue"], theme), SURFACES[theme], 0.75)
     figure = go.Figure()
-    edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
-    figure.add_scatter(x=spread.index, y=spread[0.9], showlegend=False, **edge)
-    figure.add_scatter(x=spread.index, y=spread[0.1], name="8 in 10 heads", fill="tonexty", fillcolor=band, **edge)
+    add_band(figure, spread.index, spread[0.1], spread[0.9], band, "8 in 10 heads")
     for x, y, name, (hue, dash, _) in (
         (spread.index, spread[0.5], "median head", LOOKS[0]),
         (own["share"], own["mass"], f"layer {layer}, head {head}", LOOKS[1]),
         ([0, 1], [0, 1], "uniform", LOOKS[3]),
     ):
-        figure.add_scatter(
-            x=x, y=y, name=name, mode="lines", line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
-            hovertemplate=f"{name}: the top %{{x:.0%}} of the tokens hold %{{y:.1%}}<extra></extra>",
-        )  # fmt: skip
+        hover = f"{name}: the top %{{x:.0%}} of the tokens hold %{{y:.1%}}"
+        add_line(figure, x, y, name, pick(HUES[hue], theme), dash, hover)
     figure.add_vline(x=top, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
     finish(figure, title="Attention held by the most attended tokens", x="share of the tokens kept",
            y="share of attention they hold", theme=theme, height=400)  # fmt: skip
@@ -60,12 +117,9 @@ def returning_over_steps(frame: pd.DataFrame, top: float, theme: Theme = "light"
         means = group.groupby("step")[["share", "ever"]].mean()
         colour = pick(HUES[hue], theme)
         for column, dash, what in (("share", "solid", "at this step"), ("ever", "dash", "at any step so far")):
-            figure.add_scatter(
-                x=means.index, y=means[column], name=f"{kind}, {what}", mode="lines+markers",
-                line={"color": colour, "dash": dash, "width": 1.8},
-                marker={"symbol": marker, "size": 6, "color": colour, "maxdisplayed": 8},
-                hovertemplate=f"{kind}<br>step %{{x}}: %{{y:.1%}} {what}<extra></extra>",
-            )  # fmt: skip
+            name, hover = f"{kind}, {what}", f"{kind}<br>step %{{x}}: %{{y:.1%}} {what}"
+            add_line(figure, means.index, means[column], name, colour, dash, hover, marker=marker,
+                     marker_maxdisplayed=8)  # fmt: skip
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
     figure.add_hline(y=top, line=line, annotation_text="chance", annotation_position="top left")
     finish(figure, title=f"Evicted prompt tokens that return to the top {percent(top)}", x="decode step",
@@ -108,16 +162,16 @@ def read_returning_by_head(frame: pd.DataFrame) -> str:
 def variance_by_token(frame: pd.DataFrame, texts: list[str], theme: Theme = "light") -> go.Figure:
     """Variance of each token's attention over all decode steps, and within windows, from `variances`."""
     shown = frame.nlargest(MAX_POINTS, "mean").sort_values("token")
+    words = [visible(texts[token]) if token < len(texts) else "" for token in shown["token"]]
     figure = go.Figure()
     for column, name, (hue, _, marker) in (
         ("variance", "over all steps", LOOKS[0]),
         ("window_variance", "within a sliding window (mean)", LOOKS[1]),
     ):
-        figure.add_scatter(
-            x=shown["token"], y=shown[column].where(shown[column] > 0), name=name, mode="markers",
-            marker={"symbol": marker, "size": 5, "color": pick(HUES[hue], theme), "opacity": 0.65},
-            customdata=[visible(texts[token]) if token < len(texts) else "" for token in shown["token"]],
-            hovertemplate=f"token %{{x}} %{{customdata}}: variance {name} %{{y:.3g}}<extra></extra>",
+        add_points(
+            figure, shown["token"], shown[column].where(shown[column] > 0), name, pick(HUES[hue], theme),
+            f"token %{{x}} %{{customdata}}: variance {name} %{{y:.3g}}", size=5, marker_symbol=marker,
+            marker_opacity=0.65, customdata=words,
         )  # fmt: skip
     finish(figure, title="Variance of each token's attention while decoding", x="position of the token",
            y="variance (log)", theme=theme, height=400)  # fmt: skip
@@ -140,12 +194,8 @@ def error_by_step(frame: pd.DataFrame, kind: str, theme: Theme = "light") -> go.
     figure = go.Figure()
     for name, (hue, dash, marker) in zip(medians.index.get_level_values(0).unique(), LOOKS, strict=False):
         line, colour = medians[name], pick(HUES[hue], theme)
-        figure.add_scatter(
-            x=line.index, y=line, name=str(name), mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 1.8},
-            marker={"symbol": marker, "size": 6, "color": colour, "maxdisplayed": 10},
-            hovertemplate=f"{name}<br>step %{{x}}: relative error %{{y:.3g}}<extra></extra>",
-        )  # fmt: skip
+        hover = f"{name}<br>step %{{x}}: relative error %{{y:.3g}}"
+        add_line(figure, line.index, line, str(name), colour, dash, hover, marker=marker, marker_maxdisplayed=10)
     what = "attention" if kind == "mass" else "exp score"
     finish(figure, title=f"Error of predicting the next step's {what}", x="decode step",
            y="relative error (median over heads, log)", theme=theme, height=400)  # fmt: skip

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.atlas.analysis.merging_walkthrough import Walkthrough, key_error, quantized, represented
+from kvlab.atlas.analysis.merging_sets import Walkthrough, key_error, quantized, represented
 from kvlab.figures.base.palette import DIVERGING, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import GRID, INK, QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, token_labels
@@ -34,13 +34,9 @@ def three_ways(walk: Walkthrough, texts: list[str], theme: Theme = "light") -> g
     figure = make_subplots(1, 4, shared_yaxes=True, column_titles=list(panels), horizontal_spacing=0.02)
     for column, (name, keys) in enumerate(panels.items(), start=1):
         figure.add_heatmap(
-            z=keys.astype(np.float32),
-            y=labels,
-            coloraxis="coloraxis",
+            z=keys.astype(np.float32), y=labels, coloraxis="coloraxis", row=1, col=column,
             hovertemplate=f"{name}<br>%{{y}}<br>coordinate %{{x}}: %{{z:.2f}}<extra></extra>",
-            row=1,
-            col=column,
-        )
+        )  # fmt: skip
     limit = float(np.quantile(np.abs(walk.keys), 0.98))
     title = "Three ways to compress the keys of a few tokens"
     finish(figure, title=title, x="key coordinate", y="", theme=theme, height=430, legend=False)
@@ -82,9 +78,8 @@ def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light"
     ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
     figure.update_xaxes(**ticks, tickangle=-45, constrain="domain", constraintoward="right", col=1)
     figure.update_xaxes(visible=False, range=[0, 1.45], col=2)
-    figure.update_yaxes(**ticks, range=[len(labels) - 0.5, -0.5]).update_yaxes(
-        scaleanchor="x", constrain="domain", col=1
-    )
+    figure.update_yaxes(**ticks, range=[len(labels) - 0.5, -0.5])
+    figure.update_yaxes(scaleanchor="x", constrain="domain", col=1)
     figure.add_annotation(_says(len(STAGES) - 1, theme))
     figure.frames = [
         go.Frame(data=traces, traces=[0, 1, 2], name=name, layout={"annotations": [_says(stage, theme)]})
@@ -111,15 +106,10 @@ def _slots(walk: Walkthrough) -> int:
 
 def _stage(walk: Walkthrough, labels: list[str], stage: int, theme: Theme) -> list[dict]:
     heat = {
-        "type": "heatmap",
-        "z": walk.similarity.astype(np.float32),
-        "zmin": -1,
-        "zmax": 1,
-        "colorscale": DIVERGING[theme],
-        "showscale": False,
+        "type": "heatmap", "z": walk.similarity.astype(np.float32), "zmin": -1, "zmax": 1, "showscale": False,
+        "colorscale": DIVERGING[theme], "hovertemplate": "%{customdata}<br>cosine %{z:.3f}<extra></extra>",
         "customdata": [[f"{row}<br>{column}" for column in labels] for row in labels],
-        "hovertemplate": "%{customdata}<br>cosine %{z:.3f}<extra></extra>",
-    }
+    }  # fmt: skip
     return [heat, _outlines(walk, stage, theme), _bars(walk, stage, theme)]
 
 
@@ -134,14 +124,8 @@ def _outlines(walk: Walkthrough, stage: int, theme: Theme) -> dict:
             corners_x += [first, last, last, first, first, None]
             corners_y += [first, first, last, last, first, None]
     line = {"color": pick(STATE_COLOURS["pivot"], theme), "width": 2.5}
-    return {
-        "type": "scatter",
-        "x": corners_x or [None],
-        "y": corners_y or [None],
-        "mode": "lines",
-        "line": line,
-        "hoverinfo": "skip",
-    }
+    x, y = corners_x or [None], corners_y or [None]
+    return {"type": "scatter", "x": x, "y": y, "mode": "lines", "line": line, "hoverinfo": "skip"}
 
 
 def _bars(walk: Walkthrough, stage: int, theme: Theme) -> dict:
@@ -153,47 +137,32 @@ def _bars(walk: Walkthrough, stage: int, theme: Theme) -> dict:
     share = tokens["attention"] / tokens["attention"].sum()
     slots = (size / size.max()).where(is_pivot, 0)
     lengths = (0 * attention, 0 * attention, attention, tokens["weight"], slots)[stage]
-    nothing = [""] * len(tokens)
-    words = (
-        nothing,
-        [f"in a set of {count}" if count > 1 else "alone" for count in size],
-        [
-            f"{percent(value)} of attention" + (", pivot" if own else "")
-            for value, own in zip(share, is_pivot, strict=True)
-        ],
-        [f"weight {number(value, 2)}" for value in tokens["weight"]],
-        [
-            f"slot of {count}" if own and count > 1 else "its own slot" if own else ""
-            for count, own in zip(size, is_pivot, strict=True)
-        ],
-    )[stage]
+    words = [_bar_words(stage, *line) for line in zip(size, share, tokens["weight"], is_pivot, strict=True)]
     own, other = pick(STATE_COLOURS["pivot"], theme), pick(STATE_COLOURS["absorbed"], theme)
     colours = [own if pivot and stage > 1 else other for pivot in is_pivot]
     return {
-        "type": "bar",
-        "orientation": "h",
-        "y": list(range(len(tokens))),
-        "x": lengths.round(4).tolist(),
-        "text": words,
-        "textposition": "outside",
-        "cliponaxis": False,
-        "marker": {"color": colours},
+        "type": "bar", "orientation": "h", "y": list(range(len(tokens))), "x": lengths.round(4).tolist(), "text": words,
+        "textposition": "outside", "cliponaxis": False, "marker": {"color": colours},
         "hovertemplate": "%{text}<extra></extra>",
-    }
+    }  # fmt: skip
+
+
+def _bar_words(stage: int, size: int, share: float, weight: float, is_pivot: bool) -> str:
+    if stage == 1:
+        return f"in a set of {size}" if size > 1 else "alone"
+    if stage == 2:
+        return f"{percent(share)} of attention{', pivot' if is_pivot else ''}"
+    if stage == 3:
+        return f"weight {number(weight, 2)}"
+    held = f"slot of {size}" if size > 1 else "its own slot"
+    return held if stage == 4 and is_pivot else ""
 
 
 def _says(stage: int, theme: Theme) -> dict:
     return {
-        "text": f"{STAGES[stage]}: {SAYS[stage]}",
-        "x": 0,
-        "xref": "paper",
-        "y": 1.01,
-        "yref": "paper",
-        "yanchor": "bottom",
-        "xanchor": "left",
-        "showarrow": False,
-        "font": {"size": 13, "color": QUIET[theme]},
-    }
+        "text": f"{STAGES[stage]}: {SAYS[stage]}", "x": 0, "xref": "paper", "y": 1.01, "yref": "paper",
+        "yanchor": "bottom", "xanchor": "left", "showarrow": False, "font": {"size": 13, "color": QUIET[theme]},
+    }  # fmt: skip
 
 
 def _slider(theme: Theme) -> dict:
@@ -201,12 +170,6 @@ def _slider(theme: Theme) -> dict:
     return {
         "active": len(STAGES) - 1,
         "steps": [{"label": name, "method": "animate", "args": [[name], quick]} for name in STAGES],
-        "x": 0,
-        "len": 0.97,
-        "y": 0,
-        "yanchor": "top",
-        "pad": {"t": 96, "b": 8},
-        "currentvalue": {"visible": False},
-        "font": {"size": 12, "color": INK[theme]},
-        "bordercolor": GRID[theme],
-    }
+        "x": 0, "len": 0.97, "y": 0, "yanchor": "top", "pad": {"t": 96, "b": 8}, "currentvalue": {"visible": False},
+        "font": {"size": 12, "color": INK[theme]}, "bordercolor": GRID[theme],
+    }  # fmt: skip

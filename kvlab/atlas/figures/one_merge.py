@@ -7,8 +7,8 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.atlas.analysis.one_merge import LEAST_MASS
-from kvlab.figures.base.lines import Line, add_lines
+from kvlab.atlas.analysis.merge_effects import LEAST_MASS
+from kvlab.figures.base.lines import Line, add_lines, add_points, hatch
 from kvlab.figures.base.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.base.template import QUIET, finish
 from kvlab.figures.base.words import lost, number, percent, plural, token_label, visible
@@ -28,7 +28,7 @@ RULES = {
 
 
 def where_attention_goes(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
-    """Destination of the attention on tokens without their own slot, from `sag_by_rule.where_attention_goes`."""
+    """Destination of the attention on tokens without their own slot, from `merge_effects.where_attention_goes`."""
     figure = go.Figure()
     for column, name, key, pattern in (
         ("merged", "received by merged slots", "merged", ""),
@@ -73,9 +73,8 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
         f"{row.label.replace(' (', '<br>(')}<br>step {row.step}, slot {row.slot},<br>{number(row.votes)} votes"
         for row in frame.itertuples()
     ]
-    own, absorbed, pivot = (
-        pick(pair, theme) for pair in (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
-    )
+    colours = (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
+    own, absorbed, pivot = (pick(pair, theme) for pair in colours)
     whole = frame["own"] + frame["sources"]
     whole = whole.where(whole > 0)
     figure = go.Figure()
@@ -88,7 +87,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
             x=names, y=frame[column] / whole, name=name, offsetgroup=group,
             base=frame["own"] / whole if column == "sources" else None,
             customdata=frame[[column, "perturbation"]].to_numpy(),
-            marker={"color": colour, "pattern": _hatch(pattern, colour, theme), "line": {"width": 0}},
+            marker={"color": colour, "pattern": hatch(pattern, colour, theme), "line": {"width": 0}},
             hovertemplate=f"%{{x}}<br>{name}: %{{customdata[0]:.3g}} of the attention<br>output of the head changed by "
             "%{customdata[1]:.2%} in this step<extra></extra>",
         )  # fmt: skip
@@ -96,12 +95,6 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
            y="attention (parts = 100 %)", theme=theme, height=430)  # fmt: skip
     figure.update_xaxes(tickangle=0, tickfont={"size": 11})
     return figure.update_layout(barmode="group", bargap=0.35).update_yaxes(tickformat=".0%")
-
-
-def _hatch(shape: str, colour: str, theme: Theme) -> dict[str, object]:
-    """A pattern on a half-strength background, so that muted colours remain visible."""
-    ground = mix(colour, SURFACES[theme], 0.55)
-    return {"shape": shape, "size": 5, "fgcolor": colour, "bgcolor": ground} if shape else {"shape": ""}
 
 
 def read_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
@@ -125,14 +118,14 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Share of attention lost in merges (left of 0: gained): 5 % to 95 % of each run's merges, from `sag_of_runs`."""
     figure = go.Figure()
     for row in frame.itertuples():
-        style = method_style(row.method, theme)
+        style, name = method_style(row.method, theme), f"{row.label}<br>{RULES[row.rule]}"
         figure.add_box(
-            y=[f"{row.label}<br>{RULES[row.rule]}"], q1=[row.q25], median=[row.q50], q3=[row.q75],
+            y=[name], q1=[row.q25], median=[row.q50], q3=[row.q75],
             lowerfence=[row.q05], upperfence=[row.q95], orientation="h", name=row.label, showlegend=False,
             line={"color": style.colour, "width": 1.6}, fillcolor=mix(style.colour, SURFACES[theme], 0.7),
         )  # fmt: skip
         figure.add_scatter(
-            x=[row.total], y=[f"{row.label}<br>{RULES[row.rule]}"], mode="markers", showlegend=False,
+            x=[row.total], y=[name], mode="markers", showlegend=False,
             marker={"symbol": style.marker, "size": 10, "color": pick(HUES["ink"], theme)},
             hovertemplate=f"{row.label}: all merges together lose %{{x:+.1%}}<extra></extra>",
         )  # fmt: skip
@@ -156,19 +149,16 @@ def read_change_by_rule(frame: pd.DataFrame) -> str:
 def candidate_similarity(
     frame: pd.DataFrame, source: int, texts: list[str], threshold: float | None, theme: Theme = "light"
 ) -> go.Figure:
-    """Cosine of the evicted token's key with every remaining slot, from `one_merge.candidates`."""
+    """Cosine of the evicted token's key with every remaining slot, from `merge_effects.candidates`."""
     figure = go.Figure()
     for chosen, name, hue, marker, size in (
         (False, "remaining slots", "blue", "circle", 6),
         (True, "chosen", "red", "star", 15),
     ):
-        some = frame[frame["chosen"] == chosen]
-        figure.add_scatter(
-            x=some["position"], y=some["similarity"], name=name, mode="markers",
-            marker={"symbol": marker, "size": size, "color": pick(HUES[hue], theme)},
-            customdata=[visible(texts[position]) for position in some["position"]],
-            hovertemplate="slot %{x} %{customdata}: cosine %{y:.3f}<extra></extra>",
-        )  # fmt: skip
+        some, hover = frame[frame["chosen"] == chosen], "slot %{x} %{customdata}: cosine %{y:.3f}"
+        words = [visible(texts[position]) for position in some["position"]]
+        add_points(figure, some["position"], some["similarity"], name, pick(HUES[hue], theme), hover, size=size,
+                   marker_symbol=marker, customdata=words)  # fmt: skip
     if threshold is not None:
         line = {"color": QUIET[theme], "dash": "dash", "width": 1.4}
         figure.add_hline(y=threshold, line=line, annotation_text=f"threshold {threshold:g}",
@@ -189,7 +179,7 @@ def read_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float
 
 
 def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Votes, averages and attention of a merge's parts and of the merged slot, from `one_merge.merge_parts`."""
+    """Votes, averages and attention of a merge's parts and of the merged slot, from `merge_effects.merge_parts`."""
     names = [
         f"{row.role}<br>{visible(row.text, 10) if row.token < 0 else token_label(row.token, row.text, 10)}<br>"
         f"{number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
@@ -208,11 +198,8 @@ def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         )  # fmt: skip
     finish(figure, title="2. Scores are averaged, votes added, and the merged slot replaces its parts", x="",
            y="attention", theme=theme, height=420)  # fmt: skip
-    return (
-        figure.update_layout(barmode="group", bargap=0.25)
-        .update_xaxes(tickfont={"size": 11})
-        .update_yaxes(exponentformat="power")
-    )
+    figure.update_layout(barmode="group", bargap=0.25)
+    return figure.update_xaxes(tickfont={"size": 11}).update_yaxes(exponentformat="power")
 
 
 def read_parts_of_merge(frame: pd.DataFrame) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.base.lines import add_band, add_line
 from kvlab.figures.base.palette import DIVERGING, HUES, Theme, pick
 from kvlab.figures.base.template import QUIET, colour_bar, finish, log_axis
 from kvlab.figures.base.words import number
@@ -21,22 +22,16 @@ def maps_side_by_side(maps: dict[str, pd.DataFrame], theme: Theme = "light", tit
     for column, (kind, frame) in enumerate(maps.items(), start=1):
         cells = np.clip(np.rint(100 * frame.to_numpy()), -100, 100).astype(np.int8)
         figure.add_heatmap(
-            z=cells,
-            x=frame.columns.to_numpy(),
-            y=frame.index.to_numpy(),
-            coloraxis="coloraxis",
+            z=cells, x=frame.columns.to_numpy(), y=frame.index.to_numpy(), coloraxis="coloraxis", row=1, col=column,
             hovertemplate=f"{kind}<br>token %{{y}} with %{{x}}<br>cosine %{{z}} / 100<extra></extra>",
-            row=1,
-            col=column,
-        )
+        )  # fmt: skip
     finish(figure, title=title, x="token position", y="", theme=theme, height=400, legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False, nticks=5)
     for column in range(1, len(maps) + 1):
         anchor = "x" if column == 1 else f"x{column}"
         figure.update_yaxes(scaleanchor=anchor, constraintoward="top", showticklabels=column == 1, col=column)
-    figure.update_xaxes(constrain="domain").update_yaxes(constrain="domain").update_yaxes(
-        title_text="token position", col=1
-    )
+    figure.update_xaxes(constrain="domain").update_yaxes(constrain="domain")
+    figure.update_yaxes(title_text="token position", col=1)
     bar = colour_bar("mean cosine of a block", theme, tickvals=[-100, 0, 100], ticktext=["-1", "0", "1"])
     figure.update_coloraxes(cmin=-100, cmax=100, colorscale=DIVERGING[theme], colorbar=bar)
     figure.update_annotations(font={"size": 13, "color": QUIET[theme]})
@@ -52,18 +47,10 @@ def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     ends = frame.groupby("kind", sort=False)["any_pair"].first()
     for (kind, group), (hue, dash, marker) in zip(frame.groupby("kind", sort=False), LINES, strict=False):
         colour = pick(HUES[hue], theme)
-        band = {"x": group["offset"], "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-        figure.add_scatter(y=group["low"], **band)
-        figure.add_scatter(y=group["high"], fill="tonexty", fillcolor=_clear(colour), **band)
-        figure.add_scatter(
-            x=group["offset"],
-            y=group["cosine"],
-            name=str(kind),
-            mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 2},
-            marker={"symbol": marker, "size": 6},
-            hovertemplate=f"{kind}<br>%{{x}} tokens apart: %{{y:.3f}}<extra></extra>",
-        )
+        red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+        add_band(figure, group["offset"], group["low"], group["high"], f"rgba({red},{green},{blue},0.14)")
+        hover = f"{kind}<br>%{{x}} tokens apart: %{{y:.3f}}"
+        add_line(figure, group["offset"], group["cosine"], str(kind), colour, dash, hover, marker=marker, width=2)
         figure.add_hline(
             y=float(group["any_pair"].iloc[0]),
             line={"color": colour, "width": 1, "dash": "dot"},
@@ -95,19 +82,12 @@ def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
         hue, dash = HEAD_LINES[rank % len(HEAD_LINES)]
         group = frame[(frame["layer"] == layer) & (frame["head"] == head)]
         for column, token in enumerate(tokens, start=1):
-            line = group[group["token"] == token]
-            figure.add_scatter(
-                x=line["offset"],
-                y=line["similarity"],
-                name=f"layer {layer}, head {head}",
-                legendgroup=f"{layer}-{head}",
-                showlegend=column == 1,
-                mode="lines",
-                line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.7},
-                hovertemplate=f"layer {layer}, head {head}<br>%{{x:+d}} tokens: %{{y:.3f}}<extra></extra>",
-                row=1,
-                col=column,
-            )
+            line, name = group[group["token"] == token], f"layer {layer}, head {head}"
+            add_line(
+                figure, line["offset"], line["similarity"], name, pick(HUES[hue], theme), dash,
+                f"{name}<br>%{{x:+d}} tokens: %{{y:.3f}}", width=1.7, legendgroup=f"{layer}-{head}",
+                showlegend=column == 1, row=1, col=column,
+            )  # fmt: skip
     title = "Similarity of a token's key to its neighbours'"
     finish(figure, title=title, x="distance (tokens)", y="", theme=theme, height=400)
     figure.update_yaxes(title_text="cosine", col=1)
@@ -127,8 +107,3 @@ def read_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
         f"{among} adjacent key has a cosine of {number(beside.max(), 2)} in layer {high_layer} head {high_head} and "
         f"of {number(beside.min(), 2)} in layer {low_layer} head {low_head}."
     )
-
-
-def _clear(colour: str, opacity: float = 0.14) -> str:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity})"

@@ -1,21 +1,103 @@
-"""Figures 2 and 3: Gaussian hidden states, and sampled against true queries, from a comparison's probe."""
+"""GVote, figures 2 and 3, with the claims: Gaussian hidden states, and sampled queries that attend like true ones."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.atlas.analysis import hidden_states, sampled_queries
-from kvlab.atlas.claims import sampled_queries as claims
-from kvlab.atlas.evidence import gather
+from kvlab.atlas.analysis import probe
+from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures import hidden_states as gaussian
-from kvlab.atlas.figures import sampled_queries as figures
+from kvlab.atlas.figures import probe as figures
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import number, percent
 from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+
+PAPER_OVERLAP, PAPER_USAGE, PAPER_TRUE_USAGE, PAPER_CORRELATION = 0.929, 0.594, 0.4, 0.7759  # GVote, section 3.3
+GAUSSIAN = "Each channel of the hidden states is approximately Gaussian along the text."
+OVERLAP = "Sampled queries are good approximations of future ones: high overlap with moderate token usage."
+CORRELATED = "Attention of sampled and true queries is strongly correlated."
+MOST = Threshold(0.75, "three channels in four; the paper shows a few and says each")
+HIGH = Threshold(0.8, f"the paper has {PAPER_OVERLAP}, mean over its heads; four fifths leaves room for another model")
+ABOVE_CHANCE = Threshold(
+    0.0, "overlap less the share of the tokens; a random set of that many tokens overlaps by their share"
+)
+STRONG = Threshold(0.5, f"from 0.5 on a correlation is called strong; the paper shows {PAPER_CORRELATION} of one head")
+
+
+def channels(run: Run) -> pd.DataFrame:
+    """One row per layer: number of `channels`, the share `close` to a normal distribution, and medians."""
+    if not probe.probed_layers(run, "hidden"):
+        return pd.DataFrame()
+    moments = probe.channels(run)
+    sizes = moments.assign(skew=moments["skew"].abs())
+    medians = sizes.groupby("layer")[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
+    groups = moments.groupby("layer")["close"]
+    return medians.assign(channels=groups.size(), close=groups.mean()).reset_index()
+
+
+def queries(run: Run) -> pd.DataFrame:
+    """One row per head (`kvlab.atlas.analysis.probe.by_head`)."""
+    return probe.by_head(run) if probe.probed_layers(run, "sampled") else pd.DataFrame()
+
+
+CHANNELS = Evidence("channels", channels)
+QUERIES = Evidence("queries", queries)
+
+
+def gaussian(rows: pd.DataFrame) -> Claim:
+    """Share of channels with small skew and excess kurtosis."""
+    if rows.empty:
+        return Claim(GAUSSIAN, OPEN, "No run recorded its hidden states.")
+    close = over_prompts(rows, "close")
+    medians = rows[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
+    every = int(rows.groupby("prompt")["channels"].sum().max())
+    finding = (
+        f"{mean_text(close, percent)} of {every:,} channels have a skew below {probe.MOST_SKEW:g} and an "
+        f"excess kurtosis below {probe.MOST_KURTOSIS:g}. Medians: skew {number(medians['skew'])}, excess "
+        f"kurtosis {number(medians['kurtosis'])} ({number(medians['kurtosis_with_sinks'])} with the sinks), largest "
+        f"gap to the normal's distribution function {number(medians['distance'])}."
+    )
+    return judge(GAUSSIAN, close, MOST, Basis(rows["prompt"].nunique()), finding)
+
+
+def overlap(rows: pd.DataFrame) -> Claim:
+    """Attention within the samples' sets, which must exceed that of random sets of the same size."""
+    if rows.empty:
+        return Claim(OVERLAP, OPEN, "No run recorded sampled queries.")
+    shares = {name: over_prompts(rows, name) for name in ("overlap", "usage", "inner_overlap", "inner_usage")}
+    more = over_prompts(rows.assign(more=rows["overlap"] - rows["usage"]), "more")
+    poor = float((rows["overlap"] < 0.5).mean())
+    finding = (
+        f"Mean overlap over heads {mean_text(shares['overlap'], number)} (paper {PAPER_OVERLAP}) with "
+        f"{mean_text(shares['usage'], number)} of the tokens (paper {PAPER_USAGE}), "
+        f"{mean_text(shares['inner_overlap'], number)} with {mean_text(shares['inner_usage'], number)} without the "
+        f"sinks; below one half in {percent(poor)} of the heads. What GVote keeps in the end covers "
+        f"{percent(rows['covered'].mean())} of the next query's attention with {percent(rows['kept'].mean())} of the "
+        "prompt."
+    )
+    verdict, decider, held = decisive([(shares["overlap"], HIGH), (more, ABOVE_CHANCE)])
+    return Claim(OVERLAP, verdict, finding, basis_of(rows), decider, held)
+
+
+def correlated(rows: pd.DataFrame) -> Claim:
+    """Pearson's r of every head's two rows, median over the heads of a prompt."""
+    known = rows.dropna(subset="correlation") if "correlation" in rows else rows.iloc[:0]
+    if known.empty:
+        return Claim(CORRELATED, OPEN, "In no head do both rows vary.")
+    medians = known.groupby("prompt", sort=False)[["correlation", "inner_correlation"]].median()
+    r, inner = (interval_of(medians[name].tolist()) for name in medians)
+    reached = float((known["correlation"] >= PAPER_CORRELATION).mean())
+    finding = (
+        f"Pearson's r is {mean_text(r, number)} in the median head, {mean_text(inner, number)} without the sinks; "
+        f"{percent(reached)} of the heads reach the {PAPER_CORRELATION} that the paper shows of one head."
+    )
+    return judge(CORRELATED, r, STRONG, basis_of(known), finding)
+
 
 METHODS = ("gvote", "snapkv", "adakv")
 
@@ -37,16 +119,16 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         return run
     layer = _layer(run, "hidden", choice)
     density, pairs, moments = (
-        hidden_states.densities(run, layer), hidden_states.quantiles(run, layer), hidden_states.channels(run),
+        probe.densities(run, layer), probe.quantiles(run, layer), probe.channels(run),
     )  # fmt: skip
     where = of_run(run)
     return (
-        Drawn("histograms", gaussian.histograms(density, layer, theme), density,
-              gaussian.read_histograms(density, layer), where, claims.gaussian(gather(sources, claims.CHANNELS))),
-        Drawn("quantiles", gaussian.quantile_pairs(pairs, layer, theme), pairs,
-              gaussian.read_quantile_pairs(pairs, layer), where),
-        Drawn("by layer", gaussian.moments_by_layer(moments, theme), moments,
-              gaussian.read_moments_by_layer(moments), where),
+        Drawn("histograms", figures.histograms(density, layer, theme), density,
+              figures.read_histograms(density, layer), where, gaussian(gather(sources, CHANNELS))),
+        Drawn("quantiles", figures.quantile_pairs(pairs, layer, theme), pairs,
+              figures.read_quantile_pairs(pairs, layer), where),
+        Drawn("by layer", figures.moments_by_layer(moments, theme), moments,
+              figures.read_moments_by_layer(moments), where),
     )  # fmt: skip
 
 
@@ -55,9 +137,9 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     run = probed_run(sources, "sampled")
     if isinstance(run, Needs):
         return run
-    heads, grown = sampled_queries.by_head(run), sampled_queries.growth(run)
-    ahead, where = sampled_queries.coverage_ahead(run), of_run(run)
-    claim = claims.overlap(gather(sources, claims.QUERIES))
+    heads, grown = probe.by_head(run), probe.growth(run)
+    ahead, where = probe.coverage_ahead(run), of_run(run)
+    claim = overlap(gather(sources, QUERIES))
     return (
         Drawn("overlap and usage", figures.overlap_and_usage(heads, "", theme), heads,
               figures.read_overlap_and_usage(heads), where, claim, paper_values()),
@@ -74,10 +156,10 @@ def paper_values() -> pd.DataFrame:
     """Values printed in figure 3."""
     return pd.DataFrame(
         [
-            ("overlap, mean over heads", claims.PAPER_OVERLAP, "Figure 3a"),
-            ("tokens used, mean over heads", claims.PAPER_USAGE, "Figure 3a"),
-            ("tokens the true query needs", claims.PAPER_TRUE_USAGE, "section 3.3, about"),
-            ("correlation of one head", claims.PAPER_CORRELATION, "Figure 3b"),
+            ("overlap, mean over heads", PAPER_OVERLAP, "Figure 3a"),
+            ("tokens used, mean over heads", PAPER_USAGE, "Figure 3a"),
+            ("tokens the true query needs", PAPER_TRUE_USAGE, "section 3.3, about"),
+            ("correlation of one head", PAPER_CORRELATION, "Figure 3b"),
         ],
         columns=["quantity", "paper", "source"],
     )
@@ -88,9 +170,9 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
     run = probed_run(sources, "sampled")
     if isinstance(run, Needs):
         return run
-    layer, heads = _layer(run, "sampled", choice), sampled_queries.by_head(run)
+    layer, heads = _layer(run, "sampled", choice), probe.by_head(run)
     head = min(choice.head, run.record.model.num_key_value_heads - 1)
-    frame = sampled_queries.rows_of_head(run, layer, head)
+    frame = probe.rows_of_head(run, layer, head)
     texts = token_texts(run.tokens, len(frame))
     own = heads[(heads["layer"] == layer) & (heads["head"] == head)].iloc[0]
     place, where = f"layer {layer}, head {head}", of_run(run)
@@ -100,12 +182,12 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
               figures.read_attention_strips(frame, texts), where),
         Drawn("scatter", figures.scatter_of_rows(frame, texts, correlations[0], theme), frame,
               figures.read_scatter_of_rows(*correlations, len(frame)), where.at(place),
-              claims.correlated(gather(sources, claims.QUERIES))),
+              correlated(gather(sources, QUERIES))),
     )  # fmt: skip
 
 
 def _layer(run: Run, name: str, choice: Choice) -> int:
-    layers = hidden_states.probed_layers(run, name)
+    layers = probe.probed_layers(run, name)
     return choice.layer if choice.layer in layers else layers[0]
 
 

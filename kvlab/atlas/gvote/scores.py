@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pandas as pd
 
-from kvlab.atlas.claims import usage as usage_claims
-from kvlab.atlas.claims.contests import ABLE, contest, unable
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.figures import usage
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, arms, gap, gap_text, read_by_budget
+from kvlab.atlas.gvote import budgets
+from kvlab.atlas.scores import ABLE, OWN_TASKS, Arm, Experiment, arms, contest, gap, gap_text, read_by_budget, unable
 from kvlab.common.model_title import model_title
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.evaluate.results.summary import with_measures
@@ -40,8 +39,7 @@ NUCLEUS = Experiment("gvote-fig-7", arms(OURS, "p_nuc", 0.8, 0.9, 0.95, 0.98))
 def against_usage(
     experiment: Experiment, name: Callable[[pd.DataFrame], pd.Series], mean: bool, title: str, panel: str = "task"
 ) -> Draw:
-    """Scores against tokens kept, one panel per name of the rows, and GVote's usage by name; `panel`: what the names
-    are."""
+    """Scores against tokens kept, a panel per name of the rows, and GVote's usage; `panel`: what the names are."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = experiment.rows(sources)
@@ -74,10 +72,10 @@ def _judged(sources: Sources) -> tuple[Claim, Claim]:
     rows = BY_TASK.rows(sources)
     if rows.empty or not (rows["method"] == OURS).any():
         why, missing = "The tasks of figure 4, which decide it, were not evaluated.", BY_TASK.evaluation(sources)
-        saves, follows = (Claim(says, OPEN, why, settle=missing) for says in (usage_claims.SAVES, usage_claims.FOLLOWS))
+        saves, follows = (Claim(says, OPEN, why, settle=missing) for says in (budgets.SAVES, budgets.FOLLOWS))
         return saves, follows
     saves = _saves(rows, BY_TASK.more_prompts(sources))
-    return saves, usage_claims.follows(usage_rows(rows), own_rows(score_table(rows)))
+    return saves, budgets.follows(usage_rows(rows), own_rows(score_table(rows)))
 
 
 def own_rows(table: pd.DataFrame) -> pd.DataFrame:
@@ -125,7 +123,7 @@ def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
 def _saves(rows: pd.DataFrame, settle: Measurement | None = None) -> Claim:
     rows = on_the_same_prompts(rows)
     table = score_table(rows)
-    claim = usage_claims.saves(mean_rows(rows, table), prompt_rows(rows, table))
+    claim = budgets.saves(mean_rows(rows, table), prompt_rows(rows, table))
     return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else None)
 
 
@@ -154,7 +152,7 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     table = pd.concat(parts, ignore_index=True)
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, by model")
     reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
-    claim = usage_claims.everywhere(claims, model_title(here))
+    claim = budgets.everywhere(claims, model_title(here))
     return (Drawn("models", figure, table, reading, BY_MODEL.origin(sources).at(plural(len(parts), "model")), claim),)
 
 
@@ -198,13 +196,9 @@ def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str,
     score, kept = (gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept"))
     finding = (
         f"From {option} {first[option]} to {last[option]} the mean score changes by {gap_text(score)} and the tokens "
-        f"kept by {gap_text(kept, _points)}."
+        f"kept by {gap_text(kept, lambda share: f'{100 * share:+.3g} points')}."
     )
     return contest(says, {"score": score, "kept": kept}, finding, settle)
-
-
-def _points(share: float) -> str:
-    return f"{100 * share:+.3g} points"
 
 
 DRAWINGS = {

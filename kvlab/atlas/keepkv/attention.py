@@ -1,32 +1,207 @@
-"""Figure 2: concentration of attention, return of evicted tokens, variance, and predictability."""
+"""KeepKV, figures 2a to 2d, with the claims: concentration, return of evicted tokens, locality in time, predictability.
+
+All four use the model's own attention, from any recorded run of a prompt, preferably the full cache's.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+import pandas as pd
+
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.atlas.analysis.attention_rows import TOP, concentration_of_heads, heads_with_attention, read_rows, variances
-from kvlab.atlas.analysis.evicted_attention import OWN, WINDOW_MEAN, returning_of_heads
-from kvlab.atlas.analysis.predictors import prediction_errors_of_heads
-from kvlab.atlas.claims.attention import (
-    CONCENTRATION,
-    IN_TIME_ROWS,
-    PREDICTING,
-    RETURNING,
-    WINDOW,
-    locality,
-    majority,
-    predicts,
-    returns,
-    variance_ratios,
+from kvlab.atlas.analysis.attention_rows import (
+    CUMULATIVE,
+    EMA,
+    LAST,
+    LAST_QUERY,
+    OWN,
+    TOP,
+    WINDOW_MEAN,
+    WINDOWED,
+    Rows,
+    concentration_of_heads,
+    heads_with_attention,
+    prediction_errors,
+    prediction_errors_of_heads,
+    read_rows,
+    returning_of_head,
+    returning_of_heads,
+    variances,
 )
-from kvlab.atlas.evidence import gather
+from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.figures import attention_rows as figures
-from kvlab.atlas.keepkv.recordings import RULES, attention_run, chosen_head
+from kvlab.atlas.keepkv.merging import RULES
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import number, percent
 from kvlab.results.provenance import Provenance, joined, of_run
 from kvlab.results.sources import Sources
+from kvlab.results.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.trace.reader import Run
+
+MAJORITY, WINDOW = 0.5, 8
+
+NOT_ALWAYS = "Retaining the top tokens does not always preserve the majority of the attention."
+RETURNS = "Evicted tokens may become important later."
+IN_TIME = "Attention scores are local in time: they vary less inside a window of steps than over all of them."
+PREDICTS = "The moving average with bias correction predicts {what} better than cumulative attention and window means."
+SOME = Threshold(0.0, "one head in which half the attention is lost is enough against always")
+RETURNED = Threshold(0.1, "one evicted token in ten; the paper plots the share and prints no number")
+LOCAL = Threshold(0.9, "a tenth less than with the steps in random order; without locality the two agree", at_most=True)
+BETTER = Threshold(0.0, "a smaller error than the other predictor's, on the same rows", at_most=True)
+
+
+def concentration(run: Run) -> pd.DataFrame:
+    """One row per head: mean (`mass`) and minimum over queries (`least`) of the top fifth's attention."""
+    frame = concentration_of_heads(run, heads_with_attention(run))
+    return frame[np.isclose(frame["share"], TOP)].drop(columns="share").reset_index(drop=True)
+
+
+def returning(run: Run) -> pd.DataFrame:
+    """One row per head, for the prompt tokens outside the top fifth: share that is `ever` in the top fifth of a
+    later step, mean `share` per step, and the full cache's attention on all of them (`mass`)."""
+    parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run)]
+    rows = []
+    for (layer, head), frame in parts:
+        if len(frame):
+            kind = WINDOW_MEAN if WINDOW_MEAN in set(frame["kind"]) else LAST_QUERY
+            mine = frame[frame["kind"] == kind]
+            last = mine[mine["step"] == mine["step"].max()]
+            found = {"ever": last["ever"].mean(), "share": mine["share"].mean(), "mass": mine["mass"].mean()}
+            rows.append({"layer": layer, "head": head, "steps": int(mine["step"].max()), **found})
+    return pd.DataFrame(rows)
+
+
+def in_time(run: Run) -> pd.DataFrame:
+    """One row per head: `recorded` and `shuffled` (`variance_ratios`)."""
+    rows = []
+    for layer, head in heads_with_attention(run):
+        frame = variances(read_rows(run, layer, head), WINDOW)
+        if len(frame):
+            recorded, shuffled = variance_ratios(frame)
+            rows.append({"layer": layer, "head": head, "recorded": recorded, "shuffled": shuffled})
+    return pd.DataFrame(rows)
+
+
+def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
+    """Variance inside windows relative to that over all steps, summed over tokens; and the same with shuffled steps.
+
+    NaN for constant attention.
+    """
+    whole = float(frame["variance"].sum()) or float("nan")
+    return float(frame["window_variance"].sum()) / whole, float(frame["shuffled"].sum()) / whole
+
+
+def predicting(run: Run) -> pd.DataFrame:
+    """One row per head and kind of score: each predictor's median relative error over the decode steps."""
+    rows = []
+    for layer, head in heads_with_attention(run):
+        rows += predictor_medians(read_rows(run, layer, head), {"layer": layer, "head": head})
+    return pd.DataFrame(rows)
+
+
+def predictor_medians(rows: Rows, place: dict[str, int]) -> list[dict[str, object]]:
+    """One dictionary per recorded kind of score."""
+    found: list[dict[str, object]] = []
+    for kind in ("mass", "score"):
+        errors = prediction_errors(rows, kind)
+        if len(errors):
+            found.append({**place, "kind": kind, **errors.groupby("predictor")["error"].median().to_dict()})
+    return found
+
+
+CONCENTRATION = Evidence("concentration", concentration)
+RETURNING = Evidence("returning", returning)
+IN_TIME_ROWS = Evidence("in-time", in_time)
+PREDICTING = Evidence("predicting", predicting)
+
+
+def majority(rows: pd.DataFrame) -> Claim:
+    """Share of heads in which some query gives the top fifth less than half of its attention."""
+    if rows.empty:
+        return Claim(NOT_ALWAYS, OPEN, "No run recorded its attention.")
+    flat = over_prompts(rows.assign(flat=(rows["least"] < MAJORITY).astype(float)), "flat")
+    least = rows.loc[rows["least"].idxmin()]
+    verdict = SOME.side(flat)
+    if flat is not None and flat.mean == 0 and flat.n >= LEAST_PROMPTS:
+        verdict = FAILS
+    finding = (
+        f"In {mean_text(flat, percent)} of the heads some query gives the top {percent(TOP)} of the tokens less than "
+        f"half; least {percent(least['least'])} (layer {int(least['layer'])}, head {int(least['head'])}); the median "
+        f"head's mean is {percent(rows['mass'].median())}."
+    )
+    return Claim(NOT_ALWAYS, verdict, finding, basis_of(rows), flat, SOME)
+
+
+def returns(rows: pd.DataFrame) -> Claim:
+    """How many of the evictable tokens become important again."""
+    if rows.empty:
+        return Claim(RETURNS, OPEN, "No run decoded a step after its prompt.")
+    ever, share, mass = (over_prompts(rows, name) for name in ("ever", "share", "mass"))
+    finding = (
+        f"{mean_text(ever, percent)} of the prompt tokens outside the top {percent(TOP)} enter it within "
+        f"{int(rows['steps'].max())} steps, {mean_text(share, percent)} at any one step (chance {percent(TOP)}); the "
+        f"full cache's attention on them is {mean_text(mass, percent)}, mean over heads."
+    )
+    return judge(RETURNS, ever, RETURNED, basis_of(rows), finding)
+
+
+def locality(rows: pd.DataFrame) -> Claim:
+    """Variance inside windows relative to that with shuffled steps."""
+    if rows.empty:
+        return Claim(IN_TIME, OPEN, f"Windows of {WINDOW} steps need more than {WINDOW} decode steps.")
+    known = rows.assign(ratio=rows["recorded"] / rows["shuffled"].where(rows["shuffled"] > 0)).dropna(subset="ratio")
+    if known.empty:
+        return Claim(IN_TIME, OPEN, "In no head does attention vary from step to step.", basis_of(rows))
+    ratio = over_prompts(known, "ratio")
+    finding = (
+        f"The variance inside {WINDOW} steps is {mean_text(ratio, number)} times that with the steps in random order, "
+        f"mean over heads; {percent(float((known['ratio'] < LOCAL.value).mean()))} of the heads are below "
+        f"{LOCAL.value:g}. (With variances that divide by n the printed comparison holds for any data; these divide "
+        "by n - 1.)"
+    )
+    return judge(IN_TIME, ratio, LOCAL, basis_of(known), finding)
+
+
+def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
+    """EMA against the cumulative mean and the window mean on the same rows; the last score is reported as well."""
+    mine = rows[rows["kind"] == kind] if "kind" in rows else rows.iloc[:0]
+    says = PREDICTS.format(what=what)
+    if mine.empty:
+        return Claim(says, OPEN, f"No run recorded {what}.")
+    means = mine.groupby("prompt", sort=False)[[EMA, CUMULATIVE, WINDOWED, LAST]].mean()
+    gaps = {name: interval_of((means[EMA] - means[name]).tolist()) for name in (CUMULATIVE, WINDOWED)}
+    errors = {name: interval_of(means[name].tolist()) for name in means}
+    finding = (
+        f"Relative error of the next step's {what} (median of a head's steps, mean over heads): EMA "
+        f"{mean_text(errors[EMA], number)}, cumulative {mean_text(errors[CUMULATIVE], number)}, window "
+        f"{mean_text(errors[WINDOWED], number)}; EMA minus these {mean_text(gaps[CUMULATIVE], number)} and "
+        f"{mean_text(gaps[WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
+        f"{mean_text(errors[LAST], number)}."
+    )
+    closest_first = sorted(gaps.values(), key=lambda one: 0.0 if one is None else -one.mean)
+    verdict, decider, _ = decisive([(one, BETTER) for one in closest_first])
+    return Claim(says, verdict, finding, basis_of(mine), decider, BETTER)
+
+
+def attention_run(sources: Sources) -> Run | Needs:
+    """The comparison's full-cache run if it recorded attention, else the current one, else any that did.
+
+    The full cache's attention is the model's own; under another method later layers already see its errors.
+    """
+    seen = [run for run in (sources.run_of("full"), sources.run, *sources.runs) if run is not None]
+    found = next((run for run in seen if heads_with_attention(run)), None)
+    if found is not None:
+        return found
+    why = "No run of this comparison recorded its attention." if seen else "There are no recorded runs yet."
+    return Needs(why, comparison(sources, RULES))
+
+
+def chosen_head(run: Run, layer: int, head: int) -> tuple[int, int]:
+    """The user's head if its attention was recorded, else the first that has."""
+    heads = heads_with_attention(run)
+    return (layer, head) if (layer, head) in heads else heads[0]
 
 
 def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -48,7 +223,9 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = attention_run(sources)
     if isinstance(run, Needs):
         return run
-    method = sources.run if sources.run and sources.run.record.method != "full" else _evicting(sources)
+    full = (one for one in sources.runs if one.record.level == "full")
+    evicting = next((one for one in full if one.steps["evicted"].sum() > 0), None)
+    method = sources.run if sources.run and sources.run.record.method != "full" else evicting
     heads = heads_with_attention(run)
     if method is not None:
         heads = [place for place in heads if place in heads_with_attention(method)]
@@ -68,12 +245,6 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         Drawn("by step", by_step[0], frame, by_step[1], where, returns(gather(sources, RETURNING))),
         Drawn("by head", of_heads[0], by_head, of_heads[1], of_run(run)),
     )
-
-
-def _evicting(sources: Sources) -> Run | None:
-    """The comparison's first run that evicts."""
-    runs = [run for run in sources.runs if run.record.level == "full"]
-    return next((run for run in runs if run.steps["evicted"].sum() > 0), None)
 
 
 def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:

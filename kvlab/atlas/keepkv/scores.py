@@ -1,4 +1,4 @@
-"""Figures 4 and 5, tables 2 to 4: task scores by budget, composition and KeepKV's options."""
+"""Figures 4 and 5, tables 1 to 4: task scores by budget, composition and KeepKV's options, and decode rates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kvlab.atlas.claims.contests import ABLE, contest, unable
+from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_text, read_by_budget, read_by_option, read_table
+from kvlab.atlas.scores import (
+    ABLE,
+    Arm,
+    Experiment,
+    arms,
+    contest,
+    gap,
+    gap_text,
+    read_by_budget,
+    read_by_option,
+    read_table,
+    unable,
+)
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.compare import FULL
@@ -140,9 +152,25 @@ def draw_option(slug: str, experiment: Experiment, option: str, says: str, best:
     return draw
 
 
+def with_ratios(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The compressed caches' rates with both ratios: the paper's to a full cache of batch 2, ours to one of 8."""
+    full = numbers.loc[numbers["method"] == "full", "value"]
+    rates = numbers[numbers["method"] != "full"].copy()
+    rates["paper_ratio"] = rates["paper_ratio"].fillna(rates["value"] / full.iloc[0] if len(full) else float("nan"))
+    rates["setting"] = [
+        f"batch {row.batch}, {row.context:,} tokens, {benchmarks.budget_text(row.budget)}" for row in rates.itertuples()
+    ]
+    columns = ["setting", "method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
+    return rates[columns].reset_index(drop=True)
+
+
 DRAWINGS = {
     "fig-4": draw_ratios,
     "fig-5": draw_combined,
+    # Tokens per second at batch 8 relative to the full cache at the same batch; in the paper at batch 2.
+    "tab-1": benchmarks.draw_rates(
+        "keepkv-table1", "rate", "Decode rate against the full cache", with_ratios, benchmarks.twice
+    ),
     "tab-2": draw_benchmark,
     "tab-3": draw_option(
         "tab-3", ORDERS, "prefill_order", "Merging before evicting improves generation in the prefill.", 1

@@ -6,20 +6,22 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.claims.contests import ABLE, contest, unable
 from kvlab.atlas.exhibit import Choice, Drawn, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
+    ABLE,
     OWN_TASKS,
     Arm,
     Experiment,
     arms,
+    contest,
     gap,
     gap_text,
     origin_of,
     read_by_option,
     read_table,
     score_text,
+    unable,
 )
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme

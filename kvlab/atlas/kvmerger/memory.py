@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.benchmarks import NO_MODEL, bench_origin, by_method, shapes_of
-from kvlab.atlas.claims import speed as claims
+from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures import cache_share as figures
+from kvlab.atlas.figures import sizes as figures
 from kvlab.atlas.measurements import benchmark
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.figures.base.palette import Theme
@@ -21,36 +20,25 @@ FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": 
 
 def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Bytes relative to the full cache, measured and published."""
-    rows = by_method(sources.benchmarks) if len(sources.benchmarks) else sources.benchmarks
+    rows = benchmarks.by_method(sources.benchmarks) if len(sources.benchmarks) else sources.benchmarks
     rows = rows[(rows["preset"] == PRESET) & (rows["status"] == "ok")] if len(rows) else rows
     frame = shares(rows) if len(rows) else pd.DataFrame()
     if frame.empty:
         return Needs(
             "No benchmark of the paper's memory table was found; this one is a small version for any machine, and on a "
-            f"GPU the same without --device, --scale and --shorten is the paper's own size. {NO_MODEL}",
+            f"GPU the same without --device, --scale and --shorten is the paper's own size. {benchmarks.NO_MODEL}",
             benchmark(sources, PRESET, scale=16, shorten=8, device="cpu"),
         )
     figure, reading = figures.cache_share(frame, theme), figures.read_cache_share(frame)
     grey, newest = grey_table(paper_values("kvmerger", "tab-2")), rows.sort_values("timestamp", ascending=False)
-    return (
-        Drawn(
-            "share",
-            figure,
-            frame,
-            reading,
-            bench_origin(newest),
-            claims.shares(frame, int(rows["repeats"].max())),
-            grey,
-            model=shapes_of(rows),
-        ),
-    )
+    where, claim = benchmarks.bench_origin(newest), benchmarks.shares(frame, int(rows["repeats"].max()))
+    return (Drawn("share", figure, frame, reading, where, claim, grey, model=benchmarks.shapes_of(rows)),)
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
     """One row per model and budget, from the latest benchmark of each model.
 
-    Columns: row, model, budget, full, allocated, peak (bytes; NaN without an allocator), tokens, ours (allocated over
-    full), paper.
+    Columns: row, model, budget, full, allocated, peak (bytes; NaN without an allocator), tokens, ours (share), paper.
     """
     parts = []
     for model, group in rows[rows["figure"].isin(FIGURES_READ)].groupby("model", sort=False):
@@ -67,13 +55,8 @@ def _of_model(model: str, rows: pd.DataFrame, full: float) -> list[dict[str, obj
         values = {name: group.loc[group["figure"] == figure, "median"] for figure, name in FIGURES_READ.items()}
         read = {name: float(series.iloc[0]) if len(series) else float("nan") for name, series in values.items()}
         name = PAPER_MODELS.get(model, model)
-        share = {
-            "ours": read["allocated"] / full,
-            "paper": paper_share(name, budget),
-        }
-        found.append(
-            {"row": f"{name} {percent(budget)}", "model": model, "budget": budget, "full": full, **read, **share}
-        )
+        line = {"row": f"{name} {percent(budget)}", "model": model, "budget": budget, "full": full, **read}
+        found.append(line | {"ours": read["allocated"] / full, "paper": paper_share(name, budget)})
     return found
 
 

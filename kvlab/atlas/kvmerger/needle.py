@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from kvlab.atlas.evidence import interval_of, mean_text
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contested
-from kvlab.atlas.prompt_means import interval_of, mean_text
 from kvlab.atlas.scores import Experiment, origin_of
 from kvlab.evaluate.results.summary import over_tasks
 from kvlab.figures import needle_map as figures
@@ -39,15 +39,15 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     rows = rows.dropna(subset="depth") if len(rows) else rows
     if rows.empty or (rows["method"] == FULL.method).all():
         return EXPERIMENT.needs(sources)
-    rows = rows.assign(row=_names(rows))
+    names = [
+        "full cache" if method == FULL.method else MethodChoice(method=method, budget=budget).label
+        for method, budget in zip(rows["method"], rows["budget"], strict=True)
+    ]
+    rows = rows.assign(row=names)
     cells, means = _scores(rows, "row", "length", "depth"), _scores(rows, "row")
     claim = contested(BETTER, rows, ((OURS, H2O), (CAM, H2O)), EXPERIMENT.more_prompts(sources))
-    figure, reading, place = (
-        figures.needle_map(cells, theme),
-        figures.read_needle_map(cells, means),
-        origin_of(rows),
-    )
-    drawn = Drawn("map", figure, cells, reading, place, claim)
+    figure, place = figures.needle_map(cells, theme), origin_of(rows)
+    drawn = Drawn("map", figure, cells, figures.read_needle_map(cells, means), place, claim)
     followed = rows.dropna(subset=HIDDEN) if set(HIDDEN) <= set(rows) else rows.iloc[:0]
     return (drawn, _fates(followed, place, theme)) if len(followed) else (drawn,)
 
@@ -60,9 +60,8 @@ def _scores(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
 
 def _fates(rows: pd.DataFrame, place: Provenance, theme: Theme) -> Drawn:
     held = rows[HIDDEN].sum(axis=1)
-    frame = over_tasks(
-        rows.assign(held=held, gone=(1 - held).clip(lower=0)), ["row"], (*HIDDEN, "held", "gone", "score")
-    )
+    rows = rows.assign(held=held, gone=(1 - held).clip(lower=0))
+    frame = over_tasks(rows, ["row"], (*HIDDEN, "held", "gone", "score"))
     figure, reading = figures.needle_fates(frame, theme), figures.read_needle_fates(frame)
     return Drawn("fates", figure, frame, reading, place, fate(answers(rows)))
 
@@ -72,16 +71,6 @@ def answers(rows: pd.DataFrame) -> pd.DataFrame:
     compressed = rows[rows["method"] != FULL.method]
     prompts = compressed.groupby(PROMPT, dropna=False, sort=False).ngroup()
     return compressed.assign(prompt=prompts, held=compressed[HIDDEN].sum(axis=1))[["prompt", "score", "held"]]
-
-
-def _names(rows: pd.DataFrame) -> list[str]:
-    return [
-        "full cache" if method == FULL.method else MethodChoice(method=method, budget=budget).label
-        for method, budget in zip(rows["method"], rows["budget"], strict=True)
-    ]
-
-
-DRAWINGS = {"fig-5": draw_needle}
 
 
 FATE = "What is evicted is lost for good: a needle whose tokens are gone is not found (section 1)."
@@ -111,3 +100,6 @@ def fate(answers: pd.DataFrame) -> Claim:
         f"({int((~alive).sum()):,}); on the same prompt {mean_text(gap, number)} apart."
     )
     return judge(FATE, gap, CLEARLY, Basis(len(both)), finding)
+
+
+DRAWINGS = {"fig-5": draw_needle}

@@ -54,9 +54,8 @@ def prompts_of(sources: Sources, model: str | None = None) -> list[Run]:
 
     Prompt keys do not depend on the method, because the prefill attends to everything.
     """
-    entries = [*_of_comparison(sources), *_in_folder(sources)]
     found: dict[tuple[str, str], Run] = {}
-    for run in entries:
+    for run in (*filter(None, (sources.run, *sources.runs)), *_in_folder(sources)):
         name = run.record.model.name
         if run.record.level == "full" and run.has_arrays and model in (None, name):
             found.setdefault((name, run.record.prompt), run)
@@ -73,10 +72,6 @@ def prompt_name(run: Run) -> str:
     words = " ".join((run.record.title or run.record.prompt[:200]).split())
     short = words if len(words) <= 40 else f"{words[:39]}…"
     return f"{short} ({run.record.prompt_tokens:,} tokens)"
-
-
-def _of_comparison(sources: Sources) -> list[Run]:
-    return [run for run in (sources.run, *sources.runs) if run is not None]
 
 
 def _in_folder(sources: Sources) -> list[Run]:

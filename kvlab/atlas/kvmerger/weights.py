@@ -1,4 +1,4 @@
-"""Figure 3d: the Gaussian kernel and the weights of a run."""
+"""KVMerger, figure 3d: the Gaussian kernel and the weights of a run; nearer tokens get more weight."""
 
 from __future__ import annotations
 
@@ -6,17 +6,55 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.similarity.head_states import readable_heads, spread_heads
-from kvlab.atlas.analysis.gaussian_weights import kernel, merged_pairs
-from kvlab.atlas.claims.kernel import EVIDENCE, nearer
-from kvlab.atlas.evidence import gather
+from kvlab.atlas.analysis.merging_sets import kernel, merged_pairs
+from kvlab.atlas.evidence import Evidence, basis_of, gather, mean_text, over_prompts
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures import gaussian_kernel as figures
+from kvlab.atlas.figures import merging_sets as figures
 from kvlab.atlas.kvmerger.recordings import BUDGETS, METHODS, eviction_sentence, merging_run, sample_sentence
 from kvlab.atlas.measurements import comparison
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.words import number
+from kvlab.figures.base.words import number, percent, two_digits
 from kvlab.results.provenance import of_run
 from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Claim, Threshold, judge
+from kvlab.trace.reader import Run
+
+NEARER = "Tokens whose keys are nearer to the pivot's get more weight."
+CLEARLY = Threshold(1.1, "equal weights give 1; a tenth more is the least that can move a merged key")
+
+
+def head_rows(run: Run) -> pd.DataFrame:
+    """One row per head: `weight_ratio` of its merges in the prefill."""
+    points = merged_pairs(run, readable_heads(run, spread_heads(run)))
+    groups = points.groupby(["layer", "head"], sort=False)
+    return pd.DataFrame([{"layer": a, "head": b, **weight_ratio(group)} for (a, b), group in groups])
+
+
+def weight_ratio(points: pd.DataFrame) -> dict[str, float]:
+    """`ratio`: weight of the nearest over that of the furthest token, median over sets of at least three tokens;
+    `sets`: number of these; `pairs`: number of sets of two."""
+    larger = points[points["others"] > 1].groupby("target")["weight"]
+    ratio = float((larger.max() / larger.min()).median()) if len(larger) else float("nan")
+    return {"ratio": ratio, "sets": len(larger), "pairs": int((points["others"] == 1).sum())}
+
+
+EVIDENCE = Evidence("kernel", head_rows, ("kvmerger",))
+
+
+def nearer(rows: pd.DataFrame) -> Claim:
+    """Weight of the nearest over that of the furthest token, over all sets of at least three tokens."""
+    sets, pairs = (int(rows[name].sum()) if name in rows else 0 for name in ("sets", "pairs"))
+    basis = basis_of(rows, sets + pairs)
+    if not sets:
+        return Claim(NEARER, OPEN, "All sets are pairs: their weight does not depend on the distance.", basis)
+    ratio = over_prompts(rows, "ratio")
+    finding = (
+        f"In {sets:,} sets of three tokens and more the nearest weighs {mean_text(ratio, two_digits)} "
+        f"times the furthest (median of a head, mean over heads), but {percent(pairs / (sets + pairs))} of the sets "
+        "are pairs, which have one distance and so one fixed weight."
+    )
+    return judge(NEARER, ratio, CLEARLY, basis, finding)
+
 
 PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
 

@@ -1,15 +1,53 @@
-"""PyramidPool's figure 1: context windows and cache sizes, with user input."""
+"""PyramidPool's figure 1: sizes of uncompressed caches from published shapes, with user input."""
 
 from __future__ import annotations
 
-from kvlab.atlas.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
 from kvlab.atlas.exhibit import Choice, Drawn, Entry
-from kvlab.atlas.figures import cache_share as figures
+from kvlab.atlas.figures import sizes as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
 from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The parts of a model's configuration that determine its cache size."""
+
+    name: str
+    num_hidden_layers: int
+    num_key_value_heads: int
+    head_dim: int
+    window: int  # tokens, as published
+
+    def bytes_of(self, tokens: int, batch: int, bytes_per_number: int) -> int:
+        """Keys and values of this many tokens in every layer and KV head."""
+        per_token = 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * bytes_per_number
+        return per_token * tokens * batch
+
+
+# From the models' published configurations; models without one (GPT-4, Claude, Gemini) cannot be computed.
+_TABLE = pd.read_csv(Path(__file__).with_name("published_shapes.csv"))
+PUBLISHED = tuple(Shape(*row) for row in _TABLE.itertuples(index=False, name=None))
+GPT_3 = PUBLISHED[0]
+
+
+def kv_sizes(shapes: tuple[Shape, ...], tokens: int, batch: int, bytes_per_number: int) -> pd.DataFrame:
+    """One row per model: name, window, tokens (the window if `tokens` is 0), bytes, bytes per token."""
+    rows = []
+    for shape in shapes:
+        length = tokens or shape.window
+        size = shape.bytes_of(length, batch, bytes_per_number)
+        one = shape.bytes_of(1, 1, bytes_per_number)
+        rows.append({"name": shape.name, "window": shape.window, "tokens": length, "bytes": size, "per_token": one})
+    return pd.DataFrame(rows)
+
 
 TOKENS = Entry("kv_tokens", "Tokens", 0, 0, 10_000_000, "0: each model's own context window.")
 BATCH = Entry("kv_batch", "Batch", 1, 1, 4096, "Rows decoded together.")

@@ -6,11 +6,21 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from kvlab.atlas.claims.contests import NOT_BEHIND, contest
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs, Paper
-from kvlab.atlas.figures import tasks as task_figures
+from kvlab.atlas.figures import sizes as task_figures
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_text, read_by_budget, read_by_option, read_table
+from kvlab.atlas.scores import (
+    NOT_BEHIND,
+    Arm,
+    Experiment,
+    arms,
+    contest,
+    gap,
+    gap_text,
+    read_by_budget,
+    read_by_option,
+    read_table,
+)
 from kvlab.common.intervals import Interval, mean_interval
 from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
@@ -42,8 +52,7 @@ RIVALS = Experiment(
 def draw_option(
     experiment: Experiment, option: str, title: str, judge: Callable[[pd.DataFrame, list[float], Evaluation], Claim]
 ) -> Draw:
-    """Score by an option's values, one panel per budget; `judge` takes the rows, these budgets and the settling
-    command."""
+    """Score by an option's values, one panel per budget; `judge` takes rows, budgets and the settling command."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         table = experiment.scores(sources)

@@ -1,22 +1,83 @@
-"""ZSMerge's figures 1 and 2: three compression strategies, and the cache contents over time."""
+"""ZSMerge, figures 1 and 2, with the claims: merging drifts less than eviction, and slots never exceed their budget."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.comparison.compare import unique_labels
-from kvlab.analysis.lineage.mosaic import mosaic, state_counts
+from kvlab.analysis.comparison.compare import headline, unique_labels
+from kvlab.analysis.lineage.states import mosaic, state_counts
 from kvlab.atlas.analysis.regions import regions_over_steps, slots_by_step
-from kvlab.atlas.claims import zsmerge as claims
-from kvlab.atlas.evidence import gather
+from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.figures import fates, regions
-from kvlab.atlas.measurements import comparison
-from kvlab.atlas.one_head import head_of, recorded
+from kvlab.atlas.figures import cache_contents as figures
+from kvlab.atlas.measurements import comparison, head_of, recorded
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import number, percent
 from kvlab.results.provenance import joined, of_run
 from kvlab.results.sources import Sources
+from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
+
+EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
+CLOSER = "Eviction makes attention drift; zero-shot merging loses less of it."
+BOUNDED = (
+    "The cache never holds more than its budget of proximity, context and residual slots, and what leaves is merged, "
+    "not dropped."
+)
+LESS_DRIFT = Threshold(0.0, "the merging run is nearer to the full cache, on the same prompt and budget")
+
+
+def drift(run: Run) -> pd.DataFrame:
+    """One row: mean `kl` from the full cache (nats per token), the share of its `bytes`, and the `budget`."""
+    line = headline([run]).iloc[0]
+    return pd.DataFrame([{"kl": line["mean_kl"], "bytes": line["live_ratio"], "budget": str(run.record.budget)}])
+
+
+def filled(run: Run) -> pd.DataFrame:
+    """One row per head: `steps`, steps `over` the budget, slots `evicted` and `merged`, and the largest `fill`."""
+    steps = run.steps
+    table = steps.assign(
+        over=(steps["live_slots"] > steps["budget_slots"]).astype(int),
+        fill=steps["live_slots"] / steps["budget_slots"],
+    )
+    groups = table.groupby(["layer", "head"])
+    sums = groups[["over", "evicted", "merged"]].sum()
+    return sums.assign(steps=groups.size(), fill=groups["fill"].max()).reset_index()
+
+
+DRIFT = Evidence("drift", drift, (*EVICTING, "zsmerge"))
+FILLED = Evidence("filled", filled, ("zsmerge",))
+
+
+def closer(rows: pd.DataFrame, evicting: str, merging: str) -> Claim:
+    """KL under eviction minus KL under merging, prompt by prompt; `evicting` and `merging` are run labels."""
+    known = rows.dropna(subset="kl") if "kl" in rows else rows.iloc[:0]
+    pairs = known.pivot_table(index="prompt", columns="label", values="kl", aggfunc="first", sort=False)
+    if not {evicting, merging} <= set(pairs.columns) or pairs[[evicting, merging]].dropna().empty:
+        return Claim(CLOSER, OPEN, "These runs recorded no KL from the full cache.")
+    pairs = pairs[[evicting, merging]].dropna()
+    gap = interval_of((pairs[evicting] - pairs[merging]).tolist())
+    told = ", ".join(
+        f"{label} {mean_text(interval_of(pairs[label].tolist()), number)} "
+        f"({percent(known.loc[known['label'] == label, 'bytes'].mean())} of the bytes)"
+        for label in (evicting, merging)
+    )
+    finding = f"KL from the full cache in nats per token: {told}; eviction minus merging {mean_text(gap, number)}."
+    return judge(CLOSER, gap, LESS_DRIFT, Basis(len(pairs)), finding)
+
+
+def bounded(rows: pd.DataFrame) -> Claim:
+    """No head exceeds its budget at any step, and nothing is dropped."""
+    if rows.empty:
+        return Claim(BOUNDED, OPEN, "There is no run of ZSMerge.")
+    over, lost, merged, steps = (int(rows[name].sum()) for name in ("over", "evicted", "merged", "steps"))
+    basis = basis_of(rows, merged)
+    finding = (
+        f"The fullest head holds {percent(rows['fill'].max())} of its budget, above it at {over:,} of {steps:,} heads "
+        f"and steps; of the slots that left, {merged:,} were merged and {lost:,} dropped."
+    )
+    return Claim(BOUNDED, judge_universal(over + lost, basis), finding, basis)
+
 
 TOKEN_BLOCKS = 192
 PANELS = (
@@ -30,7 +91,7 @@ WITHOUT_B = (
 
 def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 1: the same tokens under an evicting method, under LESS if present, and under ZSMerge."""
-    evicting, trained, merging = (recorded(sources, *names) for names in (claims.EVICTING, ("less",), ("zsmerge",)))
+    evicting, trained, merging = (recorded(sources, *names) for names in (EVICTING, ("less",), ("zsmerge",)))
     if isinstance(evicting, Needs) or isinstance(merging, Needs):
         why = "A comparison of an evicting method with ZSMerge is needed."
         return Needs(why, comparison(sources, ("h2o", "less", "zsmerge")))
@@ -40,11 +101,11 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     counts = {name: state_counts(lineage) for name, lineage in lineages.items()}
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
-    reading = f"{fates.read_fates(mosaics, counts)} {PANELS if len(runs) == 3 else WITHOUT_B}"
+    reading = f"{figures.read_fates(mosaics, counts)} {PANELS if len(runs) == 3 else WITHOUT_B}"
     where = joined(*map(of_run, runs))
     pair = [evicting, merging]
-    claim = claims.closer(gather(sources, claims.DRIFT, pair), *(run.record.label for run in pair))
-    return (Drawn("strategies", fates.fates(mosaics, theme), frame, reading, where, claim),)
+    claim = closer(gather(sources, DRIFT, pair), *(run.record.label for run in pair))
+    return (Drawn("strategies", figures.fates(mosaics, theme), frame, reading, where, claim),)
 
 
 def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -55,18 +116,11 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     head = head_of(run, choice)
     slots, counts = slots_by_step(head.lineage, choice.step), regions_over_steps(head.lineage)
     where = of_run(run)
+    first, second = figures.cache_contents(slots, head.texts, theme), figures.regions_over_steps(counts, theme)
+    claim = bounded(gather(sources, FILLED, [run]))
     return (
-        Drawn(
-            "contents",
-            regions.cache_contents(slots, head.texts, theme),
-            slots,
-            regions.read_cache_contents(slots),
-            where,
-            claims.bounded(gather(sources, claims.FILLED, [run])),
-        ),
-        Drawn(
-            "regions", regions.regions_over_steps(counts, theme), counts, regions.read_regions_over_steps(counts), where
-        ),
+        Drawn("contents", first, slots, figures.read_cache_contents(slots), where, claim),
+        Drawn("regions", second, counts, figures.read_regions_over_steps(counts), where),
     )
 
 

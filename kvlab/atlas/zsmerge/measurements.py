@@ -5,12 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas import benchmarks
-from kvlab.atlas.claims import speed as claims
-from kvlab.atlas.claims.contests import contest
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_text, read_table
-from kvlab.figures import scores, throughput
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, contest, gap, gap_text, read_table
+from kvlab.figures import scores, speed
 from kvlab.figures.base.palette import Theme
 from kvlab.requests.measurement import Measurement
 from kvlab.results.sources import Sources
@@ -18,13 +16,8 @@ from kvlab.results.verdict import Claim
 
 FIGURE_3 = "zsmerge-fig3"
 MEASURES = {"decode rate": "rate", "weights and cache": "bytes"}
-SUMMARIES = Experiment(
-    "zsmerge-tab-2",
-    (Arm("h2o"), Arm("less"), Arm("zsmerge")),
-    budgets=(0.2, 0.1, 0.05),
-    tasks=OWN_TASKS,
-    only_budgets=True,
-)
+ARMS = (Arm("h2o"), Arm("less"), Arm("zsmerge"))
+SUMMARIES = Experiment("zsmerge-tab-2", ARMS, budgets=(0.2, 0.1, 0.05), tasks=OWN_TASKS, only_budgets=True)
 
 
 def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -33,18 +26,10 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     if rows.empty:
         return benchmarks.needs(sources, FIGURE_3)
     frame = _lengths(rows)
-    return (
-        Drawn(
-            "lengths",
-            throughput.over_length(frame, theme),
-            frame,
-            throughput.read_over_length(frame),
-            benchmarks.bench_origin(rows),
-            benchmarks.of_repeats(claims.steady(frame, *benchmarks.measured(sources, rows, FIGURE_3)), rows),
-            benchmarks.grey_numbers(FIGURE_3),
-            model=benchmarks.shapes_of(rows),
-        ),
-    )
+    figure, reading = speed.over_length(frame, theme), speed.read_over_length(frame)
+    where, grey, shapes = benchmarks.bench_origin(rows), benchmarks.grey_numbers(FIGURE_3), benchmarks.shapes_of(rows)
+    claim = benchmarks.of_repeats(benchmarks.steady(frame, *benchmarks.measured(sources, rows, FIGURE_3)), rows)
+    return (Drawn("lengths", figure, frame, reading, where, claim, grey, model=shapes),)
 
 
 def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
@@ -77,23 +62,12 @@ def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
 
 def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Table 2: scores at 20, 10 and 5 %; ROUGE-L if summaries were evaluated."""
-    table = SUMMARIES.scores(sources)
+    table, rows = SUMMARIES.scores(sources), SUMMARIES.rows(sources)
     if table.empty:
         return SUMMARIES.needs(sources)
     figure = scores.benchmark_table(table, theme, "H2O, LESS and ZSMerge at 20, 10 and 5 %")
-    grey = grey_table(paper_values("zsmerge", "tab-2"))
-    where = SUMMARIES.origin(sources)
-    return (
-        Drawn(
-            "scores",
-            figure,
-            table,
-            read_table(SUMMARIES.rows(sources), table),
-            where,
-            _above(SUMMARIES.rows(sources), SUMMARIES.more_prompts(sources)),
-            grey,
-        ),
-    )
+    grey, claim = grey_table(paper_values("zsmerge", "tab-2")), _above(rows, SUMMARIES.more_prompts(sources))
+    return (Drawn("scores", figure, table, read_table(rows, table), SUMMARIES.origin(sources), claim, grey),)
 
 
 def _above(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
@@ -109,7 +83,7 @@ DRAWINGS = {
     "fig-3": draw_lengths,
     # Tokens per second of whole requests, relative to the full cache at the same batch.
     "tab-1": benchmarks.draw_rates(
-        "zsmerge-table1", "throughput", "Throughput against the full cache", _ratios, claims.faster
+        "zsmerge-table1", "throughput", "Throughput against the full cache", _ratios, benchmarks.faster
     ),
     "tab-2": draw_summaries,
 }

@@ -16,8 +16,7 @@ MILLISECONDS = 350
 def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = "light", below: int = 74) -> go.Figure:
     """Add a slider over the figure's named frames and play/pause buttons.
 
-    `active` is the frame the figure starts with; `below` reserves room for the axis in pixels. The figure grows by the
-    height of the controls.
+    `active` is the first frame; `below` is room for the axis in pixels. The figure grows by the controls' height.
     """
     names = [frame.name for frame in figure.frames]
     button = {"label": "play", "method": "animate", "args": [None, _jump(MILLISECONDS, fromcurrent=True)]}

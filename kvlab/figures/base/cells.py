@@ -18,15 +18,11 @@ def cell_text(heat: go.Heatmap, words: Sequence[Sequence[str]] | np.ndarray, siz
     values, table = np.asarray(heat.z, float), np.asarray(words, object)
     rows, columns = np.nonzero(table != "")
     shares = np.clip((values[rows, columns] - heat.zmin) / ((heat.zmax - heat.zmin) or 1), 0, 1)
+    inks = [ink_on(ground) for ground in colours_at(heat.colorscale, shares)]
     return go.Scatter(
-        x=[heat.x[column] for column in columns],
-        y=[heat.y[row] for row in rows],
-        text=table[rows, columns].tolist(),
-        mode="text",
-        textfont={"size": size, "color": [ink_on(ground) for ground in colours_at(heat.colorscale, shares)]},
-        hoverinfo="skip",
-        showlegend=False,
-    )
+        x=[heat.x[column] for column in columns], y=[heat.y[row] for row in rows], text=table[rows, columns].tolist(),
+        mode="text", textfont={"size": size, "color": inks}, hoverinfo="skip", showlegend=False,
+    )  # fmt: skip
 
 
 def colours_at(scale: Iterable[tuple[float, str]], shares: np.ndarray) -> np.ndarray:

@@ -13,9 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.layer_axis import LABEL, round_distance
 from kvlab.figures.base.palette import SEQUENTIAL, SURFACES, Theme
-from kvlab.figures.base.template import INK, colour_bar_below, finish, same_cells
+from kvlab.figures.base.template import INK, LABEL, colour_bar_below, finish, round_distance, same_cells
 
 Place = tuple[int, int]  # layer and KV head
 MANY_LAYERS = 16
@@ -68,20 +67,12 @@ def head_map(
     cell = cell_size(len(layers), len(heads))
     written = words is not None and fits_text(cell, max((len(word) for word in words.ravel()), default=0))
     heat = go.Heatmap(
-        z=table.to_numpy(np.float32).T,
-        x=layers,
-        y=heads,
-        xgap=1,
-        ygap=1,
-        zmin=low,
-        zmax=high,
-        colorscale=SEQUENTIAL[theme] if colours is None else colours,
+        z=table.to_numpy(np.float32).T, x=layers, y=heads, xgap=1, ygap=1, zmin=low, zmax=high,
+        colorscale=SEQUENTIAL[theme] if colours is None else colours, showscale=not written,
         colorbar=None if written else colour_bar_below(bar, theme, **(bar_options or {})),
-        showscale=not written,
-        hovertemplate=f"layer %{{x}}, head %{{y}}{hover}<extra></extra>",
-        hoverongaps=False,
+        hovertemplate=f"layer %{{x}}, head %{{y}}{hover}<extra></extra>", hoverongaps=False,
         **{name: np.swapaxes(values, 0, 1) for name, values in cells.items()},
-    )
+    )  # fmt: skip
     figure = go.Figure(heat)
     if written and words is not None:
         figure.add_trace(cell_text(heat, words.T, 12 if cell >= 18 else 10))
@@ -101,30 +92,11 @@ def read_focus(reading: str, figure: go.Figure, focus: Place | None) -> str:
 
 def _square(figure: go.Figure, layers: Sequence[str], heads: Sequence[str], cell: int) -> go.Figure:
     """Fixed ranges, square cells at the top left at any page width, and labels that do not overlap."""
-    figure.update_xaxes(
-        type="category",
-        tickvals=_every(layers, LAYER_LABEL / cell),
-        tickangle=0,
-        range=[-0.5, len(layers) - 0.5],
-        constrain="domain",
-        constraintoward="left",
-        showgrid=False,
-        zeroline=False,
-    )
-    return figure.update_yaxes(
-        type="category",
-        tickvals=_every(heads, LABEL / cell),
-        range=[len(heads) - 0.5, -0.5],
-        scaleanchor="x",
-        constrain="domain",
-        constraintoward="top",
-        showgrid=False,
-        zeroline=False,
-    )
-
-
-def _every(labels: Sequence[str], distance: float) -> list[str]:
-    return list(labels[:: round_distance(distance)])
+    across, down = layers[:: round_distance(LAYER_LABEL / cell)], heads[:: round_distance(LABEL / cell)]
+    both = {"type": "category", "constrain": "domain", "showgrid": False, "zeroline": False}
+    x_range, y_range = [-0.5, len(layers) - 0.5], [len(heads) - 0.5, -0.5]
+    figure.update_xaxes(tickvals=across, tickangle=0, range=x_range, constraintoward="left", **both)
+    return figure.update_yaxes(tickvals=down, range=y_range, scaleanchor="x", constraintoward="top", **both)
 
 
 def outline(

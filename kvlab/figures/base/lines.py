@@ -1,4 +1,4 @@
-"""Lines of a figure, distinguished by colour, dash and (optionally) marker."""
+"""Lines, points and areas of a figure, distinguished by colour, dash, marker and pattern."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.palette import HUES, SURFACES, Theme, mix, pick
 
 
 class Line(NamedTuple):
@@ -61,6 +61,28 @@ def add_line(
         hovertemplate=f"{hover}<extra></extra>",
         **({"mode": "lines"} | (points if marker else {}) | options),
     )
+
+
+def add_points(
+    figure: go.Figure, x: Any, y: Any, name: str, colour: Any, hover: str, *, size: Any = 6, **options: object
+) -> None:
+    """Add points; `hover` is the hover text of a point, `options` are passed to `go.Scatter`."""
+    look = {"mode": "markers", "marker_size": size, "marker_color": colour}
+    figure.add_scatter(x=x, y=y, name=name, hovertemplate=f"{hover}<extra></extra>", **(look | options))
+
+
+def add_band(figure: go.Figure, x: pd.Series, low: pd.Series, high: pd.Series, fill: str, name: str = "") -> None:
+    """Fill the area between two lines; it is in the legend if it has a name."""
+    edge = {"x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    figure.add_scatter(y=high, showlegend=False, **edge)
+    named = {"name": name} if name else {"showlegend": False}
+    figure.add_scatter(y=low, fill="tonexty", fillcolor=fill, **named, **edge)
+
+
+def hatch(shape: str, colour: str, theme: Theme, size: int = 5, pale: float = 0.55) -> dict[str, object]:
+    """A pattern in the colour on the same colour faded by `pale`; none for an empty shape."""
+    ground = mix(colour, SURFACES[theme], pale)
+    return {"shape": shape, "size": size, "fgcolor": colour, "bgcolor": ground} if shape else {}
 
 
 def interval_bars(frame: pd.DataFrame, column: str = "score") -> dict[str, Any]:

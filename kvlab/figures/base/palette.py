@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,10 +22,8 @@ STATE_COLOURS: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in
 STATE_LABELS: dict[str, str] = _DATA["state_labels"]
 STATE_NAMES: dict[str, str] = {state: label.split(":")[0] for state, label in STATE_LABELS.items()}
 KIND_COLOURS: dict[str, tuple[str, str]] = {
-    "evict": HUES["grey"],
-    "merge": STATE_COLOURS["pivot"],
-    "pool": HUES["gold"],
-}
+    "evict": HUES["grey"], "merge": STATE_COLOURS["pivot"], "pool": HUES["gold"],
+}  # fmt: skip
 MASS_COLOURS: dict[str, tuple[str, str]] = {
     "kept": STATE_COLOURS["kept"],
     "merged": STATE_COLOURS["pivot"],
@@ -87,11 +85,8 @@ def _fallback(method: str) -> tuple[str, str, str]:
     """Style of an unknown method, from a checksum because Python's hash differs between processes."""
     number = zlib.crc32(method.encode())
     hues = [name for name in HUES if name not in ("ink", "grey")]
-    return (
-        hues[number % len(hues)],
-        FALLBACK_MARKERS[number // 7 % len(FALLBACK_MARKERS)],
-        DASHES[number // 41 % len(DASHES)],
-    )
+    marker = FALLBACK_MARKERS[number // 7 % len(FALLBACK_MARKERS)]
+    return hues[number % len(hues)], marker, DASHES[number // 41 % len(DASHES)]
 
 
 def fate_scale(fate: str, theme: Theme) -> list[tuple[float, str]]:
@@ -108,7 +103,10 @@ def mix(colour: str, other: str, share: float) -> str:
 
 
 def state_scale(theme: Theme) -> list[tuple[float, str]]:
-    """Stepped colour scale for heat maps of states: code k of n states takes [k/n, (k+1)/n)."""
-    colours = [pick(pair, theme) for pair in STATE_COLOURS.values()]
-    count = len(colours)
-    return [(edge / count, colour) for index, colour in enumerate(colours) for edge in (index, index + 1)]
+    """Stepped colour scale for heat maps of states, by code."""
+    return stepped_scale([pick(pair, theme) for pair in STATE_COLOURS.values()])
+
+
+def stepped_scale(colours: Sequence[str]) -> list[tuple[float, str]]:
+    """Colour scale of equal steps: colour k of n for [k/n, (k+1)/n)."""
+    return [(edge / len(colours), colour) for place, colour in enumerate(colours) for edge in (place, place + 1)]

@@ -1,8 +1,9 @@
-"""Shared layout of all figures."""
+"""Shared layout of all figures: fonts, axes, colour bars, and axes of layers, tokens and logarithms."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,9 @@ BAR_LENGTH, BAR_CHARACTER = 200, 6.5  # pixels: a horizontal colour bar, and a c
 MANY_LINES, PALE = 4, 0.28  # with more lines, all but the one in focus have this opacity
 # Axis title to URL parameter of the dashboard: a click on a mark navigates there.
 URL_PARAMETERS = {
-    "KV head": "head",
-    "layer": "layer",
-    "step": "step",
-    "token (position and text)": "token",
-    "token (position)": "token",
-    "position in the text": "token",
-}
+    "KV head": "head", "layer": "layer", "step": "step", "token (position and text)": "token",
+    "token (position)": "token", "position in the text": "token",
+}  # fmt: skip
 
 
 def finish(
@@ -53,15 +50,8 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
     ink = INK[theme]
     return {
         "title": {
-            "text": title,
-            "font": {"size": 15, "color": ink},
-            "x": 0,
-            "xref": "paper",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"t": 10},
-            "automargin": True,
+            "text": title, "font": {"size": 15, "color": ink}, "x": 0, "xref": "paper", "y": 1, "yref": "container",
+            "yanchor": "top", "pad": {"t": 10}, "automargin": True,
         },
         "font": {"family": FONT, "size": 13, "color": ink},
         "paper_bgcolor": CLEAR,
@@ -70,32 +60,21 @@ def _look(title: str, theme: Theme, height: int, legend: bool) -> dict[str, Any]
         "margin": {"l": 68, "r": 20, "t": 76 if legend else 46, "b": 56},
         "hoverlabel": {"bgcolor": SURFACES[theme], "font": {"color": ink, "family": FONT}, "align": "left"},
         "legend": {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.02,
-            "yanchor": "bottom",
-            "font": {"size": 12},
+            "orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"size": 12},
             "traceorder": "normal",
         },
         "showlegend": legend,
         # keeps the zoom when the data change
         "uirevision": title,
-    }
+    }  # fmt: skip
 
 
 def _axis(title: str, theme: Theme) -> dict[str, Any]:
     return {
-        "title": {"text": title, "standoff": 10, "font": {"size": 13}},
-        "gridcolor": GRID[theme],
-        "linecolor": GRID[theme],
-        "zerolinecolor": GRID[theme],
-        "automargin": True,
-        "tickfont": {"color": QUIET[theme], "size": 12},
-        "ticks": "outside",
-        "tickcolor": GRID[theme],
-        "ticklen": 4,
-    }
+        **dict.fromkeys(("gridcolor", "linecolor", "zerolinecolor", "tickcolor"), GRID[theme]),
+        "title": {"text": title, "standoff": 10, "font": {"size": 13}}, "automargin": True, "ticks": "outside",
+        "ticklen": 4, "tickfont": {"color": QUIET[theme], "size": 12},
+    }  # fmt: skip
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -106,13 +85,8 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def colour_bar(title: str, theme: Theme, **options: object) -> dict[str, object]:
     """A slim colour bar with a title."""
-    return {
-        "title": {"text": title, "side": "right", "font": {"size": 12}},
-        "thickness": 12,
-        "outlinewidth": 0,
-        "tickfont": {"color": QUIET[theme], "size": 11},
-        **options,
-    }
+    title_look, ticks = {"text": title, "side": "right", "font": {"size": 12}}, {"color": QUIET[theme], "size": 11}
+    return {"title": title_look, "thickness": 12, "outlinewidth": 0, "tickfont": ticks, **options}
 
 
 def colour_bar_below(title: str, theme: Theme, **options: object) -> dict[str, object]:
@@ -190,3 +164,43 @@ def _same(one: object, other: object) -> bool:
     if first.dtype.kind in "iuf" and second.dtype.kind in "iuf":
         return bool(np.allclose(first, second, rtol=SAME_LINE, atol=0, equal_nan=True))
     return bool(np.array_equal(first, second))
+
+
+ROOMY_ROW, TALLEST_AXIS, SHORTEST_AXIS = 22, 720, 220  # pixels
+LABEL = 17  # pixels between two tick labels that can be told apart
+MARK = 0.7  # share of a row that a mark may cover, so that the marks of two layers stay apart
+
+
+def axis_height(layers: Sequence[int]) -> int:
+    """Height of the axis in pixels: grows with the layers it spans, up to `TALLEST_AXIS`."""
+    return min(TALLEST_AXIS, max(SHORTEST_AXIS, ROOMY_ROW * _span(layers)))
+
+
+def mark_size(layers: Sequence[int]) -> float:
+    """Length in pixels of a vertical mark in the row of one layer."""
+    return MARK * axis_height(layers) / _span(layers)
+
+
+def layer_axis(layers: Sequence[int], pixels: int | None = None) -> dict[str, object]:
+    """Axis settings for the layers on an axis of so many pixels (default: `axis_height`).
+
+    The range is fixed, because plotly would widen it for markers and then label layers that do not exist.
+    """
+    first, last = min(layers), max(layers)
+    every = round_distance(LABEL * _span(layers) / (pixels or axis_height(layers)))
+    ticks = [layer for layer in range(first, last + 1) if layer % every == 0]
+    return {"tickvals": ticks, "range": [last + 0.5, first - 0.5], "autorange": False}
+
+
+def _span(layers: Sequence[int]) -> int:
+    return max(layers) - min(layers) + 1
+
+
+def round_distance(distance: float) -> int:
+    """The smallest of 1, 2, 5, 10, 20, 50, ... that is at least `distance`."""
+    factor = 1
+    while True:
+        for step in (1, 2, 5):
+            if step * factor >= distance:
+                return step * factor
+        factor *= 10

@@ -18,9 +18,9 @@ from kvlab.figures.base.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.figures.base.template import GRID, QUIET
 
 WIDTH, HEIGHT, EDGE = 240, 120, 5
-MOST_POINTS = 160
-MOST_CELLS = 96
-MOST_BARS = 120
+SIZE = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+OPENING = f'<svg xmlns="http://www.w3.org/2000/svg" {SIZE}>'
+MOST_POINTS, MOST_CELLS, MOST_BARS = 160, 96, 120
 
 
 def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
@@ -33,8 +33,7 @@ def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
         body += _marks(trace, panel, x, y, theme)
     if not points:
         body.append(_unknown(theme))
-    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(body)}</svg>'
+    return f"{OPENING}{''.join(body)}</svg>"
 
 
 def blank(reason: str, theme: Theme = "light") -> str:
@@ -43,10 +42,7 @@ def blank(reason: str, theme: Theme = "light") -> str:
     box = f'<rect x="4" y="4" width="{WIDTH - 8}" height="{HEIGHT - 8}" rx="6" fill="none" stroke="{ink}"'
     words = f'<text x="{WIDTH / 2}" y="{HEIGHT / 2 + 4}" fill="{ink}" text-anchor="middle" font-size="12"'
     font = 'font-family="Inter, system-ui, sans-serif"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'
-        f'{box} stroke-dasharray="4 4" stroke-width="1"/>{words} {font}>{reason}</text></svg>'
-    )
+    return f'{OPENING}{box} stroke-dasharray="4 4" stroke-width="1"/>{words} {font}>{reason}</text></svg>'
 
 
 def _panel(panels: dict[tuple[str, str], Panel], figure: go.Figure, trace: Any) -> Panel:
@@ -55,10 +51,7 @@ def _panel(panels: dict[tuple[str, str], Panel], figure: go.Figure, trace: Any) 
         across, up = (figure.layout[name.replace(name[0], f"{name[0]}axis", 1)] for name in names)
         (left, right), (bottom, top) = (axis.domain or (0, 1) for axis in (across, up))
         inner_width, inner_height = WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE
-        scales = [
-            Scale(axis.type == "log", _is_reversed(axis), {str(name): place for place, name in _order(axis)})
-            for axis in (across, up)
-        ]
+        scales = [_scale(axis) for axis in (across, up)]
         panels[names] = Panel(
             EDGE + left * inner_width, EDGE + (1 - top) * inner_height,
             (right - left) * inner_width, (top - bottom) * inner_height, *scales,
@@ -66,12 +59,10 @@ def _panel(panels: dict[tuple[str, str], Panel], figure: go.Figure, trace: Any) 
     return panels[names]
 
 
-def _is_reversed(axis: Any) -> bool:
-    return axis.autorange == "reversed" or (axis.range is not None and axis.range[0] > axis.range[1])
-
-
-def _order(axis: Any) -> enumerate[Any]:
-    return enumerate(axis.categoryarray if axis.categoryarray is not None else ())
+def _scale(axis: Any) -> Scale:
+    is_reversed = axis.autorange == "reversed" or (axis.range is not None and axis.range[0] > axis.range[1])
+    order = axis.categoryarray if axis.categoryarray is not None else ()
+    return Scale(axis.type == "log", is_reversed, {str(name): place for place, name in enumerate(order)})
 
 
 def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
@@ -110,12 +101,9 @@ def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme)
     if "lines" in mode:
         parts.append(_line(x[thin], y[thin], seen[thin], colour, (trace.line.dash or "solid") != "solid"))
     if "markers" in mode:
-        parts += [_dot(x[place], y[place], colour) for place in np.flatnonzero(seen)[thin]]
+        dot = f'<circle cx="{{:.1f}}" cy="{{:.1f}}" r="1.6" fill="{colour}"/>'
+        parts += [dot.format(x[place], y[place]) for place in np.flatnonzero(seen)[thin]]
     return parts
-
-
-def _dot(x: float, y: float, colour: str) -> str:
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="1.6" fill="{colour}"/>'
 
 
 def _line(x: np.ndarray, y: np.ndarray, seen: np.ndarray, colour: str, dashed: bool) -> str:

@@ -1,18 +1,94 @@
-"""KVMerger's pipeline on a dozen recorded tokens: similarity, sets, pivots, weights, merged keys; and its two
-rivals."""
+"""KVMerger's sets on recorded keys: compression by threshold, Gaussian weights, and the pipeline on a dozen tokens."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.similarity.merge_sets import consecutive_sets
-from kvlab.atlas.analysis.gaussian_weights import kernel
+from kvlab.analysis.similarity.merge_sets import consecutive_sets, set_count
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
+
+PAPER_THRESHOLD = 0.75  # KVMerger, section 6.1
+MOST_TOKENS = 4096  # about the length of the paper's samples
+
+
+def ratios(
+    run: Run, heads: Iterable[tuple[int, int]], thresholds: Sequence[float] = (PAPER_THRESHOLD,)
+) -> pd.DataFrame:
+    """Ratio of merge sets to prompt tokens, for the first `MOST_TOKENS`: columns layer, head, threshold, sets, ratio.
+
+    Every token may merge; protecting recent and heavy tokens is a later choice of the method.
+    """
+    tokens, rows = min(run.record.prompt_tokens, MOST_TOKENS), []
+    for layer, head in heads:
+        unit = run.keys(layer, head)[0][:tokens].astype(np.float32)
+        for threshold in thresholds:
+            sets = set_count(consecutive_sets(unit, threshold))
+            rows.append({"layer": layer, "head": head, "threshold": threshold, "sets": sets, "ratio": sets / tokens})
+    return pd.DataFrame(rows, columns=["layer", "head", "threshold", "sets", "ratio"])
+
+
+def persistence(table: pd.DataFrame) -> np.ndarray:
+    """(prompts, prompts) Spearman correlation of the columns of `table`; NaN for constant ones."""
+    return table.corr(method="spearman").to_numpy()
+
+
+MEMBERS = ["layer", "head", "target", "source", "distance", "sigma", "kernel", "weight", "relative_weight", "others"]
+
+
+def merged_pairs(run: Run, heads: list[tuple[int, int]]) -> pd.DataFrame:
+    """One row per token merged in the prefill: columns `MEMBERS`.
+
+    `distance` from its key to the pivot's (as cached), `sigma` of its set by the run's rule, `kernel` exp(-distance^2 /
+    (2 sigma^2)), `weight` its key's share of the new key, `relative_weight` that share over the pivot's own (predicted
+    by the kernel), `others` the tokens of the set besides the pivot.
+    """
+    parts = [_of_head(run, layer, head) for layer, head in heads]
+    found = [part for part in parts if len(part)]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=MEMBERS)
+
+
+def kernel(distance: np.ndarray, sigma: float | np.ndarray) -> np.ndarray:
+    """The Gaussian kernel (KVMerger, equation 7)."""
+    return np.exp(-np.square(distance) / (2 * np.square(sigma)))
+
+
+def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
+    events = run.select("events", layer, head, ["step", "kind", "source", "target", "key_weight"])
+    table = events[(events["step"] == 0) & (events["kind"] == "merge")]
+    if table.empty:
+        return pd.DataFrame(columns=MEMBERS)
+    unit, norm = run.keys(layer, head)
+    keys = unit.astype(np.float32) * norm.astype(np.float32)[:, None]
+    source, target = table["source"].to_numpy(), table["target"].to_numpy()
+    table = table.assign(layer=layer, head=head, distance=np.linalg.norm(keys[source] - keys[target], axis=1))
+    sets = table.groupby("target")
+    others, own = sets["source"].transform("size"), 1 - sets["key_weight"].transform("sum")
+    sigma = _sigma(table, others, run.record.hyper_parameters.get("sigma_mode", "mean_l2"))
+    return table.assign(
+        sigma=sigma,
+        kernel=kernel(table["distance"].to_numpy(), sigma.to_numpy()),
+        weight=table["key_weight"],
+        relative_weight=table["key_weight"] / own,
+        others=others,
+    )[MEMBERS]
+
+
+def _sigma(table: pd.DataFrame, others: pd.Series, rule: object) -> pd.Series:
+    """Each set's sigma, as in `kvlab.methods.settlers.merging.gaussian_sets`."""
+    if rule in ("mean", "mean_l2"):
+        mean = table.groupby("target")["distance"].transform("sum") / others
+        return mean / math.sqrt(2) if rule == "mean_l2" else mean
+    if rule == "paper":
+        squares = table.assign(square=table["distance"] ** 2).groupby("target")["square"].transform("sum")
+        return squares / (others + 1) / math.sqrt(2)
+    return pd.Series(float(str(rule)), index=table.index)
+
 
 LENGTH = 12
 THRESHOLDS = (0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3)  # the paper's toy map uses 0.8
@@ -72,8 +148,7 @@ def represented(walk: Walkthrough) -> np.ndarray:
 
 
 def _best_window(bounds: np.ndarray, length: int) -> tuple[int, int] | None:
-    """The run of whole sets, at most `length` tokens, with most sets of several tokens; None for fewer than two of
-    them.
+    """The run of whole sets, at most `length` tokens, with most sets of several tokens; None for fewer than two.
 
     On ties the one that merges more, then the earlier.
     """

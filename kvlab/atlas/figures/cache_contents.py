@@ -1,16 +1,21 @@
-"""A cache split into residual, context and proximity slots: contents over a few steps, and regions over all steps."""
+"""Contents of a cache by step: residual, context and proximity slots, and the same tokens under several methods."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.lineage.states import STATES
 from kvlab.atlas.analysis.regions import REGIONS
+from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.cells import cell_text
-from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, pick
+from kvlab.figures.base.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale, stepped_scale
 from kvlab.figures.base.template import CLEAR, finish
 from kvlab.figures.base.words import percent, plural, shown_of, token_label
+from kvlab.figures.timeline import block_note, state_legend
 
 COLOURS = {
     "residual": STATE_COLOURS["pivot"],
@@ -30,13 +35,14 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
     codes, words = (np.full((len(positions), len(steps)), blank, object) for blank in (np.nan, ""))
     rows, columns = np.searchsorted(positions, frame["position"]), np.searchsorted(steps, frame["step"])
     codes[rows, columns] = frame["region"].map(REGIONS.index)
-    words[rows, columns] = [_word(row.region, row.votes) for row in frame.itertuples()]
+    residual = frame["region"] == "residual"
+    words[rows, columns] = ("R ×" + frame["votes"].astype(str)).where(residual, frame["region"].str[0].str.upper())
     tokens = frame.drop_duplicates("step")["tokens"]
     labels = [token_label(position, texts[position], 14) for position in positions]
     across = [f"step {step}<br>{count:,} tokens" for step, count in zip(steps, tokens, strict=True)]
     heat = go.Heatmap(
         z=codes.astype(np.float32), x=across, y=labels, xgap=3, ygap=2, zmin=-0.5, zmax=2.5, showscale=False,
-        colorscale=_scale(theme), text=words,
+        colorscale=stepped_scale([pick(COLOURS[region], theme) for region in REGIONS]), text=words,
         hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
     )  # fmt: skip
     figure = go.Figure([heat, *_legend(theme), cell_text(heat, words)])
@@ -85,15 +91,6 @@ def read_regions_over_steps(frame: pd.DataFrame) -> str:
     return f"After step {last['step']:.0f}: {parts}; {percent(last['slots'] / last['tokens'])} of the tokens read."
 
 
-def _word(region: str, votes: int) -> str:
-    return f"R ×{votes}" if region == "residual" else region[0].upper()
-
-
-def _scale(theme: Theme) -> list[tuple[float, str]]:
-    colours = [pick(COLOURS[region], theme) for region in REGIONS]
-    return [(edge / 3, colour) for index, colour in enumerate(colours) for edge in (index, index + 1)]
-
-
 def _legend(theme: Theme) -> list[go.Scatter]:
     """Empty traces for the legend, which heat maps do not have."""
     return [
@@ -103,3 +100,45 @@ def _legend(theme: Theme) -> list[go.Scatter]:
         )
         for region in REGIONS
     ]  # fmt: skip
+
+
+MOST_FRAMES = 30
+
+
+def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Figure:
+    """A strip of tokens per method (name: its `mosaic`, over the same tokens and steps); frames are steps."""
+    names, first = list(mosaics), next(iter(mosaics.values()))
+    steps = first.columns[np.unique(np.linspace(0, len(first.columns) - 1, MOST_FRAMES).round().astype(int))]
+    strips = [np.stack([mosaics[name][step].to_numpy(np.uint8) for name in names]) for step in steps]
+    seen = np.unique(np.concatenate([strip.ravel() for strip in strips]))
+    heats = [_strip(strip, names, first.index.to_numpy(), theme) for strip in strips]
+    figure = go.Figure([heats[-1], *state_legend(seen, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
+    finish(figure, title="The same tokens under each method", x="position in the text", y="method", theme=theme,
+           height=160 + 62 * len(names))  # fmt: skip
+    figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
+    figure.update_xaxes(showgrid=False)
+    return with_slider(figure, "step ", len(steps) - 1, theme)
+
+
+def read_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.DataFrame]) -> str:
+    """Tokens dropped and merged by each method at the last step, from the `state_counts` in `counts`."""
+    parts = []
+    for name, states in counts.items():
+        last = states.iloc[-1]
+        tokens = last[["unseen", "own", "pivot", "absorbed", "evicted"]].sum()
+        shared = (last["pivot"] + last["absorbed"]) / tokens
+        parts.append(f"{name} dropped {percent(last['evicted'] / tokens)} and merged {percent(shared)}")
+    first = next(iter(mosaics.values()))
+    step, steps = first.columns[-1], len(next(iter(counts.values())))
+    return (
+        f"After step {step}, of all tokens: {'; '.join(parts)}.{block_note(len(first), int(tokens))}"
+        f"{shown_of(min(MOST_FRAMES, first.shape[1]), steps, 'step', 'evenly chosen')}"
+    )
+
+
+def _strip(codes: np.ndarray, names: list[str], positions: np.ndarray, theme: Theme) -> go.Heatmap:
+    labels = np.array([STATE_NAMES[state] for state in STATES])
+    return go.Heatmap(
+        z=codes, x=positions, y=names, ygap=10, zmin=-0.5, zmax=len(STATES) - 0.5, colorscale=state_scale(theme),
+        showscale=False, text=labels[codes], hovertemplate="%{y}, token %{x}: %{text}<extra></extra>",
+    )  # fmt: skip

@@ -1,27 +1,27 @@
-"""PyramidPool, figures 2 to 5: axes, layer budgets, repeated pooling, and locality by layer."""
+"""PyramidPool, figures 2 to 5, with the claims: axes, layer budgets, repeated pooling, attended distance by layer."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.lineage import fold
-from kvlab.atlas.analysis.attended_distance import by_layer
-from kvlab.atlas.analysis.pyramid import (
-    age_and_tokens,
-    layer_budgets,
-    ratio,
-    spans,
-    spread_by_axis,
-    straight,
-    touched_sinks,
-)
-from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.prompt_means import basis_of, interval_of, mean_text, over_prompts
+from kvlab.analysis.comparison.memory import budgets_by_layer
+from kvlab.analysis.lineage import Lineage, fold
+from kvlab.analysis.lineage.tables import event_steps
+from kvlab.atlas.analysis import pyramid
+from kvlab.atlas.evidence import Evidence, basis_of, gather, interval_of, mean_text, over_prompts
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.figures import attention_rows
+from kvlab.atlas.figures import pyramid as figures
+from kvlab.atlas.measurements import comparison, head_of, recorded
 from kvlab.common.intervals import Interval
+from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import number, percent
+from kvlab.results.provenance import of_run
+from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, judge_universal
 from kvlab.trace.reader import Run
 
@@ -39,10 +39,9 @@ GROWS, SINKS_IN = Threshold(0.5, TREND), Threshold(-0.5, TREND, at_most=True)
 
 
 def axes(run: Run) -> pd.DataFrame:
-    """One row: `layers` and `heads`, ratio of the largest to the smallest number of slots along each axis, at the
-    last step."""
+    """One row: `layers` and `heads`, the largest over the smallest number of slots along each axis at the end."""
     steps = run.steps
-    return pd.DataFrame([spread_by_axis(steps, int(steps["step"].max()))]) if len(steps) else pd.DataFrame()
+    return pd.DataFrame([pyramid.spread_by_axis(steps, int(steps["step"].max()))]) if len(steps) else pd.DataFrame()
 
 
 def layer_lines(run: Run) -> pd.DataFrame:
@@ -51,14 +50,14 @@ def layer_lines(run: Run) -> pd.DataFrame:
     steps = run.steps
     if steps.empty:
         return pd.DataFrame()
-    frame = layer_budgets(steps, int(steps["step"].max()))
+    frame = pyramid.layer_budgets(steps, int(steps["step"].max()))
     asked = frame["asked"].tolist()
-    sinks, beta = (run.record.hyper_parameters.get(name) for name in ("sinks", "beta"))
-    touched, every = touched_sinks(run, sinks if isinstance(sinks, int) else 0)
+    beta = run.record.hyper_parameters.get("beta")
+    touched, every = pyramid.touched_sinks(run, _option(run, "sinks", 0))
     line = {
         "layers": len(asked),
-        "explained": straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))[1],
-        "ratio": ratio(asked[0], asked[-1]),
+        "explained": pyramid.straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))[1],
+        "ratio": pyramid.ratio(asked[0], asked[-1]),
         "total": sum(asked),
         "beta": float(beta) if isinstance(beta, int | float) else float("nan"),
         "sinks": every,
@@ -73,27 +72,21 @@ def windows(run: Run) -> pd.DataFrame:
     if run.record.hyper_parameters.get("pooling") in KEEPS_ONE:
         return pd.DataFrame()
     model, rows = run.record.model, []
-    window = run.record.hyper_parameters.get("window", 4)
     for layer in range(model.num_hidden_layers):
         for head in range(model.num_key_value_heads):
             steps = run.select("steps", layer, head)
             if len(steps):
                 lineage = fold(run.select("events", layer, head), steps)
-                table = spans(lineage, int(lineage.steps[-1]), window if isinstance(window, int) else 4)
+                table = pyramid.spans(lineage, int(lineage.steps[-1]), _option(run, "window", 4))
                 newest = int(table["tokens"].to_numpy()[np.argmax(table["first"].to_numpy())])
-                rows.append({"layer": layer, "head": head, "trend": age_and_tokens(table), "newest": newest})
+                rows.append({"layer": layer, "head": head, "trend": pyramid.age_and_tokens(table), "newest": newest})
     return pd.DataFrame(rows)
-
-
-def distances(run: Run) -> pd.DataFrame:
-    """One row per head: the attended `share` of the text and more (`attended_distance.by_layer`)."""
-    return by_layer(run)
 
 
 AXES = Evidence("axes", axes, (OURS,))
 LINES = Evidence("layer-lines", layer_lines, (OURS, "pool"))
 WINDOWS = Evidence("windows", windows, (OURS, "pool"))
-DISTANCES = Evidence("distances", distances)
+DISTANCES = Evidence("distances", pyramid.by_layer)
 
 
 def two_axes(rows: pd.DataFrame) -> Claim:
@@ -177,3 +170,110 @@ def localises(rows: pd.DataFrame) -> Claim:
         f"{_of_halves(means, trend)}."
     )
     return judge(LOCALISES, trend, SINKS_IN, basis_of(rows), finding)
+
+
+PYRAMIDS = ("pyramid-pool", "pool")
+
+
+def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 2: slots by layer and KV head of the PyramidPool run, else the current one."""
+    run = sources.run_of(*PYRAMIDS) or sources.run
+    if run is None or run.steps.empty:
+        return Needs("No run recorded its slots by layer and head.", comparison(sources, PYRAMIDS[:1]))
+    step = _step(run, choice)
+    frame = budgets_by_layer(run.steps, step)
+    figure, reading = figures.three_axes(frame, theme), figures.read_three_axes(frame)
+    return (Drawn("axes", figure, frame, reading, of_run(run), _two_axes(sources, run, step)),)
+
+
+def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
+    if run.record.method == PYRAMIDS[0]:
+        return two_axes(gather(sources, AXES, [run]))
+    spread = pyramid.spread_by_axis(run.steps, step)
+    finding = (
+        f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, largest over smallest head of "
+        f"a layer {number(spread['heads'])}. It is not a run of PyramidPool."
+    )
+    return Claim(TWO_AXES, OPEN, finding)
+
+
+def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 3: requested budget and live slots of each layer, with the sinks."""
+    run = recorded(sources, *PYRAMIDS)
+    if isinstance(run, Needs):
+        return run
+    frame = pyramid.layer_budgets(run.steps, _step(run, choice))
+    sinks = _option(run, "sinks", 0)
+    figure, reading = figures.budgets_by_layer(frame, sinks, theme), figures.read_budgets_by_layer(frame)
+    claim = falls(gather(sources, LINES, [run]))
+    return (Drawn("layers", figure, frame, reading, of_run(run), claim),)
+
+
+def _option(run: Run, name: str, default: int) -> int:
+    """A whole number among the run's options."""
+    value = run.record.hyper_parameters.get(name)
+    return value if isinstance(value, int) else default
+
+
+def _step(run: Run, choice: Choice) -> int:
+    return min(choice.step, int(run.steps["step"].max()))
+
+
+MOST_FRAMES = 16
+MERGING = ("pyramid-pool:pooling=mean",)
+
+
+def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 4: the text span of each slot of one head over the steps."""
+    run = _pooled(sources) or recorded(sources, *PYRAMIDS)
+    if isinstance(run, Needs):
+        return Needs(run.sentence, comparison(sources, MERGING))
+    pooling = run.record.hyper_parameters.get("pooling")
+    if pooling in KEEPS_ONE:
+        why = f"This run's pooling ({pooling}) keeps one token of each window and evicts the others: nothing merges."
+        return Needs(why, comparison(sources, MERGING))
+    head = head_of(run, choice)
+    tables = {step: pyramid.spans(head.lineage, step, _option(run, "window", 4)) for step in _steps(head.lineage)}
+    shown = {step: table.nlargest(pyramid.MOST_SLOTS, "tokens").sort_index() for step, table in tables.items()}
+    frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
+    claim = older(gather(sources, WINDOWS, [run]))
+    reading = figures.read_windows(tables, pyramid.MOST_SLOTS, len(_every_step(head.lineage)))
+    figure = figures.windows(shown, theme)
+    return (Drawn("windows", figure, frame, reading, of_run(run), claim),)
+
+
+def _pooled(sources: Sources) -> Run | None:
+    """A run that merges its windows, if `recorded` would choose one that keeps single tokens."""
+    seen = [run for run in (sources.run, *sources.runs) if run is not None and run.record.method in PYRAMIDS]
+    merging = [run for run in seen if run.record.hyper_parameters.get("pooling") not in KEEPS_ONE]
+    return next((run for run in merging if run.record.level == "full" and not run.steps.empty), None)
+
+
+def _steps(lineage: Lineage) -> list[int]:
+    """The first and last step and those with departures, evenly thinned to `MOST_FRAMES`."""
+    steps = _every_step(lineage)
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(MOST_FRAMES, len(steps))).round().astype(int))
+    return steps[chosen].tolist()
+
+
+def _every_step(lineage: Lineage) -> np.ndarray:
+    return np.unique([lineage.steps[0], *event_steps(lineage), lineage.steps[-1]])
+
+
+def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 5: the attention map of one head, and the attended distance of every layer."""
+    run = next((run for run in (sources.run, *sources.runs) if run is not None and run.has_arrays), None)
+    if run is None:
+        return Needs("No run recorded its attention rows.", comparison(sources, PYRAMIDS[:1]))
+    rows, layers = pyramid.attention_map(run, choice.layer, choice.head), pyramid.layer_means(pyramid.by_layer(run))
+    flat = rows.rename(columns=str).reset_index()
+    where = replace(of_run(run), note="the full cache's attention, kept alongside")
+    figure = attention_rows.distance_by_layer(layers, theme)
+    reading = attention_rows.read_distance_by_layer(layers, len(rows), pyramid.MOST_ROWS)
+    return (
+        Drawn("map", attention_rows.attention_map(rows, theme), flat, attention_rows.read_attention_map(rows), where),
+        Drawn("layers", figure, layers, reading, where, localises(gather(sources, DISTANCES))),
+    )
+
+
+DRAWINGS = {"fig-2": draw_axes, "fig-3": draw_layers, "fig-4": draw_windows, "fig-5": draw_attention}

@@ -1,4 +1,4 @@
-"""Compressed cache size relative to the full one, measured and published."""
+"""Sizes: compressed caches relative to the full one, uncompressed caches by model, and prompts by task."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.figures.base.palette import HUES, SURFACES, Theme, mix, pick
+from kvlab.common.formatting import mean_words
+from kvlab.figures.base.lines import hatch
+from kvlab.figures.base.palette import HUES, Theme, pick
 from kvlab.figures.base.template import INK, finish
-from kvlab.figures.base.words import byte_size, percent
+from kvlab.figures.base.words import byte_size, percent, plural, spaced
 
 BARS = (("ours", "this benchmark", "blue", ""), ("paper", "the paper", "grey", "/"))
 
@@ -18,16 +20,12 @@ def cache_share(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     figure = go.Figure()
     for column, name, hue, pattern in BARS:
         colour = pick(HUES[hue], theme)
-        shape = {"shape": pattern, "size": 5, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.6)}
         figure.add_bar(
-            x=frame["row"],
-            y=frame[column],
-            name=name,
+            x=frame["row"], y=frame[column], name=name, textposition="outside",
             text=[percent(value) if value == value else "" for value in frame[column]],
-            textposition="outside",
-            marker={"color": colour, "pattern": shape if pattern else {}},
+            marker={"color": colour, "pattern": hatch(pattern, colour, theme, pale=0.6)},
             hovertemplate=f"%{{x}}<br>{name}: %{{y:.1%}} of the full cache<extra></extra>",
-        )
+        )  # fmt: skip
     title = "Compressed cache relative to the full one"
     finish(figure, title=title, x="model and budget", y="bytes / bytes of the full cache", theme=theme, height=400)
     figure.update_layout(barmode="group", bargap=0.25)
@@ -44,7 +42,7 @@ GPU_BYTES = 80e9
 
 
 def kv_sizes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Bars of tokens and bytes (log axes), one row per model, from `kv_size.kv_sizes`; a line marks 80 GB."""
+    """Bars of tokens and bytes (log axes), one row per model, from `calculator.kv_sizes`; a line marks 80 GB."""
     figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.04)
     beyond = frame["bytes"] > GPU_BYTES
     patterns = ["/" if over else "" for over in beyond]
@@ -73,4 +71,38 @@ def read_kv_sizes(frame: pd.DataFrame) -> str:
     return (
         f"{fit} of {len(frame)} caches fit into 80 GB without their weights; the largest, {top['name']}, takes "
         f"{byte_size(top['bytes'])} for {top['tokens']:,} tokens ({byte_size(top['per_token'])} per token and row)."
+    )
+
+
+def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """One row per task: mean prompt length as a point, shortest to longest as a bar.
+
+    From `pyramid_pool.scored.evaluated_tasks`, with the interval of the mean in mean_low and mean_high.
+    """
+    spread = {
+        "type": "data", "symmetric": False, "array": frame["longest"] - frame["mean"],
+        "arrayminus": frame["mean"] - frame["shortest"], "thickness": 2, "width": 5,
+    }  # fmt: skip
+    names = frame["task"].map(spaced) + "<br>" + frame["metric"].map(spaced)
+    points = go.Scatter(
+        x=frame["mean"], y=names, mode="markers", error_x=spread,
+        marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},
+        customdata=[
+            mean_words(row.mean, row.mean_low, row.mean_high, row.prompts, "{:,.0f}".format)
+            for row in frame.itertuples(index=False)
+        ],
+        hovertemplate="%{y}: %{customdata} tokens on average<extra></extra>",
+    )  # fmt: skip
+    figure = finish(
+        go.Figure(points), title="Prompt lengths by task", x="prompt length (tokens)", y="task, metric",
+        theme=theme, height=150 + 44 * len(frame), legend=False,
+    )  # fmt: skip
+    return figure.update_yaxes(autorange="reversed", type="category").update_xaxes(rangemode="tozero")
+
+
+def read_task_lengths(frame: pd.DataFrame) -> str:
+    """Numbers of tasks, prompts and tokens."""
+    return (
+        f"{plural(len(frame), 'task')} with {plural(frame['prompts'].sum(), 'prompt')} of "
+        f"{frame['shortest'].min():,} to {frame['longest'].max():,} tokens."
     )

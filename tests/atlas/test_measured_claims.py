@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.atlas.claims import speed, usage
-from kvlab.atlas.claims.contests import NOT_BEHIND, contest
+from kvlab.atlas import benchmarks
+from kvlab.atlas.gvote import budgets
 from kvlab.atlas.kvmerger import needle
+from kvlab.atlas.scores import NOT_BEHIND, contest
 from kvlab.common.intervals import Interval
 from kvlab.results.verdict import FAILS, HOLDS, OPEN
 
@@ -58,7 +59,7 @@ def of_gvote(kept: float, prompts: int = PROMPTS, off: float = 0.0) -> tuple[pd.
 
 @pytest.mark.parametrize(("kept", "verdict"), [(0.1, HOLDS), (0.3, FAILS)])
 def test_half_the_memory_is_measured_at_the_same_score(kept: float, verdict: str):
-    claim = usage.saves(*of_gvote(kept))
+    claim = budgets.saves(*of_gvote(kept))
     assert claim.verdict == verdict
     assert claim.interval is not None
     assert claim.interval.mean == pytest.approx(0.3 / kept)
@@ -66,25 +67,25 @@ def test_half_the_memory_is_measured_at_the_same_score(kept: float, verdict: str
 
 
 def test_memory_saved_is_open_on_few_prompts_or_wide_intervals():
-    assert usage.saves(*of_gvote(0.1, prompts=2)).verdict == OPEN
-    assert usage.saves(*of_gvote(0.145, off=0.25)).verdict == OPEN
+    assert budgets.saves(*of_gvote(0.1, prompts=2)).verdict == OPEN
+    assert budgets.saves(*of_gvote(0.145, off=0.25)).verdict == OPEN
     means, table = of_gvote(0.1)
-    assert usage.saves(means[means["method"] != "full"], table).verdict == OPEN
+    assert budgets.saves(means[means["method"] != "full"], table).verdict == OPEN
 
 
 def test_a_rival_that_never_reaches_the_score_needs_the_whole_cache():
     _, table = of_gvote(0.1)
     table.loc[table["method"] == "gvote", "score"] = 0.9
-    found = usage.times_the_memory(table)
+    found = budgets.times_the_memory(table)
     assert found is not None and found.mean == pytest.approx(1 / 0.1)
 
 
 def test_needed_usage_lies_on_the_line():
     line = pd.DataFrame({"kept": [0.1, 0.3, 0.5], "score": [0.2, 0.4, 0.9]})
-    assert usage.needed_usage(line, 0.1) == 0.1
-    assert usage.needed_usage(line, 0.3) == pytest.approx(0.2)
-    assert usage.needed_usage(line, 0.9) == pytest.approx(0.5)
-    assert usage.needed_usage(line, 0.95) == float("inf")
+    assert budgets.needed_usage(line, 0.1) == 0.1
+    assert budgets.needed_usage(line, 0.3) == pytest.approx(0.2)
+    assert budgets.needed_usage(line, 0.9) == pytest.approx(0.5)
+    assert budgets.needed_usage(line, 0.95) == float("inf")
 
 
 def test_budgets_follow_the_task_only_where_tasks_differ_clearly():
@@ -97,17 +98,18 @@ def test_budgets_follow_the_task_only_where_tasks_differ_clearly():
     for verdict, table in tables.items():
         means = table.groupby("task", sort=False)["kept"].agg(kept="mean", prompts="size").reset_index()
         means = means.assign(kept_low=means["kept"] - 0.01, kept_high=means["kept"] + 0.01)
-        assert usage.follows(table, means).verdict == verdict
+        assert budgets.follows(table, means).verdict == verdict
 
 
 def test_an_advantage_across_models_takes_two_of_them_and_is_judged_on_one():
-    good, bad = (usage.saves(*of_gvote(kept)) for kept in (0.1, 0.3))
-    assert usage.everywhere({"mini": good}, "mini").verdict == OPEN
+    good, bad = (budgets.saves(*of_gvote(kept)) for kept in (0.1, 0.3))
+    assert budgets.everywhere({"mini": good}, "mini").verdict == OPEN
     for here, verdict in (("mini", HOLDS), ("other", FAILS)):
-        both = usage.everywhere({"mini": good, "other": bad}, here)
-        assert (both.paper, both.verdict) == (usage.EVERYWHERE, verdict)
+        both = budgets.everywhere({"mini": good, "other": bad}, here)
+        assert (both.paper, both.verdict) == (budgets.EVERYWHERE, verdict)
     assert (
-        "On the other models: does not hold on other." in usage.everywhere({"mini": good, "other": bad}, "mini").finding
+        "On the other models: does not hold on other."
+        in budgets.everywhere({"mini": good, "other": bad}, "mini").finding
     )
 
 
@@ -141,18 +143,18 @@ def ratios(**values: float) -> pd.DataFrame:
 
 
 def test_claims_of_speed_are_judged_at_the_papers_own_size_only():
-    assert speed.steady(lengths(0.95, 1.0), small=False, repeats=5).verdict == HOLDS
-    assert speed.steady(lengths(0.5, 1.0), small=False).verdict == FAILS
-    assert speed.steady(lengths(0.95, 1.5), small=False).verdict == FAILS
-    assert speed.faster(ratios(zsmerge=1.5), small=False).verdict == HOLDS
-    assert speed.faster(ratios(zsmerge=0.9), small=False).verdict == FAILS
-    assert speed.twice(ratios(keepkv=2.2, d2o=2.0, h2o=2.5), small=False).verdict == HOLDS
-    assert speed.twice(ratios(keepkv=2.2, d2o=2.3, h2o=2.5), small=False).verdict == FAILS
+    assert benchmarks.steady(lengths(0.95, 1.0), small=False, repeats=5).verdict == HOLDS
+    assert benchmarks.steady(lengths(0.5, 1.0), small=False).verdict == FAILS
+    assert benchmarks.steady(lengths(0.95, 1.5), small=False).verdict == FAILS
+    assert benchmarks.faster(ratios(zsmerge=1.5), small=False).verdict == HOLDS
+    assert benchmarks.faster(ratios(zsmerge=0.9), small=False).verdict == FAILS
+    assert benchmarks.twice(ratios(keepkv=2.2, d2o=2.0, h2o=2.5), small=False).verdict == HOLDS
+    assert benchmarks.twice(ratios(keepkv=2.2, d2o=2.3, h2o=2.5), small=False).verdict == FAILS
     for claim in (
-        speed.steady(lengths(0.95, 1.0), True, 5, "kvlab bench"),
-        speed.faster(ratios(zsmerge=1.5), True, 5, "kvlab bench"),
-        speed.twice(ratios(keepkv=2.2, d2o=2.0, h2o=2.5), True, 5, "kvlab bench"),
-        speed.faster(ratios(h2o=1.5), False, 5, "kvlab bench"),
+        benchmarks.steady(lengths(0.95, 1.0), True, 5, "kvlab bench"),
+        benchmarks.faster(ratios(zsmerge=1.5), True, 5, "kvlab bench"),
+        benchmarks.twice(ratios(keepkv=2.2, d2o=2.0, h2o=2.5), True, 5, "kvlab bench"),
+        benchmarks.faster(ratios(h2o=1.5), False, 5, "kvlab bench"),
     ):
         assert (claim.verdict, claim.settle, claim.basis.repeats) == (OPEN, "kvlab bench", 5)
 
@@ -161,4 +163,4 @@ def test_claims_of_speed_are_judged_at_the_papers_own_size_only():
 def test_shares_of_memory_are_held_to_the_papers(ours: float | None, verdict: str):
     paper = float("nan") if ours is None else 0.51
     frame = pd.DataFrame({"row": ["7B 50 %"], "ours": [ours or 0.5], "paper": [paper]})
-    assert speed.shares(frame).verdict == verdict
+    assert benchmarks.shares(frame).verdict == verdict

@@ -8,10 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.atlas import claims
-from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
+from kvlab.atlas.analysis.attention_rows import CUMULATIVE, EMA, LAST, WINDOWED
+from kvlab.atlas.gvote import probe
+from kvlab.atlas.keepkv import attention, merging
+from kvlab.atlas.kvmerger import explainers, similarity, sparsity, weights
+from kvlab.atlas.pyramid_pool import recordings
+from kvlab.atlas.zsmerge import contents
 from kvlab.results.verdict import FAILS, HOLDS, OPEN, Claim
-from tests.atlas.claims.frames import FEW, either_way, labelled, near, rows
+from tests.atlas.claim_frames import FEW, either_way, labelled, near, rows
 
 Judge = Callable[[pd.DataFrame], Claim]
 
@@ -60,7 +64,7 @@ def line(explained: float = 1.0, ratio: float = 4.0, touched: int = 0) -> dict[s
 
 
 def mass_predicts(frame: pd.DataFrame) -> Claim:
-    return claims.attention.predicts(frame, "mass", "attention")
+    return attention.predicts(frame, "mass", "attention")
 
 
 def slots(over: int = 0, evicted: int = 0) -> dict[str, object]:
@@ -69,90 +73,90 @@ def slots(over: int = 0, evicted: int = 0) -> dict[str, object]:
 
 # The judge, and columns under which the claim holds, fails, and lies on both sides of its threshold.
 CASES: dict[str, tuple[Judge, dict[str, object], dict[str, object], dict[str, object] | None]] = {
-    "keys are alike, values are not": (claims.locality.local, alike(0.4, 0.0), alike(0.4, 0.4), alike(0.4, 0.105)),
-    "keys are not alike": (claims.locality.local, alike(0.4, 0.0), alike(0.02, 0.0), None),
-    "rotation": (claims.locality.rotation, alike(0.4, 0, 0.05), alike(0.4, 0, 0.38), alike(0.4, 0, 0.2)),
+    "keys are alike, values are not": (similarity.local, alike(0.4, 0.0), alike(0.4, 0.4), alike(0.4, 0.105)),
+    "keys are not alike": (similarity.local, alike(0.4, 0.0), alike(0.02, 0.0), None),
+    "rotation": (similarity.rotation, alike(0.4, 0, 0.05), alike(0.4, 0, 0.38), alike(0.4, 0, 0.2)),
     "heads differ": (
-        claims.locality.differs,
+        similarity.differs,
         {"keys": lambda prompt, head: 0.2 + 0.5 * head},
         {"keys": 0.4},
         {"keys": lambda prompt, head: 0.2 + head * either_way(0.125, 0.06)(prompt, head)},
     ),
     "merging keeps more": (
-        claims.merging_sets.keeps_more,
+        explainers.keeps_more,
         {"merging": near(0.2), "evicting": near(0.4)},
         {"merging": near(0.4), "evicting": near(0.2)},
         {"merging": 0.3, "evicting": either_way(0.3, 0.1)},
     ),
     "the pivot leads": (
-        claims.merging_sets.pivot_leads,
+        explainers.pivot_leads,
         {"sets": 3, "attended": 3, "heaviest": 3},
         {"sets": 3, "attended": lambda prompt, head: 3 - (prompt == head == 1), "heaviest": 3},
         None,
     ),
     "nearer tokens weigh more": (
-        claims.kernel.nearer,
+        weights.nearer,
         {"ratio": near(1.5), "sets": 4, "pairs": 2},
         {"ratio": near(1.0), "sets": 4, "pairs": 2},
         {"ratio": either_way(1.1, 0.1), "sets": 4, "pairs": 2},
     ),
-    "convex merging sags": (claims.sag.sags, merged(0.3), merged(-0.2), merged(0.05)),
+    "convex merging sags": (merging.sags, merged(0.3), merged(-0.2), merged(0.05)),
     "no sag at the present query": (
-        claims.sag.exact, merged(0.0, "exact"), merged(0.2, "exact"), merged(0.01, "exact"),
+        merging.exact, merged(0.0, "exact"), merged(0.2, "exact"), merged(0.01, "exact"),
     ),
     "a slot keeps its influence": (
-        claims.slot_influence.keeps, influence(near(1.0)), influence(near(0.5)), influence(either_way(0.8, 0.1)),
+        merging.keeps, influence(near(1.0)), influence(near(0.5)), influence(either_way(0.8, 0.1)),
     ),
     "a slot gets too much": (
-        claims.slot_influence.keeps, influence(near(1.0)), influence(near(2.0)), influence(either_way(1.25, 0.1)),
+        merging.keeps, influence(near(1.0)), influence(near(2.0)), influence(either_way(1.25, 0.1)),
     ),
     "not always the majority": (
-        claims.attention.majority,
+        attention.majority,
         {"least": lambda prompt, head: 0.3 if head else 0.9, "mass": 0.9},
         {"least": 0.8, "mass": 0.9},
         None,
     ),
     "evicted tokens return": (
-        claims.attention.returns,
+        attention.returns,
         {"ever": near(0.4), "share": 0.1, "mass": 0.2, "steps": 30},
         {"ever": near(0.03), "share": 0.01, "mass": 0.2, "steps": 30},
         {"ever": either_way(0.1, 0.05), "share": 0.1, "mass": 0.2, "steps": 30},
     ),
     "scores are local in time": (
-        claims.attention.locality,
+        attention.locality,
         {"recorded": near(0.5), "shuffled": 1.0},
         {"recorded": near(1.0), "shuffled": 1.0},
         {"recorded": either_way(0.9, 0.1), "shuffled": 1.0},
     ),
     "EMA predicts best": (mass_predicts, predicted(0.5, 0.8, 0.9), predicted(0.85, 0.8, 0.9), predicted(0.8, 0.8, 0.9)),
-    "channels are Gaussian": (claims.sampled_queries.gaussian, channels(0.9), channels(0.5), channels(0.75)),
+    "channels are Gaussian": (probe.gaussian, channels(0.9), channels(0.5), channels(0.75)),
     "sampled queries overlap": (
-        claims.sampled_queries.overlap, queries(0.93, 0.6, 0.8), queries(0.5, 0.1, 0.8), queries(0.8, 0.4, 0.8),
+        probe.overlap, queries(0.93, 0.6, 0.8), queries(0.5, 0.1, 0.8), queries(0.8, 0.4, 0.8),
     ),
     # A random set of that size would do as well.
     "overlap is more than chance": (
-        claims.sampled_queries.overlap, queries(0.93, 0.6, 0.8), queries(0.9, 0.97, 0.8), queries(0.9, 0.9, 0.8),
+        probe.overlap, queries(0.93, 0.6, 0.8), queries(0.9, 0.97, 0.8), queries(0.9, 0.9, 0.8),
     ),
     "attention is correlated": (
-        claims.sampled_queries.correlated, queries(0.9, 0.5, 0.8), queries(0.9, 0.5, 0.2), queries(0.9, 0.5, 0.5),
+        probe.correlated, queries(0.9, 0.5, 0.8), queries(0.9, 0.5, 0.2), queries(0.9, 0.5, 0.5),
     ),
     "layers shrink, heads do not": (
-        claims.pyramid.two_axes, {"layers": 4.0, "heads": 1.0}, {"layers": 4.0, "heads": 2.0}, None,
+        recordings.two_axes, {"layers": 4.0, "heads": 1.0}, {"layers": 4.0, "heads": 2.0}, None,
     ),
-    "budgets fall in a line": (claims.pyramid.falls, line(), line(explained=0.6), None),
-    "budgets fall": (claims.pyramid.falls, line(), line(ratio=0.5), None),
-    "sinks stay": (claims.pyramid.falls, line(), line(touched=1), None),
+    "budgets fall in a line": (recordings.falls, line(), line(explained=0.6), None),
+    "budgets fall": (recordings.falls, line(), line(ratio=0.5), None),
+    "sinks stay": (recordings.falls, line(), line(touched=1), None),
     "older is coarser": (
-        claims.pyramid.older,
+        recordings.older,
         {"trend": near(0.9), "newest": 1},
         {"trend": near(0.1), "newest": 1},
         {"trend": near(0.5), "newest": 1},
     ),
     "the newest stays as it is": (
-        claims.pyramid.older, {"trend": near(0.9), "newest": 1}, {"trend": near(0.9), "newest": 4}, None,
+        recordings.older, {"trend": near(0.9), "newest": 1}, {"trend": near(0.9), "newest": 4}, None,
     ),
-    "slots stay in their budget": (claims.zsmerge.bounded, slots(), slots(over=1), None),
-    "nothing is dropped": (claims.zsmerge.bounded, slots(), slots(evicted=1), None),
+    "slots stay in their budget": (contents.bounded, slots(), slots(over=1), None),
+    "nothing is dropped": (contents.bounded, slots(), slots(evicted=1), None),
 }  # fmt: skip
 
 
@@ -191,24 +195,24 @@ def test_merging_drifts_less_than_eviction_on_the_same_prompts():
     hard = {"kl": lambda prompt, head: 1.0 + prompt, "bytes": 0.2}
     easier = {"kl": lambda prompt, head: 0.9 + prompt + 0.01 * (prompt % 2), "bytes": 0.2}
     frame = labelled({"evicts": rows(per_prompt=1, **hard), "merges": rows(per_prompt=1, **easier)})
-    assert claims.zsmerge.closer(frame, "evicts", "merges").verdict == HOLDS
-    assert claims.zsmerge.closer(frame, "merges", "evicts").verdict == FAILS
-    assert claims.zsmerge.closer(frame, "evicts", "another").verdict == OPEN
+    assert contents.closer(frame, "evicts", "merges").verdict == HOLDS
+    assert contents.closer(frame, "merges", "evicts").verdict == FAILS
+    assert contents.closer(frame, "evicts", "another").verdict == OPEN
     few = frame[frame["prompt"].isin(["p0", "p1", "p2"])]
-    assert claims.zsmerge.closer(few, "evicts", "merges").verdict == OPEN
+    assert contents.closer(few, "evicts", "merges").verdict == OPEN
 
 
 def test_attention_sags_only_where_every_convex_method_loses():
     both = {"a": rows(**merged(0.3)), "b": rows(**merged(0.2))}
-    assert claims.sag.sags(labelled(both)).verdict == HOLDS
-    assert claims.sag.sags(labelled(both | {"b": rows(**merged(-0.1))})).verdict == FAILS
-    assert claims.sag.sags(rows(**merged(0.3, "votes"))).verdict == OPEN  # none merges by a convex combination
+    assert merging.sags(labelled(both)).verdict == HOLDS
+    assert merging.sags(labelled(both | {"b": rows(**merged(-0.1))})).verdict == FAILS
+    assert merging.sags(rows(**merged(0.3, "votes"))).verdict == OPEN  # none merges by a convex combination
 
 
 def test_predicted_scores_are_those_of_no_query():
-    assert claims.sag.exact(rows(**merged(0.0, "predicted"))).verdict == OPEN
+    assert merging.exact(rows(**merged(0.0, "predicted"))).verdict == OPEN
     mixed = labelled({"now": rows(**merged(0.0, "exact")), "later": rows(**merged(0.5, "predicted"))})
-    assert claims.sag.exact(mixed).verdict == HOLDS
+    assert merging.exact(mixed).verdict == HOLDS
 
 
 @pytest.mark.parametrize(("prompts", "shuffle", "verdict"), [(8, False, HOLDS), (8, True, FAILS), (2, False, OPEN)])
@@ -222,7 +226,7 @@ def test_the_order_of_layers_is_compared_between_prompts(prompts: int, shuffle: 
             for layer in range(8)
         ]
     )
-    assert claims.layer_order.same(frame).verdict == verdict
+    assert sparsity.same(frame).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def test_the_order_of_layers_is_compared_between_prompts(prompts: int, shuffle: 
 )
 def test_attention_gets_more_local_from_layer_to_layer(shares: tuple[float, ...], verdict: str):
     parts = [rows(per_prompt=2, share=near(share, 0.1)).assign(layer=layer) for layer, share in enumerate(shares)]
-    assert claims.pyramid.localises(pd.concat(parts, ignore_index=True)).verdict == verdict
+    assert recordings.localises(pd.concat(parts, ignore_index=True)).verdict == verdict
 
 
 def test_the_influence_of_all_slots_and_later_steps_is_added_up():
@@ -247,7 +251,7 @@ def test_the_influence_of_all_slots_and_later_steps_is_added_up():
     steps = pd.DataFrame({"step": [0, 1, 2], "layer": 0, "head": 0, "tokens_seen": [4, 5, 6], "live_slots": [3, 3, 4]})
     true = np.array([[0.1, 0.2, 0.3, 0.4, 0, 0], [0.1, 0.1, 0.3, 0.2, 0.3, 0], [0.1, 0.3, 0.2, 0.1, 0.2, 0.1]])
     slot = np.array([[0.3, 0, 0.3, 0.4, 0, 0], [0.4, 0, 0.3, 0.0, 0.3, 0], [0.2, 0, 0.5, 0, 0.2, 0.1]])
-    found = claims.slot_influence.slot_sums(fold(events, steps), events, true, slot, 1)
+    found = merging.slot_sums(fold(events, steps), events, true, slot, 1)
     # Step 1: slot 0 gets 0.4 for tokens 0 and 1 (0.2). Step 2: slot 0 gets 0.2 for 0.4, slot 2 gets 0.5 for 0.3.
     assert found["mass"] == pytest.approx(0.4 + 0.2 + 0.5)
     assert found["true_mass"] == pytest.approx(0.2 + 0.4 + 0.3)

@@ -1,4 +1,4 @@
-"""Sampled against true queries: overlap by head, the kept set by sample, and one head's attention rows."""
+"""A probed prompt: hidden states against the normal distribution, and sampled against true queries."""
 
 from __future__ import annotations
 
@@ -8,10 +8,107 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.analysis.similarity.float16 import block_edges
-from kvlab.figures.base.lines import add_line
+from kvlab.atlas.analysis.probe import ALL
+from kvlab.figures.base.lines import add_band, add_line, add_points
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.base.template import QUIET, colour_bar, finish
 from kvlab.figures.base.words import number, percent, plural, shown_of, token_label, token_text
+
+
+def histograms(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Figure:
+    """Density of each shown channel in standard deviations, of all channels pooled, and of the normal distribution."""
+    first = frame[frame["channel"] == ALL]
+    normal = first.rename(columns={"density": "own", "normal": "density"})
+    figure = _channels(frame, "deviation", "density", theme)
+    _line(figure, normal, "deviation", "density", "normal distribution", "orange", "dash", theme)
+    return finish(figure, title=f"Hidden states of layer {layer} by channel",
+                  x="standard deviations from the mean", y="density", theme=theme, height=400)  # fmt: skip
+
+
+def read_histograms(frame: pd.DataFrame, layer: int) -> str:
+    """Deviation of the pooled density from the normal distribution."""
+    first = frame[frame["channel"] == ALL]
+    step = first["deviation"].iloc[1] - first["deviation"].iloc[0]
+    off = float((first["density"] - first["normal"]).abs().sum() * step / 2)
+    beyond = float(first.loc[first["deviation"].abs() > 3, "density"].sum() * step)
+    return (
+        f"Layer {layer}: the pooled channels overlap a normal distribution by {percent(1 - off)} of the area, "
+        f"with {percent(beyond)} beyond three standard deviations (0.27 % of a normal one)."
+    )
+
+
+def quantile_pairs(frame: pd.DataFrame, layer: int, theme: Theme = "light") -> go.Figure:
+    """Quantiles of each shown channel against the normal distribution's."""
+    figure = _channels(frame, "normal", "quantile", theme)
+    ends = pd.DataFrame({"normal": [-2.5, 2.5], "quantile": [-2.5, 2.5]})
+    _line(figure, ends, "normal", "quantile", "a normal distribution", "orange", "dash", theme)
+    return finish(figure, title=f"Quantiles of layer {layer} against the normal's",
+                  x="quantile of a normal distribution", y="quantile of the channel",
+                  theme=theme, height=400)  # fmt: skip
+
+
+def read_quantile_pairs(frame: pd.DataFrame, layer: int) -> str:
+    """The channels furthest from and closest to the diagonal."""
+    off = (frame["quantile"] - frame["normal"]).abs().groupby(frame["channel"], sort=False).max()
+    single = off.drop(ALL)
+    return (
+        f"Layer {layer}: the pooled channels deviate from the diagonal by at most {number(off[ALL], 2)} standard "
+        f"deviations; of those shown {single.idxmax()} by {number(single.max(), 2)}, {single.idxmin()} by "
+        f"{number(single.min(), 2)}."
+    )
+
+
+def moments_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Skew and excess kurtosis of the channels of each layer: quartiles, and 5 % to 95 %."""
+    figure = go.Figure()
+    for column, name, hue in (("skew", "skew", "blue"), ("kurtosis", "excess kurtosis", "orange")):
+        q = frame.groupby("layer")[column].quantile([0.05, 0.25, 0.5, 0.75, 0.95]).unstack()
+        colour = pick(HUES[hue], theme)
+        figure.add_box(
+            x=q.index, q1=q[0.25], median=q[0.5], q3=q[0.75], lowerfence=q[0.05], upperfence=q[0.95], name=name,
+            boxpoints=False, line={"color": colour, "width": 1.5}, fillcolor=mix(colour, SURFACES[theme], 0.7),
+            offsetgroup=column,
+        )  # fmt: skip
+    figure.add_hline(y=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
+    finish(figure, title="Skew and excess kurtosis of the channels by layer", x="layer",
+           y="value (0 if normal)", theme=theme)  # fmt: skip
+    figure.update_xaxes(dtick=max(1, frame["layer"].nunique() // 16))
+    return figure.update_layout(boxmode="group", showlegend=True)
+
+
+def read_moments_by_layer(frame: pd.DataFrame) -> str:
+    """Share of nearly normal channels, and the layer with the fewest."""
+    share = frame.groupby("layer")["close"].mean()
+    worst = frame.loc[frame["kurtosis"].abs().idxmax()]
+    return (
+        f"{percent(frame['close'].mean())} of {plural(len(frame), 'channel')} have a skew below 0.5 and an excess "
+        f"kurtosis below 1; fewest in layer {int(share.idxmin())} ({percent(share.min())}). Largest excess kurtosis "
+        f"{number(worst['kurtosis'])} in layer {int(worst['layer'])}, channel {int(worst['channel'])}."
+    )
+
+
+def _channels(frame: pd.DataFrame, x: str, y: str, theme: Theme) -> go.Figure:
+    """A faint line per channel in one trace, and a bold one for all."""
+    single = frame[frame["channel"] != ALL]
+    parts = [group for _, group in single.groupby("channel", sort=False)]
+    gap = [np.nan]
+    xs = np.concatenate([np.concatenate([part[x], gap]) for part in parts])
+    ys = np.concatenate([np.concatenate([part[y], gap]) for part in parts])
+    names = [name for part in parts for name in [*part["channel"], ""]]
+    figure = go.Figure()
+    figure.add_scatter(
+        x=xs, y=ys, name=f"{len(parts)} channels", mode="lines", customdata=names,
+        line={"color": mix(pick(HUES["blue"], theme), SURFACES[theme], 0.45), "width": 1},
+        hovertemplate="%{customdata}: %{y:.3f} at %{x:.2f}<extra></extra>",
+    )  # fmt: skip
+    _line(figure, frame[frame["channel"] == ALL], x, y, ALL, "ink", "solid", theme)
+    return figure
+
+
+def _line(figure: go.Figure, frame: pd.DataFrame, x: str, y: str, name: str, hue: str, dash: str, theme: Theme) -> None:
+    hover = f"{name}: %{{y:.3f}} at %{{x:.2f}}"
+    add_line(figure, frame[x], frame[y], name, pick(HUES[hue], theme), dash, hover, width=2)
+
 
 MAX_BLOCKS, MAX_POINTS = 512, 1500
 FLOOR = 1e-7
@@ -63,7 +160,11 @@ def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ("kept", "prompt kept", "orange", "dash", "diamond"),
     ):
         colour = pick(HUES[hue], theme)
-        _edges(figure, frame["samples"], frame[f"{column}_low"], frame[f"{column}_high"], colour)
+        for edge in ("low", "high"):
+            figure.add_scatter(
+                x=frame["samples"], y=frame[f"{column}_{edge}"], mode="lines", hoverinfo="skip", showlegend=False,
+                line={"width": 1, "dash": "dot", "color": colour},
+            )  # fmt: skip
         told, hover = f"{name} (thin: 8 in 10 heads between)", f"%{{x}} samples: %{{y:.1%}} {name}"
         add_line(figure, frame["samples"], frame[column], told, colour, dash, hover, marker=marker, size=7, width=2)
     finish(figure, title="Kept set by number of samples", x="samples (0: protected slots only)",
@@ -83,7 +184,7 @@ def read_growth_by_samples(frame: pd.DataFrame) -> str:
 def coverage_ahead(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention of each later query on the kept set, mean over heads."""
     figure, colour = go.Figure(), pick(HUES["blue"], theme)
-    _band(figure, frame["ahead"], frame["low"], frame["high"], colour, theme)
+    add_band(figure, frame["ahead"], frame["low"], frame["high"], mix(colour, SURFACES[theme], 0.8))
     name, hover = "mean over heads (band: 8 in 10)", "query %{x} after the prompt: %{y:.1%} covered"
     add_line(figure, frame["ahead"], frame["covered"], name, colour, "solid", hover, marker="circle", width=2)
     finish(figure, title="Later queries' prompt attention on the kept set", x="query after the prompt",
@@ -134,14 +235,11 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
     """One point per prompt token: attention of the true next query against the samples' mean, log axes."""
     shown = frame.assign(either=frame[["true", "synthetic"]].max(axis=1)).nlargest(MAX_POINTS, "either")
     figure = go.Figure()
-    figure.add_scatter(
-        x=shown["true"].clip(lower=FLOOR), y=shown["synthetic"].clip(lower=FLOOR), mode="markers", name="tokens",
-        marker={"symbol": "circle", "size": 5, "color": pick(HUES["blue"], theme), "opacity": 0.6},
-        customdata=[
-            (token_label(row.position, texts[row.position]), row.true, row.synthetic) for row in shown.itertuples()
-        ],
-        hovertemplate="%{customdata[0]}<br>true %{customdata[1]:.3g}, samples %{customdata[2]:.3g}<extra></extra>",
-    )  # fmt: skip
+    x, y = (shown[name].clip(lower=FLOOR) for name in ("true", "synthetic"))
+    words = [(token_label(row.position, texts[row.position]), row.true, row.synthetic) for row in shown.itertuples()]
+    hover = "%{customdata[0]}<br>true %{customdata[1]:.3g}, samples %{customdata[2]:.3g}"
+    add_points(figure, x, y, "tokens", pick(HUES["blue"], theme), hover, size=5, marker_symbol="circle",
+               marker_opacity=0.6, customdata=words)  # fmt: skip
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
     figure.add_shape(type="line", x0=FLOOR, y0=FLOOR, x1=1, y1=1, line=line)
     finish(figure, title=f"True against sampled attention by token (r = {number(correlation)})",
@@ -158,18 +256,3 @@ def read_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
         f"Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
         f"{shown_of(MAX_POINTS, tokens, 'token', 'the most attended')}"
     )
-
-
-def _edges(figure: go.Figure, x: pd.Series, low: pd.Series, high: pd.Series, colour: str) -> None:
-    for edge in (low, high):
-        figure.add_scatter(
-            x=x, y=edge, mode="lines", line={"width": 1, "dash": "dot", "color": colour}, hoverinfo="skip",
-            showlegend=False,
-        )  # fmt: skip
-
-
-def _band(figure: go.Figure, x: pd.Series, low: pd.Series, high: pd.Series, colour: str, theme: Theme) -> None:
-    edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    figure.add_scatter(x=x, y=high, **edge)
-    fill = mix(colour, SURFACES[theme], 0.8)
-    figure.add_scatter(x=x, y=low, fill="tonexty", fillcolor=fill, **edge)

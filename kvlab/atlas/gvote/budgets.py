@@ -1,4 +1,4 @@
-"""GVote, figures 1, 4 and 5: same quality at half the memory, and budgets that follow the task."""
+"""GVote's claims on figures 1, 4 and 5: same quality at half the memory, and budgets that follow the task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from kvlab.atlas.claims.contests import ABLE
+from kvlab.atlas.scores import ABLE
 from kvlab.common.formatting import mean_words
 from kvlab.common.intervals import LEVEL, Interval
 from kvlab.figures import scores as figures
@@ -74,8 +74,7 @@ def _needed(kept: np.ndarray, reached: np.ndarray, score: float) -> float:
 def times_the_memory(prompts: pd.DataFrame) -> Interval | None:
     """Memory of the best fixed budget at GVote's score, as a multiple of GVote's, with its interval over prompts.
 
-    Prompts are resampled within tasks, jointly for all arms. A line that never reaches the score needs the whole cache.
-    None without common prompts.
+    Prompts are resampled within tasks, for all arms at once. A line below the score needs the whole cache.
     """
     cells = prompts.assign(cell=list(zip(prompts["arm"], prompts["asked"], strict=True)))
     wide = cells.pivot_table(index=["task", "prompt"], columns="cell", values=["score", "kept"], aggfunc="first")
