@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from kvlab import jobs
 from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import LoadingOptions
 from kvlab.cli.options.plan_check import Force, check_fits
@@ -60,8 +61,6 @@ def fit(
 
         run(request, out, say=typer.echo)
         return
-    from kvlab import jobs
-
     job_id = jobs.submit(runs, job)
     jobs.ensure_worker(runs)
     typer.echo(f"job {job_id}: /new_run?job={job_id} on the dashboard; the file will be {fitted_file(runs, queue)}")

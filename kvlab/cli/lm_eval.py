@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS
 from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import ChatWay, ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.tables import print_summary
+from kvlab.common.errors import UserError
+from kvlab.common.terminal import standard_error
+from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.requests.compare import CompareRequest
 
 
 @dataclass(frozen=True)
@@ -54,17 +60,10 @@ def lm_eval(
     """Score compressed caches on tasks of lm-eval (pip install 'kvlab\\[lm-eval]')."""
     # Hides lm-eval's progress bars, one per task and method; tqdm reads it when imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    from pydantic import ValidationError
-
-    from kvlab.cli.options.tables import print_summary
-    from kvlab.common.errors import UserError
-    from kvlab.common.terminal import standard_error
-    from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.evaluate.progress import shown_progress
     from kvlab.lmeval.request import LmEvalRequest
     from kvlab.lmeval.run import run_lm_eval
     from kvlab.methods import spec
-    from kvlab.requests.compare import CompareRequest
 
     try:
         request = LmEvalRequest(

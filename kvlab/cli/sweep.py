@@ -16,7 +16,10 @@ import typer
 from kvlab.cli.eval import evaluate, request_from
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.plugins import with_plugins
+from kvlab.cli.options.tables import print_summary
 from kvlab.common.errors import UserError
+from kvlab.common.terminal import standard_error
+from kvlab.evaluate.request import EvalJob
 
 sweep_commands = typer.Typer(help="An evaluation on many GPUs and machines that share a folder.", no_args_is_help=True)
 
@@ -95,9 +98,6 @@ def run(
 
     Workers on this machine are not started if the plan does not fit its memory.
     """
-    from kvlab.cli.options.tables import print_summary
-    from kvlab.common.terminal import standard_error
-    from kvlab.evaluate.request import EvalJob
     from kvlab.sweep.shards import read_plan, sweep_rows, try_again
     from kvlab.sweep.status import read_status
 

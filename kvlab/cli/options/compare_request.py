@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
+from rich.progress import Progress as ProgressBar
 
 from kvlab.cli.options.model import ModelOptions
+from kvlab.cli.options.plan_check import check_fits, notes_of
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.options.repeats import new_batch_id, run_repeats, show_batch
+from kvlab.cli.options.tables import print_headline
 from kvlab.common.errors import UserError
-
-if TYPE_CHECKING:
-    from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
+from kvlab.common.terminal import progress_columns, standard_error
+from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
+from kvlab.requests.method_spec import split_list
+from kvlab.requests.recording import Recording
+from kvlab.trace import open_run, pending_requests
+from kvlab.trace.catalogue import list_repeats
+from kvlab.trace.record import read_record
+from kvlab.trace.schema import check_id
+from kvlab.trace.user_labels import Labels, change_tags, check_tags
 
 Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
 Out = Annotated[Path, typer.Option(help="the folder of runs")]
@@ -41,8 +52,6 @@ class RunningOptions:
     @property
     def fields(self) -> dict[str, Any]:
         """The request's fields. Raises UserError for an invalid `record`."""
-        from kvlab.requests.recording import Recording
-
         return {
             "max_new_tokens": self.new_tokens,
             "compress_every": self.compress_every,
@@ -82,11 +91,7 @@ class LabelOptions:
 
 def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
     """Build a request. Raises UserError for the first invalid field."""
-    from pydantic import ValidationError
-
-    from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.methods.spec import parse_choices
-    from kvlab.requests.compare import CompareRequest
 
     try:
         return CompareRequest(choices=parse_choices(methods, budgets), **fields)
@@ -108,12 +113,7 @@ def execute(
 
     Raises UserError for an invalid request, or one that does not fit (without `force`).
     """
-    from kvlab.cli.options.plan_check import check_fits, notes_of
     from kvlab.methods.spec import unused_byte_budgets
-    from kvlab.trace import pending_requests
-    from kvlab.trace.catalogue import list_repeats
-    from kvlab.trace.record import read_record
-    from kvlab.trace.user_labels import check_tags
 
     labels = labels or LabelOptions()
     check_tags(labels.tag or ())
@@ -139,8 +139,6 @@ def execute(
 
 
 def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
-    from kvlab.trace.user_labels import change_tags
-
     for name in comparisons if labels.tag else ():
         change_tags(out, name, add=labels.tag or ())
 
@@ -148,8 +146,6 @@ def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
 def resume_comparison(name: str, out: Path, as_json: bool) -> None:
     """Resume a batch or an interrupted comparison, and print it."""
     from kvlab.jobs.batch import FOLDER, load_batch
-    from kvlab.trace import pending_requests
-    from kvlab.trace.schema import check_id
 
     if (out / FOLDER / f"{check_id(name)}.json").exists():
         show_batch(out, _batch_with_progress(load_batch(out, name), out), as_json)
@@ -175,11 +171,7 @@ def _with_progress(
     resume: str = "",
 ) -> list[Path]:
     """Run the request, or `work` with the progress bar's callback; `resume` is the id of a comparison to resume."""
-    from rich.progress import Progress as ProgressBar
-
-    from kvlab.common.terminal import progress_columns, standard_error
     from kvlab.engine import compare as run_comparison
-    from kvlab.trace import pending_requests
 
     screen = standard_error()
     with ProgressBar(*progress_columns(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
@@ -204,9 +196,6 @@ def _show(paths: list[Path], as_json: bool) -> None:
     from kvlab.analysis.comparison.board import check_answer, expected_answer, verdicts
     from kvlab.analysis.comparison.compare import headline
     from kvlab.analysis.comparison.verdict import NO_REFERENCE
-    from kvlab.cli.options.tables import print_headline
-    from kvlab.trace import open_run
-    from kvlab.trace.user_labels import Labels
 
     runs = [open_run(path) for path in paths]
     wish = expected_answer(runs, Labels())
@@ -245,8 +234,6 @@ class PartsOptions:
 
         Raises UserError if there is neither a method nor a part.
         """
-        from kvlab.requests.method_spec import split_list
-
         parts = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
         chosen = [f":{part}={choice}" for part, choice in parts.items() if choice is not None]
         if not chosen and not methods:
