@@ -56,9 +56,7 @@ def normal(model: BenchModel, source: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=source, device=model.device, dtype=model.dtype)
 
 
-def attend_by_hand(
-    model: BenchModel, layer: CompressedLayer, module: nn.Module, query: Tensor, keys: Tensor, values: Tensor
-) -> Tensor:
+def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """One pass through a layer as its attention module would run it: (B, Hq, q, d)."""
     seen_keys, seen_values = layer.update(keys, values)
     attending = take(seen_keys)
@@ -86,7 +84,7 @@ def _through_attention(
     batch, _, tokens, head_dim = keys.shape
     query = normal(model, source, batch, model.shape.num_attention_heads, min(tokens, QUERY_ROWS), head_dim)
     query = query.to(keys.device)
-    work = lambda: attend_by_hand(model, layer, module, query, keys, values)  # noqa: E731
+    work = lambda: attend_by_hand(layer, module, query, keys, values)  # noqa: E731
     if layer.settings.pipeline.score.needs_hidden_states:
         states = normal(model, source, batch, tokens, model.config.hidden_size)
         _as_called_with(module, states.to(keys.device), work)

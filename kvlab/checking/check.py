@@ -11,8 +11,7 @@ from kvlab.common.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.composition.composed import compose
 from kvlab.methods.composition.register import REGISTERED
-from kvlab.plugins.load import load_plugins
-from kvlab.plugins.request import name_files
+from kvlab.plugins.load import load_plugins, name_files
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
-from kvlab.checking.case import Case, cases, furthest, plain_model, walk
-from kvlab.checking.observations import observed
+from kvlab.checking.case import Case, cases, furthest, observed, plain_model, walk
 from kvlab.common.errors import UserError
 from kvlab.methods import Method
 

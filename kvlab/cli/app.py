@@ -25,7 +25,7 @@ from kvlab.common.errors import UserError
 from kvlab.jobs import ensure_worker, release_workers
 from kvlab.jobs.client import tail
 from kvlab.jobs.device_shares import WORKERS, server_shares
-from kvlab.jobs.queue_location import queue_note
+from kvlab.jobs.queue_db import FOLDER, queue_note
 from kvlab.planning.machine import visible_gpus
 from kvlab.server.binding import check_serving, server_command
 from kvlab.server.settings import VARIABLE, Lab
@@ -34,7 +34,6 @@ from kvlab.server.tokens import forget_environment, hash_token, new_token
 from kvlab.trace.catalogue import list_runs
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
-FOLDER = ".jobs"  # the queue's folder
 FIRST_PORT, PORTS_TRIED = 8501, 50
 READY_SECONDS = 60.0
 LOOK_AFTER_SECONDS = 2.0
@@ -85,7 +84,7 @@ def app_command(
     try:
         _wait_until_ready(server, address, root)
         typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log is {server_log(root)}. Stop with Ctrl-C.")
-        if note := queue_note(root, FOLDER):
+        if note := queue_note(root):
             typer.echo(note)
         if not headless:
             webbrowser.open(url)

@@ -36,7 +36,7 @@ def fill(
     Benchmarks time the papers' shapes with random weights, whichever the model.
     """
     from kvlab.atlas.fill import measurements_of
-    from kvlab.forms.fill_atlas import FillSize, fill_jobs
+    from kvlab.forms.measurement_job import FillSize, fill_jobs
 
     measurements = measurements_of(out, [key for key in only.split(",") if key], check_model(model))
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))

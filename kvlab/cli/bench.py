@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvlab.bench.request import MODES, BenchRequest, make_request
-from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import CacheDir, LoadIn, Revision
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error, standard_output
 
@@ -140,7 +140,7 @@ def _numbers(lists: dict[str, str | None]) -> dict[str, Any]:
 def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path, as_json: bool) -> None:
     from kvlab.bench.presets import find_preset
     from kvlab.bench.rows import ResultFile
-    from kvlab.bench.tables.table import bar_table, measurement_tables, paper_table, rows_json
+    from kvlab.bench.tables import bar_table, measurement_tables, paper_table, rows_json
     from kvlab.bench.targets import judge
 
     results = ResultFile(_new_file(out, preset or requests[0].mode))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvlab.cli.options.model import CacheDir, Revision
-from kvlab.cli.options.plugins import with_plugins
+from kvlab.cli.options.signature import with_plugins
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
 from kvlab.evaluate.request import split_file

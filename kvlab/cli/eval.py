@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import ModelOptions, thinking_of
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
 from kvlab.cli.options.tables import print_summary
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error
-from kvlab.evaluate import request_parser
 from kvlab.evaluate.request import EvalJob, EvalRequest
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
@@ -75,6 +74,7 @@ def evaluate(
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
+    from kvlab.evaluate import request_parser
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress

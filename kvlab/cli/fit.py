@@ -10,9 +10,9 @@ import typer
 from pydantic import ValidationError
 
 from kvlab import jobs
-from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import LoadingOptions
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
 from kvlab.common.errors import UserError
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 

@@ -11,9 +11,9 @@ import typer
 from pydantic import ValidationError
 
 from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS
-from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import ChatWay, ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
 from kvlab.cli.options.tables import print_summary
 from kvlab.common.errors import UserError
 from kvlab.common.terminal import standard_error

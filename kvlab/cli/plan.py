@@ -9,16 +9,15 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from kvlab.cli.compare import LevelOfMany, level_of
-from kvlab.cli.options.compare_request import Json, RequestOptions, make_request
-from kvlab.cli.options.groups import grouped
+from kvlab.cli.compare import Json, LevelOfMany, RequestOptions, level_of, make_request
 from kvlab.cli.options.plan_check import notes_of
 from kvlab.cli.options.repeats import RepeatsOptions
+from kvlab.cli.options.signature import grouped
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.common.validation import shown
-from kvlab.jobs.plan_check import plan_of, tokens_of
+from kvlab.jobs.size_check import plan_of, tokens_of
 from kvlab.planning import Machine, Plan, this_machine
 from kvlab.requests.compare import OnePrompt
 from kvlab.server.quotas import bytes_of

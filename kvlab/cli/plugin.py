@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.options.plugins import with_plugins
+from kvlab.cli.options.signature import with_plugins
 
 plugin_commands = typer.Typer(
     help="Methods, tasks, metrics and views of your own, in a file or a package.", no_args_is_help=True

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
+from kvlab.cli.options.signature import grouped
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
 from kvlab.requests.compare import OnePrompt

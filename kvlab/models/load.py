@@ -15,8 +15,7 @@ from transformers.utils import logging
 
 from kvlab.attention import register_attention
 from kvlab.common.errors import UserError
-from kvlab.common.token_ids import check_ids
-from kvlab.common.validation import path_of
+from kvlab.common.validation import check_ids, path_of
 from kvlab.model_info.gguf_files import about
 from kvlab.model_info.model_faults import no_tokenizer
 from kvlab.models.checkpoint import (
@@ -29,7 +28,8 @@ from kvlab.models.checkpoint import (
     reason,
 )
 from kvlab.models.downloads import Report, fetch
-from kvlab.models.families import INLINE, SUPPORTED, check_supported, model_class, prepare
+from kvlab.models.families import SUPPORTED, check_supported, model_class, prepare
+from kvlab.models.inline_attention import INLINE
 from kvlab.models.placement import device_map, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from kvlab.planning import recording_bytes
-from kvlab.planning.cache_bytes import PlannedCache, full_cache, states_bytes
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.parts import Part, Phase, Place
 from kvlab.planning.recording_bytes import SHADOW
-from kvlab.planning.workload import FLOAT, Workload
+from kvlab.planning.workload import FLOAT, PlannedCache, Workload, full_cache, states_bytes
 from kvlab.requests.budget import Amount
 
 PROCESS_BYTES = 520_000_000  # Python with torch and transformers: 450 MB on Linux after the import, more after running

@@ -21,11 +21,10 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
-from kvlab.planning import disk
 from kvlab.planning.footprint import FULL, Footprint, SecondPass
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import shares
-from kvlab.planning.recording_bytes import attention_row_bytes
+from kvlab.planning.recording_bytes import attention_row_bytes, states_written
 from kvlab.planning.workload import Workload
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.record import read_record
@@ -253,7 +252,7 @@ def _pass(
 
 def _writing(work: Workload, runs: int) -> float:
     """Seconds to write one run's folder."""
-    arrays = disk.states_written(work, runs) + attention_row_bytes(work) if work.level == "full" else 0
+    arrays = states_written(work, runs) + attention_row_bytes(work) if work.level == "full" else 0
     return WRITING[work.level] + arrays / WRITTEN_BYTES
 
 

@@ -30,8 +30,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence, read_file
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.evaluate.results.store import SHARDS, ResultStore
-from kvlab.sweep.format_1 import PlanOfFormat1
-from kvlab.sweep.plan import Shard, SweepPlan
+from kvlab.sweep.plan import PlanOfFormat1, Shard, SweepPlan
 
 PLAN = "sweep.json"
 CONTROL = "sweep"

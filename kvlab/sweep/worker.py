@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from kvlab.common.atomic_write import replace_text
-from kvlab.common.errors import UserError
-from kvlab.common.memory_errors import is_out_of_memory
+from kvlab.common.errors import UserError, is_out_of_memory
 from kvlab.engine.environment import versions
 from kvlab.evaluate.harness import Evaluation, prepare_evaluation
 from kvlab.models.model_cache import held_model

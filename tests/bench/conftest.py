@@ -7,7 +7,7 @@ import torch
 
 from kvlab.bench import device_memory
 from kvlab.bench.bench import Bench
-from kvlab.bench.device_memory import Peaks
+from kvlab.bench.device import Peaks
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.request import make_request
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kvlab.cache.cache import CompressedCache
-from kvlab.common.memory_errors import is_out_of_memory
+from kvlab.common.errors import is_out_of_memory
 
 Result = TypeVar("Result")
 

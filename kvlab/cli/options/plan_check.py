@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvlab.common.errors import UserError
-from kvlab.jobs.plan_check import tokens_of, too_big
+from kvlab.jobs.size_check import tokens_of, too_big
 from kvlab.jobs.work import Work
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest
