@@ -31,16 +31,14 @@ class PlainTextOptions(ModelOptions):
 @grouped
 def lm_eval(
     out: Annotated[
-        Path,
-        typer.Option(help="results folder, from which a killed run resumes; the dashboard reads runs/eval/NAME"),
+        Path, typer.Option(help="results folder, from which a killed run resumes; the dashboard reads runs/eval/NAME")
     ],
     tasks: Annotated[str, typer.Option(help="lm-eval's tasks, such as piqa,openbookqa, or tasks in --include-path")],
     include_path: Annotated[Path | None, typer.Option(help="a folder with your own tasks in lm-eval's YAML")] = None,
     methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
     budgets: Annotated[str, typer.Option(help="fractions of the context, or slots per KV head")] = DEFAULT_BUDGETS,
     protocol: Annotated[
-        str,
-        typer.Option(help="decode: compress the context, then decode; simulated: feed all text token by token"),
+        str, typer.Option(help="decode: compress the context, then decode; simulated: feed all text token by token")
     ] = "decode",
     hold_back: Annotated[int, typer.Option(help="decode: last context tokens fed after compression")] = 1,
     limit: Annotated[int | None, typer.Option(help="prompts per task; default: all")] = None,
@@ -49,8 +47,7 @@ def lm_eval(
     seed: Annotated[int, typer.Option(help="seed for the choice of few-shot examples")] = 1234,
     batch: Annotated[int | None, typer.Option(help="contexts of equal length per batch")] = None,
     prefill_chunk: Annotated[
-        int | None,
-        typer.Option(help="feed contexts in chunks of N tokens; not for methods whose results would change"),
+        int | None, typer.Option(help="feed contexts in chunks of N tokens; not for methods whose results would change")
     ] = None,
     *,
     loading: PlainTextOptions,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 import kvlab
 from kvlab.cache import CompressedCache
@@ -29,15 +29,15 @@ from kvlab.evaluate.work import RowMaker, Unit, batches
 from kvlab.fitted.files import named_weights
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
+from kvlab.models.tokenizer import window_of
 from kvlab.requests.compare import FULL, MethodChoice, Progress
 from kvlab.requests.generation_settings import generation_notes
 
 Listener = Callable[[Progress], None]
 
 _GPU_BATCH_ROWS = 8
-_ANY_WINDOW = 1 << 30  # for a model that states none
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     make_cache = make_cache or cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)  # report an impossible budget or hyper-parameter early
-    plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn, chat is not None)
+    plan = make_plan(request, loaded.tokenizer, window_of(loaded.model.config) - turn, chat is not None)
     check_passes(request, plan)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
     shared = request.question_aware, loaded.name, digest, request.prefill_chunk
@@ -173,17 +173,6 @@ def check_choices(choices: Sequence[MethodChoice], tokens: int, prefill_chunk: i
             check_chunks(pipeline, tokens, prefill_chunk)
         except UserError as error:
             raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
-
-
-def model_window(loaded: Loaded) -> int:
-    """The model's context window in tokens."""
-    return window_of(loaded.model.config)
-
-
-def window_of(config: PreTrainedConfig) -> int:
-    """The model's context window in tokens; unlimited if its config names none."""
-    text = config.get_text_config(decoder=True)
-    return getattr(text, "max_position_embeddings", None) or _ANY_WINDOW
 
 
 def default_batch_rows(loaded: Loaded) -> int:

@@ -13,15 +13,7 @@ from typing import Any
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import download_reporter
-from kvlab.evaluate.harness import (
-    EvalResult,
-    Listener,
-    cache_maker,
-    default_batch_rows,
-    model_digest,
-    model_window,
-    settings_of,
-)
+from kvlab.evaluate.harness import EvalResult, Listener, cache_maker, default_batch_rows, model_digest, settings_of
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
@@ -31,8 +23,9 @@ from kvlab.lmeval.likelihood import check_simulated
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, select_metric
 from kvlab.models.chat import Chat, chat_of
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
+from kvlab.models.tokenizer import window_of
 from kvlab.requests.compare import MethodChoice, Progress
 
 
@@ -69,7 +62,7 @@ def run_lm_eval(
                 progress.finish(number, "on disk")
         choices = [request.all_choices[number] for number in waiting]
         journals = [Journal(out, _answer_settings(request, choice, loaded, chat)) for choice in choices]
-        window, rows = model_window(loaded), request.batch_rows or default_batch_rows(loaded)
+        window, rows = window_of(loaded.model.config), request.batch_rows or default_batch_rows(loaded)
         report = partial(progress.add_of, waiting)
         shared = SharedAnswers(loaded, make_cache, request, choices, journals, window, rows, report, notes)
         try:

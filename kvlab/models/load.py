@@ -1,7 +1,8 @@
-"""Load a model by name so that it runs kvlab's attention."""
+"""Load a model by name so that it runs kvlab's attention, and keep it between requests."""
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -30,8 +31,9 @@ from kvlab.models.checkpoint import (
 from kvlab.models.downloads import Report, fetch
 from kvlab.models.families import SUPPORTED, check_supported, model_class, prepare
 from kvlab.models.inline_attention import INLINE
-from kvlab.models.placement import device_map, input_device, pick_device, pick_dtype, quantization
+from kvlab.models.placement import device_map, empty_device_cache, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
+from kvlab.requests.compare import ModelRequest
 
 __all__ = ["EMBEDDED", "SUPPORTED", "LoadedModel", "check_supported", "load_model", "pick_device", "prepare"]
 
@@ -204,3 +206,25 @@ def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
         return f"The files of {name!r} cannot be downloaded ({reason(error)}); only safetensors checkpoints are loaded."
     what = "folder" if source.folder is not None else "repository"
     return f"The {what} {name!r} does not hold a loadable safetensors model ({reason(error)})."
+
+
+_held: dict[tuple[object, ...], LoadedModel] = {}
+
+
+def held_model(request: ModelRequest, report: Report | None = None) -> LoadedModel:
+    """The model a request names, cached or newly loaded; `report` gets download progress.
+
+    Two models are never in memory together, even if loading the second fails. Raises UserError as `load_model`.
+    """
+    key = (request.model, *request.loading.items())
+    if key not in _held:
+        drop_model()
+        _held[key] = load_model(request.model, **request.loading, report=report)
+    return _held[key]
+
+
+def drop_model() -> None:
+    """Free the model and its device memory."""
+    _held.clear()
+    gc.collect()  # modules and hooks form reference cycles
+    empty_device_cache()

@@ -13,8 +13,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
-from kvlab.models.load import LoadedModel, pick_device
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import LoadedModel, held_model, pick_device
 from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
 from kvlab.requests.restore import Restore
 from kvlab.restore.bisect import smallest

@@ -130,11 +130,6 @@ def _rows_by_key(path: Path) -> dict[str, Row]:
         return {}
 
 
-def worker_of(folder: Path, name: str) -> str:
-    """The worker that measured a shard."""
-    return (pq.read_schema(shard_path(folder, name)).metadata or {}).get(WORKER, b"").decode()
-
-
 def give_up(folder: Path, shard: Shard, reason: str, worker: str, failed: Mapping[str, str] | None = None) -> None:
     """Record next to the shards why one is not measured, or with `failed` which methods are not, and why."""
     note = {"sentence": reason, "shard": shard.label, "worker": worker, "failed": dict(failed or {})}
