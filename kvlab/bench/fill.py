@@ -30,7 +30,7 @@ def fill(
 ) -> None:
     """Put `prompt` tokens, then `generated` ones, into every layer of an empty cache.
 
-    Equal seeds give equal states. A rehearsing method decides without rehearsal, as there is no text.
+    Equal seeds give equal states. A method with a second pass decides without it, as there is no text.
     """
     states, queries = (torch.Generator(model.device).manual_seed(2 * seed + number) for number in (0, 1))
     for tokens in (prompt, generated):

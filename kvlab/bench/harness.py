@@ -71,7 +71,10 @@ def run_requests(
 
     Raises UserError, before anything runs, for an unknown method or device.
     """
-    _check(requests)
+    for request in requests:
+        pick_device(request.device)
+        for choice in request.choices:
+            make_method(choice.method, **choice.hyper_parameters)
     opened, begun = OpenModel(), time.monotonic()
     for index, request in enumerate(requests):
         if listener is not None:
@@ -133,13 +136,6 @@ def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:
                     note=why,
                     **(stamped | choice_fields(choice)),
                 )
-
-
-def _check(requests: Sequence[BenchRequest]) -> None:
-    for request in requests:
-        pick_device(request.device)
-        for choice in request.choices:
-            make_method(choice.method, **choice.hyper_parameters)
 
 
 def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
             "; ".join(part for part in (line["note"], line["why"]) if part),
         )
     hardware = ", ".join(numbers["hardware"].unique())
-    ours = f"{rows[0].device}, {repeated(row.repeats for row in rows)}{_smaller_note(rows)}" if rows else MISSING
+    ours = f"{rows[0].device}, {repeated(row.repeats for row in rows)}{reductions(rows[0])}" if rows else MISSING
     table.caption = f"paper's device: {hardware}; ours: {ours}"
     return table
 
@@ -145,7 +145,7 @@ def bar_table(rows: Sequence[Row]) -> Table | None:
     for row in bars:
         figure = MISSING if row.median is None else f"{row.median:.3g}"
         table.add_row(row.figure, row.method, str(row.batch or MISSING), tokens(row), figure, row.note)
-    smaller = _smaller_note([replace(bars[0], compress_every=1)])  # the bars' notes state it
+    smaller = reductions(replace(bars[0], compress_every=1))  # the bars' notes state it
     table.caption = f"{repeated(row.repeats for row in bars)}, not of prompts; {bars[0].device}{smaller}"
     return table
 
@@ -168,10 +168,6 @@ def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
     rate = next((r for r in rows if r.figure == "copy bandwidth" and r.device == row.device), None)
     copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
     return f"{over}, not of prompts; * the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"
-
-
-def _smaller_note(rows: Sequence[Row]) -> str:
-    return reductions(rows[0]) if rows else ""
 
 
 FIGURES = {

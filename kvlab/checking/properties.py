@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,7 +121,7 @@ def chunks_are_the_whole(method: Method, case: Case) -> str:
     ids, _ = case.prompt()
     whole, cache, end = observed(method, case).logits, case.cache(method), 0
     with torch.inference_mode():
-        for size in cache.expect(case.tokens, _chunk(case)):
+        for size in cache.expect(case.tokens, case.tokens // 2):
             begun, end = end, end + size
             logits = case.model()(ids[:, begun:end], past_key_values=cache).logits[:, -1:]
         following = walk(case.model(), cache, torch.full((1, 1), 3), torch.ones(1, case.tokens + 1), steps=1)
@@ -161,17 +161,13 @@ def generate_works(method: Method, case: Case) -> str:
     return "" if text.tolist() == own else f"generate wrote {text.tolist()}, step by step it is {own}"
 
 
-def _chunk(case: Case) -> int:
-    return case.tokens // 2
-
-
 def _needs_budget(method: Method) -> str:
     return "" if method.needs_budget else "the method takes no budget, so there is no full one"
 
 
 def _takes_chunks(method: Method) -> str:
     try:
-        LONG.cache(method).expect(LONG.tokens, _chunk(LONG))
+        LONG.cache(method).expect(LONG.tokens, LONG.tokens // 2)
     except UserError as error:
         return str(error)
     return ""
@@ -183,22 +179,15 @@ def _acts_while_decoding(method: Method) -> str:
     return "" if method.pipeline().decode else "the method does not act while decoding, so its table grows"
 
 
-def _unpadded(found: Iterable[Case]) -> tuple[Case, ...]:
-    return tuple(case for case in found if not case.pads)
-
-
-def _exact(found: Iterable[Case]) -> tuple[Case, ...]:
-    return tuple(case for case in found if case.dtype == torch.float32)
-
-
 EVERY = tuple(cases())
+EXACT = tuple(case for case in EVERY if case.dtype == torch.float32)
 LONG = Case(tokens=40, budget=0.4)
-PADDED = tuple(case for case in _exact(EVERY) if case.pads)
-ONE_A_FAMILY = tuple(case for case in _unpadded(_exact(EVERY)) if case.tokens == 24 and case.budget == 0.3)
+PADDED = tuple(case for case in EXACT if case.pads)
+ONE_A_FAMILY = tuple(case for case in EXACT if not case.pads and case.tokens == 24 and case.budget == 0.3)
 LONG_OF_EACH = tuple(replace(LONG, family=case.family) for case in ONE_A_FAMILY)
 
 PROPERTIES = (
-    Property("a full budget equals plain transformers", full_budget_is_plain, _exact(EVERY), _needs_budget),
+    Property("a full budget equals plain transformers", full_budget_is_plain, EXACT, _needs_budget),
     Property("the budget is never exceeded", budget_is_kept, EVERY),
     Property("the newest token stays", newest_stays, EVERY),
     Property("votes sum to the tokens seen", votes_sum_to_tokens, EVERY),

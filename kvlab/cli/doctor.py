@@ -98,13 +98,10 @@ def _plugins() -> dict[str, str]:
     """What each plug-in registers, or why it failed to load."""
     from kvlab.plugins.load import load_plugins
 
-    report = {}
-    for plugin in load_plugins():
-        brings = "; ".join(f"{kind} {', '.join(names)}" for kind, names in plugin.brought.items())
-        report[f"plug-in {plugin.origin.name}"] = (
-            f"FAILED: {plugin.failure}" if plugin.failure else f"{plugin.origin.stamp}, {brings or 'registers nothing'}"
-        )
-    return report
+    return {
+        f"plug-in {one.origin.name}": f"FAILED: {one.failure}" if one.failure else f"{one.origin.stamp}, {one.words}"
+        for one in load_plugins()
+    }
 
 
 def _gpus() -> dict[str, str]:

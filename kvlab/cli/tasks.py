@@ -79,10 +79,11 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     from kvlab.tasks.registry import TASKS
 
     title = model_title(model)
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
     asked = tuple(TaskChoice(task=name) for name in TASKS)
     request = EvalRequest(model=model, tasks=asked, samples=samples, style=parse_style(style))
     with shown_progress(standard_error()) as listener:
-        rows = evaluate(request, out or Path("runs/eval") / f"tasks-{_as_file_name(title)}", on_progress=listener).rows
+        rows = evaluate(request, out or Path("runs/eval") / f"tasks-{stem}", on_progress=listener).rows
     found = abilities(rows)
     if as_json:
         typer.echo(found.to_json(orient="records", indent=2))
@@ -97,10 +98,6 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
         )  # fmt: skip
     table.caption = f"{title}; not informative: the full cache scores below {LEAST_SCORE:g}"
     print_wide(table)
-
-
-def _as_file_name(title: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
 
 
 def _problem(request: str) -> str:

@@ -206,17 +206,13 @@ class JobReporter:
         elif not self.reason and time.monotonic() - self._checked >= REPORT_SECONDS:
             self._checked = time.monotonic()
             row = self.connection.execute("SELECT cancel FROM jobs WHERE job_id = ?", (self.job_id,)).fetchone()
-            self.reason = "Cancelled; what was saved is kept." if row["cancel"] else self._disk_full()
+            if row["cancel"]:
+                self.reason = "Cancelled; what was saved is kept."
+            elif full := folder_usage(self.root).full:
+                self.reason = (
+                    f"Stopped: {full}. What was finished is kept, and the job can be resumed once there is room."
+                )
         return bool(self.reason)
-
-    def _disk_full(self) -> str:
-        """Why the folder is full, in one sentence; empty if it is not."""
-        full = folder_usage(self.root).full
-        return (
-            f"Stopped: {full}. What was finished is kept, and the job can be resumed once there is room."
-            if full
-            else ""
-        )
 
 
 def load_function(dotted: str) -> Compare:

@@ -118,7 +118,9 @@ def load_model(
 
 def _read_weights(source: Source, config: Any, kind: Any, where: Any, packed: Any) -> tuple[Any, dict[str, Any]]:
     """The model in the dtype `kind`, and transformers' report on its weights."""
-    options = {"device_map": where, "attn_implementation": _attention_of(config), "output_loading_info": True}
+    # Some models select a class by their attention and accept only theirs; `prepare` changes it.
+    attention = "eager" if config.model_type in INLINE else register_attention()
+    options = {"device_map": where, "attn_implementation": attention, "output_loading_info": True}
     if (file := source.gguf) is None:
         return model_class(config).from_pretrained(
             source.where,
@@ -158,11 +160,6 @@ def load_tokenizer(
 def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> Source:
     folder = None if cache_dir is None else str(path_of(cache_dir, "The folder of downloads"))
     return Source(str(path_of(name_or_path, "The model")), revision, folder)
-
-
-def _attention_of(config: Any) -> str:
-    """Attention to load a model with: some models select a class by it and accept only theirs; `prepare` changes it."""
-    return "eager" if config.model_type in INLINE else register_attention()
 
 
 @contextmanager

@@ -14,11 +14,11 @@ class PackedSlots(Frozen):
     """Size of a store's slots, in bytes of keys and values together; `width` is that of a key."""
 
     native: int  # slots that stay native at most
-    lot: int  # slots packed together
-    lots: int  # lots that may be partly filled per head
+    lot: int  # slots packed together as a group
+    lots: int  # groups that may be partly filled per head
     slot_bytes: float  # of each slot, whatever its width
     number_bytes: float  # and for each of the key's numbers
-    lot_bytes: float  # of a lot, for each of the key's numbers
+    lot_bytes: float  # of a group, for each of the key's numbers
     lighter: int = 0  # bytes saved in a slot's metadata against a native table
 
     def sizes(self, token: int, slot: int, width: int, heads: int) -> Sizes:

@@ -71,6 +71,12 @@ class Plugin:
             if (names := registrations.of(self.origin))
         }
 
+    @property
+    def words(self) -> str:
+        """The same as text."""
+        brought = "; ".join(f"{kind} {', '.join(names)}" for kind, names in self.brought.items())
+        return brought or "registers nothing"
+
 
 _lock = threading.RLock()
 _loaded: dict[str, Plugin] = {}

@@ -274,7 +274,10 @@ def test_what_cannot_share_a_pass_is_planned_by_itself() -> None:
     assert times["prompt: attention"] == 0
     assert times["decoding"] == times["in blocks, prompt: attention"] == sum(copies[:2])
     assert times["in blocks, decoding"] == times["timing"] == sum(copies)
-    evaluated = {phase.name: {part.name for part in phase.parts} for phase in memory.together(work, choices[1:], "cpu")}
+    evaluated = {
+        phase.name: {part.name for part in phase.parts}
+        for phase in memory.phases_of_evaluation(work, choices[1:], "cpu", True)
+    }
     assert evaluated.keys() == made.keys() - {"timing"}
     assert all(not parts & {"full cache", "caches to time"} for parts in evaluated.values())
 
