@@ -191,7 +191,7 @@ def test_where_there_are_too_many_logits_the_last_alone_take_time() -> None:
     few, many = (model_from("m", config | {"vocab_size": vocabulary}) for vocabulary in (100, 2**20))
     layer = 4 * 64 * 64 + 3 * 64 * 96
     passed = 2 * (2 * layer * 500 + 2 * 4 * 16 * 500 * 500)
-    with_logits, without = (seconds._operations(Workload(model, 500, 8, 4, 1, "light")) for model in (few, many))
+    with_logits, without = (seconds._operations(Workload(model, 500, 8, 4, 1, "light"), 500) for model in (few, many))
     assert without == passed
     assert with_logits == passed + 2 * 100 * 64 * 500
 
