@@ -20,7 +20,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes, format_duration
 from kvlab.jobs.admin_overview import MemoryUsage, Overview, UserUsage, overview, stop_worker
 from kvlab.report.views import table_of
-from kvlab.server.disk_quota import disk_rules
+from kvlab.server.quotas import disk_rules
 from kvlab.trace.thinning import DAY, thin, thinnable
 
 POLL_SECONDS = 3.0

@@ -66,7 +66,7 @@ MAY_IMPORT = {
         "trace",
     },
     # Of evaluate, bench and fitting the queue knows the requests; the worker loads the rest by name. What checks a plan
-    # (`plan_check`) loads models, engine and methods when it is called.
+    # (`size_check`) loads models, engine and methods when it is called.
     "jobs": {
         "bench",
         "catalogue",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kvlab.analysis.comparison.compare import headline
 from kvlab.analysis.comparison.speed import SCATTERED, Speed, ratio_text
 from kvlab.atlas import paper_table_text
-from kvlab.cli.options.compare_request import _show
+from kvlab.cli.compare import _show
 from kvlab.cli.options.tables import _mean as mean_on_command_line
 from kvlab.common.formatting import in_range, mean_words, range_words, short, telling_digits
 from kvlab.evaluate.results import table as eval_table

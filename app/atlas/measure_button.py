@@ -20,8 +20,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.model_title import model_title
 from kvlab.evaluate.request import EvalJob
-from kvlab.forms.fill_atlas import FillSize, fill_jobs
-from kvlab.forms.measurement_job import estimate, job_of
+from kvlab.forms.measurement_job import FillSize, estimate, fill_jobs, job_of
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
 from kvlab.requests.measurement import ExhibitFill, Measurement

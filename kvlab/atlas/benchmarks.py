@@ -14,8 +14,7 @@ import pandas as pd
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.measurements import benchmark
 from kvlab.bench.rows import Row
-from kvlab.bench.tables.cells import repeated
-from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
+from kvlab.bench.tables import beside_the_paper, paper_numbers, repeated
 from kvlab.figures import speed
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
@@ -71,7 +70,7 @@ def by_method(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_paper_numbers(sources: Sources, preset: str) -> pd.DataFrame:
-    """The paper's numbers with kvlab's (`kvlab.bench.tables.paper.beside_the_paper`)."""
+    """The paper's numbers with kvlab's (`kvlab.bench.tables.beside_the_paper`)."""
     names = [field.name for field in fields(Row)]
     frame = newest(sources, preset)[names].astype(object)
     rows = [Row(**values) for values in frame.where(frame.notna(), None).to_dict("records")]

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kvlab.bench.clock import Spread, spread
 from kvlab.bench.competitors import Contender, Load, SlotContender
-from kvlab.bench.device_memory import Peaks
+from kvlab.bench.device import Peaks, Spread, spread
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome, race
 from kvlab.bench.request import BenchRequest
@@ -96,15 +95,21 @@ def timing_rows(
 ) -> list[Row]:
     """The two rows of a decode step: milliseconds per token, and tokens per second of the whole batch."""
     step = bench.row(racer, "decode step", "ms/token", status=outcome.status, note=outcome.note, is_full=is_full)
-    rate = replace(step, figure="decode rate", unit="tokens/s")
+    return time_and_rate(step, "decode rate", outcome, least, full, racer.load.batch, 1e3)
+
+
+def time_and_rate(
+    row: Row, rate_figure: str, outcome: Outcome, least: float, full: Spread | None, tokens: int, scale: float = 1.0
+) -> list[Row]:
+    """A time's row, filled with `scale` times the seconds, and that of the rate of `tokens` in this time."""
+    rate = replace(row, figure=rate_figure, unit="tokens/s")
     if not outcome.samples:
-        return [step, rate]
-    batch = racer.load.batch
-    seconds, rates = spread(outcome.samples), spread([batch / s for s in outcome.samples])
-    ratio = seconds.median / full.median if full else None
+        return [row, rate]
+    took, rates = spread(outcome.samples), spread([tokens / seconds for seconds in outcome.samples])
+    ratio = took.median / full.median if full else None
     return [
-        filled(step, scaled(seconds, 1e3), bound=1e3 * least, ratio=ratio),
-        filled(rate, rates, bound=batch / least, ratio=1 / ratio if ratio else None, more_is_better=True),
+        filled(row, scaled(took, scale), bound=scale * least, ratio=ratio),
+        filled(rate, rates, bound=tokens / least, ratio=1 / ratio if ratio else None, more_is_better=True),
     ]
 
 

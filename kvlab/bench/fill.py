@@ -29,7 +29,7 @@ def fill(
 ) -> None:
     """Put `prompt` tokens, then `generated` ones, into every layer of an empty cache.
 
-    Equal seeds give equal states. A rehearsing method decides without rehearsal, as there is no text.
+    Equal seeds give equal states. A method with a second pass decides without it, as there is no text.
     """
     states, queries = (torch.Generator(model.device).manual_seed(2 * seed + number) for number in (0, 1))
     for tokens in (prompt, generated):
@@ -55,9 +55,7 @@ def normal(model: BenchModel, source: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=source, device=model.device, dtype=model.dtype)
 
 
-def attend_by_hand(
-    model: BenchModel, layer: CompressedLayer, module: nn.Module, query: Tensor, keys: Tensor, values: Tensor
-) -> Tensor:
+def attend_by_hand(layer: CompressedLayer, module: nn.Module, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """One pass through a layer as its attention module would run it: (B, Hq, q, d)."""
     seen_keys, seen_values = layer.update(keys, values)
     attending = take(seen_keys)
@@ -85,7 +83,7 @@ def _through_attention(
     batch, _, tokens, head_dim = keys.shape
     query = normal(model, source, batch, model.shape.num_attention_heads, min(tokens, QUERY_ROWS), head_dim)
     query = query.to(keys.device)
-    work = lambda: attend_by_hand(model, layer, module, query, keys, values)  # noqa: E731
+    work = lambda: attend_by_hand(layer, module, query, keys, values)  # noqa: E731
     if layer.settings.pipeline.score.needs_hidden_states:
         states = normal(model, source, batch, tokens, model.config.hidden_size)
         _as_called_with(module, states.to(keys.device), work)

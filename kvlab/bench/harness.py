@@ -1,4 +1,4 @@
-"""Run benchmark requests in order: open each model once, stamp every row, stop at the time limit."""
+"""Run benchmark requests in order, also as a job of the queue. Each model is opened once, and every row stamped."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from kvlab.bench.bench import Bench, choice_fields
 from kvlab.bench.competitors import method_label
-from kvlab.bench.device_memory import Peaks, is_out_of_memory, measure_peaks, release_memory
+from kvlab.bench.device import Peaks, measure_peaks
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes import MEASURE
-from kvlab.bench.request import BenchRequest
-from kvlab.bench.rows import Row, Status
+from kvlab.bench.presets import find_preset, preset_requests
+from kvlab.bench.request import BenchJob, BenchRequest, parts_of
+from kvlab.bench.rows import ResultFile, Row, Status, read_rows
+from kvlab.common.errors import is_out_of_memory
 from kvlab.common.formatting import format_duration
 from kvlab.engine.environment import device_name, versions
+from kvlab.engine.out_of_memory import release_memory
 from kvlab.methods import make_method
 from kvlab.models.load import pick_device
+from kvlab.requests.compare import Progress
 
 Listener = Callable[[str, int, int], None]
 
@@ -66,7 +71,10 @@ def run_requests(
 
     Raises UserError, before anything runs, for an unknown method or device.
     """
-    _check(requests)
+    for request in requests:
+        pick_device(request.device)
+        for choice in request.choices:
+            make_method(choice.method, **choice.hyper_parameters)
     opened, begun = OpenModel(), time.monotonic()
     for index, request in enumerate(requests):
         if listener is not None:
@@ -130,13 +138,6 @@ def _not_run(request: BenchRequest, status: Status, why: str) -> Iterator[Row]:
                 )
 
 
-def _check(requests: Sequence[BenchRequest]) -> None:
-    for request in requests:
-        pick_device(request.device)
-        for choice in request.choices:
-            make_method(choice.method, **choice.hyper_parameters)
-
-
 def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
     """The fields of `Row` about device, versions and time; without a model (it did not fit) from the request."""
     device = model.device if model is not None else pick_device(request.device)
@@ -151,3 +152,59 @@ def stamp(request: BenchRequest, model: BenchModel | None) -> dict[str, Any]:
         "versions": json.dumps(versions() | built, sort_keys=True),
         "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+FOLDER = "bench"
+BANDWIDTH, NOT_RUN = "copy bandwidth", "not run"  # figures that are not about a cache
+
+
+def run_bench(
+    job: BenchJob, root: Path, *, progress: Callable[[Progress], None], cancelled: Callable[[], bool]
+) -> Path:
+    """Measure into `<root>/bench/<name>.parquet` and return the file; an interrupted part leaves no row.
+
+    Raises as `kvlab.bench.harness.run_requests`.
+    """
+    results = ResultFile(Path(root) / FOLDER / f"{job.name}.parquet")
+    results.path.parent.mkdir(parents=True, exist_ok=True)
+    if results.path.exists():
+        results.rows.extend(read_rows(results.path))
+    requests = preset_requests(job.preset, **job.changes) if job.preset else job.requests
+    seconds = find_preset(job.preset).seconds if job.preset else None
+    parts = parts_of(requests)
+    missing = [part for part in parts if not is_measured(part, results.rows)]
+    done = len(parts) - len(missing)
+    waiting: list[Row] = []
+
+    def listen(stage: str, index: int, total: int) -> None:
+        """A part starts, so the previous one is complete."""
+        keep()
+        part = missing[index]
+        words = f"{done + index + 1} of {len(parts)} · {stage}, batch {part.batches[0]}, {part.contexts[0]:,} tokens"
+        progress(Progress(stage=words, done=done + index, total=len(parts)))
+
+    def keep() -> None:
+        if waiting:
+            results.add(waiting)
+            waiting.clear()
+
+    for row in run_requests(missing, seconds=seconds, listener=listen):
+        if cancelled():
+            return results.path
+        waiting.append(row)
+    keep()
+    progress(Progress(stage="measured", done=len(parts), total=len(parts)))
+    return results.path
+
+
+def is_measured(part: BenchRequest, rows: list[Row]) -> bool:
+    """Whether the rows hold every method of this part of a request."""
+    wanted = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
+    measured = {
+        row.method.partition(":")[0]
+        for row in rows
+        if (row.mode, row.model, row.asked_context, row.asked_new_tokens, row.compress_every) == wanted
+        and row.batch in part.batches
+        and row.figure not in (BANDWIDTH, NOT_RUN)
+    }
+    return bool(measured) and {choice.method for choice in part.choices} - {"full"} <= measured

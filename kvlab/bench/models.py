@@ -15,14 +15,14 @@ from transformers.initialization import no_init_weights
 
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.layer_handoff import PROJECTIONS
-from kvlab.bench.device_memory import check_room
+from kvlab.bench.device import check_room
 from kvlab.engine.environment import model_shape
 from kvlab.model_info.architectures import Shape, find_shape
+from kvlab.model_info.size import SHAPE_PREFIX
 from kvlab.models.load import LoadedModel, load_model, pick_device, prepare
-from kvlab.models.placement import input_device
+from kvlab.models.placement import DTYPES, input_device
 from kvlab.trace.schema import ModelShape
 
-SHAPE_PREFIX = "shape:"
 WEIGHT_SPREAD = 0.02
 
 
@@ -112,7 +112,7 @@ def open_model(
         loaded = load_model(name, device, dtype, **(hub or {}))
         return BenchModel(loaded.model, name, loaded.tokenizer)
     place = pick_device(device)
-    kind = _pick_dtype(dtype, place)
+    kind = DTYPES.get(dtype, torch.float32 if place.type == "cpu" else torch.bfloat16)
     return BenchModel(random_model(find_shape(name.removeprefix(SHAPE_PREFIX), scale), place, kind, seed), name)
 
 
@@ -135,9 +135,3 @@ def random_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: i
 def _parameters(config: Any) -> int:
     with torch.device("meta"), no_init_weights():
         return sum(p.numel() for p in AutoModelForCausalLM.from_config(config, trust_remote_code=False).parameters())
-
-
-def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]

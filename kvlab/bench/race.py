@@ -10,9 +10,10 @@ from typing import Protocol
 
 import torch
 
-from kvlab.bench.clock import seconds_of
-from kvlab.bench.device_memory import free_bytes, is_out_of_memory, release_memory
+from kvlab.bench.device import free_bytes, seconds_of
 from kvlab.bench.rows import Status
+from kvlab.common.errors import is_out_of_memory
+from kvlab.engine.out_of_memory import release_memory
 
 RESIDENT_SHARE = 0.8
 
@@ -105,14 +106,11 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
             outcome.processor.append((time.process_time() - before) / steps)
         outcome.samples.append(seconds / steps)
         outcome.note = getattr(racer, "remark", "")
-    except Skipped as reason:
-        outcome.status, outcome.note, outcome.samples = "skipped", str(reason), []
     except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        outcome.status, outcome.note, outcome.samples = "oom", _first_line(error), []
-        error.__traceback__ = None  # its frames hold the tensors that did not fit
-        release_memory(device)
+        outcome.status, outcome.note = failure(error)
+        outcome.samples = []
+        if outcome.status == "oom":
+            release_memory(device)
 
 
 def _several(racer: Racer, steps: int) -> None:
@@ -120,5 +118,11 @@ def _several(racer: Racer, steps: int) -> None:
         racer.step()
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def failure(error: Exception) -> tuple[Status, str]:
+    """Status and note of a contender that this error ended: Skipped, or memory that ran out. Raises any other."""
+    if isinstance(error, Skipped):
+        return "skipped", str(error)
+    if not is_out_of_memory(error):
+        raise error
+    error.__traceback__ = None  # its frames hold the tensors that did not fit
+    return "oom", (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from kvlab.common.errors import UserError
-from kvlab.common.validation import Seed, Text, shown
+from kvlab.common.validation import Seed, Strict, Text, shown
 from kvlab.requests.compare import MOST_NEW_TOKENS, MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "together"]
@@ -17,13 +17,11 @@ Fill = Literal["synthetic", "prefill"]
 MOST_SIZE = 2**24  # of a context or a batch
 
 
-class BenchRequest(BaseModel):
+class BenchRequest(Strict):
     """One measurement: a mode, a model, and methods with budgets, over every batch and context.
 
     `shorten` divides contexts, new tokens and budgets in slots; the rows also state the requested values.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: Mode
     model: str = "mini"
@@ -111,13 +109,11 @@ def make_request(**fields: object) -> BenchRequest:
     return request
 
 
-class BenchJob(BaseModel):
+class BenchJob(Strict):
     """Benchmarks for the queue, with rows in `<runs>/bench/<name>.parquet`; existing rows are kept.
 
     Either `requests`, or those of a preset (`kvlab.bench.presets`) with `changes` to their fields.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["bench"] = "bench"
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

@@ -25,10 +25,9 @@ def evicting(method: str, budget: Amount) -> MethodChoice:
 
 @dataclass(frozen=True)
 class Target:
-    """A target: `measured` yields (row, figure) pairs; a figure must be at least or at most `needed`."""
+    """A target: `measured` yields (row, ratio) pairs; a ratio must be at least or at most `needed`."""
 
     name: str
-    unit: str
     needed: float
     at_least: bool
     measured: Callable[[Sequence[Row]], Iterator[tuple[Row, float]]]
@@ -58,27 +57,25 @@ def _judged(target: Target, rows: Sequence[Row]) -> Iterator[Row]:
     word = "at least" if target.at_least else "at most"
     found = list(target.measured([row for row in rows if row.status == "ok" and row.median is not None]))
     for row, figure in found:
-        note = f"{'met' if target.met(figure) else 'NOT met'}: {word} {target.needed:g}"
-        note += _interval_note(row)
+        met = "met" if target.met(figure) else "NOT met"
         yield replace(
             row,
             mode="bar",
             figure=target.name,
-            unit=target.unit,
+            unit="ratio",
             median=figure,
             iqr=None,
             bound=target.needed,
             fraction_of_bound=None,
             ratio_to_full=None,
-            note=note,
+            note=f"{met}: {word} {target.needed:g}{_interval_note(row)}",
         )
     if not found:
-        like = rows[0] if rows else Row("bar", target.name, "", "", 0, 0, target.unit)
+        like = rows[0] if rows else Row("bar", target.name, "", "", 0, 0, "ratio")
         place = {name: getattr(like, name) for name in ("preset", "device", "versions", "timestamp", "dtype")}
-        unmeasured = Row(
-            "bar", target.name, like.model, "", 0, 0, target.unit, bound=target.needed, status="skipped", **place
-        )
-        yield replace(unmeasured, note=f"unmeasured: {word} {target.needed:g}")
+        note = f"unmeasured: {word} {target.needed:g}"
+        unmeasured = Row("bar", target.name, like.model, "", 0, 0, "ratio", bound=target.needed, note=note, **place)
+        yield replace(unmeasured, status="skipped")
 
 
 def _interval_note(row: Row) -> str:
@@ -152,19 +149,13 @@ def _key(row: Row) -> tuple[object, ...]:
     return *_place(row), row.mode, row.method, row.budget
 
 
-BYTES = Target("allocated bytes over budget x full, one block a head aside", "ratio", 1.05, False, _bytes)
-PADDING = Target("allocated bytes over live bytes, one block a head aside", "ratio", 1.05, False, _padding)
-LIGHT = Target(
-    "recording light, step over recording off", "ratio", 1.05, False, _measured("overhead", "recording light / off")
-)
-FULL = Target(
-    "recording full, step over recording off", "ratio", 2.0, False, _measured("overhead", "recording full / off")
-)
+BYTES = Target("allocated bytes over budget x full, one block a head aside", 1.05, False, _bytes)
+PADDING = Target("allocated bytes over live bytes, one block a head aside", 1.05, False, _padding)
+LIGHT = Target("recording light, step over recording off", 1.05, False, _measured("overhead", "recording light / off"))
+FULL = Target("recording full, step over recording off", 2.0, False, _measured("overhead", "recording full / off"))
 PROMPTS = (
-    Target(
-        "prompt over plain transformers', windowed scores", "ratio", 1.3, False, _measured("prefill", WINDOW_OVER_PLAIN)
-    ),
-    Target("the same, accumulated scores", "ratio", 2.0, False, _measured("prefill", ALL_OVER_PLAIN)),
+    Target("prompt over plain transformers', windowed scores", 1.3, False, _measured("prefill", WINDOW_OVER_PLAIN)),
+    Target("the same, accumulated scores", 2.0, False, _measured("prefill", ALL_OVER_PLAIN)),
 )
 MERGING = "merging step over eviction's"
 SAME_LAYERS = "the same, eviction with the method's budgets of layers and heads"
@@ -172,8 +163,8 @@ SAME_LAYERS = "the same, eviction with the method's budgets of layers and heads"
 
 def _merging(most: float) -> tuple[Target, Target]:
     return (
-        Target(MERGING, "ratio", most, False, _measured("decode", OVER_EVICTION)),
-        Target(SAME_LAYERS, "ratio", most, False, _measured("decode", OVER_SAME_LAYERS)),
+        Target(MERGING, most, False, _measured("decode", OVER_EVICTION)),
+        Target(SAME_LAYERS, most, False, _measured("decode", OVER_SAME_LAYERS)),
     )
 
 
@@ -181,15 +172,15 @@ TARGETS = {
     "cpu": (
         BYTES,
         PADDING,
-        Target("decode rate at 5 % over the full cache's", "ratio", 3.0, True, _speedup),
+        Target("decode rate at 5 % over the full cache's", 3.0, True, _speedup),
         *_merging(1.10),
         *PROMPTS,
         LIGHT,
         FULL,
     ),
     "cuda": (
-        Target("speed-up at 5 % over the bandwidth bound's", "ratio", 0.8, True, _against_bound),
-        Target("4096+4096 at batch 8 and 5 %: rate over the full cache's", "ratio", 2.2, True, _request),
+        Target("speed-up at 5 % over the bandwidth bound's", 0.8, True, _against_bound),
+        Target("4096+4096 at batch 8 and 5 %: rate over the full cache's", 2.2, True, _request),
         *_merging(1.05),
         BYTES,
         PADDING,

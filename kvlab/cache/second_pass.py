@@ -28,7 +28,7 @@ from kvlab.cache.layers.decisions import decide_pending, decide_pending_layer, n
 from kvlab.cache.layers.second_pass_queries import roll_back, save_checkpoint
 from kvlab.cache.settings import SecondPass
 from kvlab.common.errors import UserError
-from kvlab.common.token_ids import check_ids
+from kvlab.common.validation import check_ids
 from kvlab.methods.core.second_pass import OVERLAP, STUDIES, Rehearsal
 
 LEAST_PIECE = 128  # lower bound of tokens per piece, even if the model's trained length is smaller

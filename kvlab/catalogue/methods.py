@@ -60,7 +60,6 @@ class MethodEntry(MethodFootprint):
     needs_budget: bool = True
     compresses_while_decoding: bool = True
     choices: dict[str, str] = {}
-    variants: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
     presets: dict[str, PresetEntry] = {}
     reasons: dict[str, str] = {}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvlab.model_info.files import EMBEDDED, HUB_NAME, model_file
-from kvlab.model_info.names import PREFIX
+from kvlab.model_info.names import EMBEDDED, HUB_NAME, PREFIX, model_file
 from kvlab.model_info.packaged_models import PACKAGED
 from kvlab.server.offered_models import offered, server_models
 from kvlab.trace.catalogue import list_runs

@@ -1,19 +1,22 @@
-"""Properties of any method, each a function of a method and a case that returns what is wrong, or ""."""
+"""Properties of any method: functions of a method and a case that return what is wrong, or "", and their check."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache
 
-from kvlab.checking.case import Case, cases, furthest, plain_model, walk
-from kvlab.checking.observations import observed
+from kvlab.checking.case import Case, cases, furthest, observed, plain_model, walk
 from kvlab.common.errors import UserError
-from kvlab.methods import Method
+from kvlab.methods import Method, make_method
+from kvlab.methods.composition.composed import compose
+from kvlab.methods.composition.register import REGISTERED
+from kvlab.plugins.load import load_plugins, name_files
 
 ROUNDING = 1e-4  # of float32 over three layers
 WARM, WATCHED = 12, 4
@@ -122,7 +125,7 @@ def chunks_are_the_whole(method: Method, case: Case) -> str:
     ids, _ = case.prompt()
     whole, cache, end = observed(method, case).logits, case.cache(method), 0
     with torch.inference_mode():
-        for size in cache.expect(case.tokens, _chunk(case)):
+        for size in cache.expect(case.tokens, case.tokens // 2):
             begun, end = end, end + size
             logits = case.model()(ids[:, begun:end], past_key_values=cache).logits[:, -1:]
         following = walk(case.model(), cache, torch.full((1, 1), 3), torch.ones(1, case.tokens + 1), steps=1)
@@ -162,17 +165,13 @@ def generate_works(method: Method, case: Case) -> str:
     return "" if text.tolist() == own else f"generate wrote {text.tolist()}, step by step it is {own}"
 
 
-def _chunk(case: Case) -> int:
-    return case.tokens // 2
-
-
 def _needs_budget(method: Method) -> str:
     return "" if method.needs_budget else "the method takes no budget, so there is no full one"
 
 
 def _takes_chunks(method: Method) -> str:
     try:
-        LONG.cache(method).expect(LONG.tokens, _chunk(LONG))
+        LONG.cache(method).expect(LONG.tokens, LONG.tokens // 2)
     except UserError as error:
         return str(error)
     return ""
@@ -184,22 +183,15 @@ def _acts_while_decoding(method: Method) -> str:
     return "" if method.pipeline().decode else "the method does not act while decoding, so its table grows"
 
 
-def _unpadded(found: Iterable[Case]) -> tuple[Case, ...]:
-    return tuple(case for case in found if not case.pads)
-
-
-def _exact(found: Iterable[Case]) -> tuple[Case, ...]:
-    return tuple(case for case in found if case.dtype == torch.float32)
-
-
 EVERY = tuple(cases())
+EXACT = tuple(case for case in EVERY if case.dtype == torch.float32)
 LONG = Case(tokens=40, budget=0.4)
-PADDED = tuple(case for case in _exact(EVERY) if case.pads)
-ONE_A_FAMILY = tuple(case for case in _unpadded(_exact(EVERY)) if case.tokens == 24 and case.budget == 0.3)
+PADDED = tuple(case for case in EXACT if case.pads)
+ONE_A_FAMILY = tuple(case for case in EXACT if not case.pads and case.tokens == 24 and case.budget == 0.3)
 LONG_OF_EACH = tuple(replace(LONG, family=case.family) for case in ONE_A_FAMILY)
 
 PROPERTIES = (
-    Property("a full budget equals plain transformers", full_budget_is_plain, _exact(EVERY), _needs_budget),
+    Property("a full budget equals plain transformers", full_budget_is_plain, EXACT, _needs_budget),
     Property("the budget is never exceeded", budget_is_kept, EVERY),
     Property("the newest token stays", newest_stays, EVERY),
     Property("votes sum to the tokens seen", votes_sum_to_tokens, EVERY),
@@ -251,3 +243,50 @@ class NoReading(TorchDispatchMode):
         if isinstance(result, torch.Tensor):
             self.shapes.append((name, tuple(result.shape)))
         return result
+
+
+@dataclass(frozen=True)
+class Result:
+    """A verdict with the number of cases, the smallest failing one, or why the property does not apply."""
+
+    property: str
+    verdict: Literal["holds", "fails", "does not apply"]
+    detail: str
+
+
+def check(method: Method, held: Property) -> Result:
+    """Check a method against one property; an exception in a case is a failure."""
+    if reason := held.applies(method):
+        return Result(held.name, "does not apply", reason)
+    for case in held.where:
+        try:
+            wrong = held.broken(method, case)
+        except Exception as error:
+            message = (str(error).strip().splitlines() or ["no message"])[0]
+            wrong = f"{type(error).__name__}: {message}"
+        if wrong:
+            return Result(held.name, "fails", f"{case}: {wrong}")
+    return Result(held.name, "holds", f"in {len(held.where)} case{'s' * (len(held.where) > 1)}")
+
+
+def from_file(path: Path) -> dict[str, Method]:
+    """Load a plug-in and return what can be checked, by its name for --methods.
+
+    These are its methods with their defaults, and its parts composed with default other parts. Raises UserError if the
+    file cannot be loaded or registers neither.
+    """
+    name_files([path])
+    place = str(path.expanduser().absolute())
+    plugin = next(plugin for plugin in load_plugins() if plugin.origin.place == place)
+    if plugin.failure:
+        raise UserError(plugin.failure)
+    brought = plugin.brought
+    methods = {name: make_method(name) for name in brought.get("method", [])}
+    for part, registry in REGISTERED.items():
+        for name in brought.get(registry.kind, []):
+            methods[f"compose:{part}={name}"] = compose(**{part: name})
+    if not methods:
+        raise UserError(
+            f"{path} registers no method and no part of one to check; it registers {', '.join(brought) or 'nothing'}."
+        )
+    return methods

@@ -17,7 +17,7 @@ from kvlab.cli.fit import fit, profile, train_less
 from kvlab.cli.lm_eval import lm_eval
 from kvlab.cli.methods import methods
 from kvlab.cli.models import models_commands
-from kvlab.cli.options.plugins import with_plugins
+from kvlab.cli.options.signature import with_plugins
 from kvlab.cli.options.tables import table
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands

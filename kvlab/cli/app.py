@@ -22,13 +22,18 @@ import typer
 
 from kvlab.cli.models import Folders, offer
 from kvlab.common.errors import UserError
+from kvlab.jobs import ensure_worker, release_workers
+from kvlab.jobs.client import tail
+from kvlab.jobs.device_shares import WORKERS, server_shares
+from kvlab.jobs.queue_db import FOLDER, queue_note
+from kvlab.planning.machine import visible_gpus
 from kvlab.server.binding import check_serving, server_command
 from kvlab.server.settings import VARIABLE, Lab
 from kvlab.server.settings import lab as lab_settings
 from kvlab.server.tokens import forget_environment, hash_token, new_token
+from kvlab.trace.catalogue import list_runs
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
-FOLDER = ".jobs"  # the queue's folder
 FIRST_PORT, PORTS_TRIED = 8501, 50
 READY_SECONDS = 60.0
 LOOK_AFTER_SECONDS = 2.0
@@ -62,8 +67,6 @@ def app_command(
     One worker uses all devices, so that a model can be distributed over them; with --workers N each gets a share. A
     server with a lab file starts one worker per GPU.
     """
-    from kvlab.jobs.queue_location import queue_note
-
     root = runs.absolute()
     settings = _settings(lab)
     if note := check_serving(host, settings, open_to_everyone):
@@ -81,7 +84,7 @@ def app_command(
     try:
         _wait_until_ready(server, address, root)
         typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log is {server_log(root)}. Stop with Ctrl-C.")
-        if note := queue_note(root, FOLDER):
+        if note := queue_note(root):
             typer.echo(note)
         if not headless:
             webbrowser.open(url)
@@ -95,9 +98,6 @@ def app_command(
 
 def share_out(workers: int | None) -> None:
     """Set the number of workers for this process and the server; raises UserError if there are fewer GPUs."""
-    from kvlab.jobs.device_shares import WORKERS, server_shares
-    from kvlab.planning.machine import visible_gpus
-
     if workers is None and WORKERS not in os.environ and os.environ.get(VARIABLE):
         workers = max(1, len(visible_gpus()))
     if workers is not None:
@@ -146,8 +146,6 @@ def _is_free(host: str, port: int) -> bool:
 
 def _page_for(root: Path, name: str) -> str:
     """The page of a run, comparison or batch, given by id or folder."""
-    from kvlab.trace.catalogue import list_runs
-
     if not name:
         return "/"
     wanted = Path(name).name
@@ -205,8 +203,6 @@ def _wait_until_ready(server: subprocess.Popen, address: str, root: Path) -> Non
 
 def _look_after(server: subprocess.Popen, root: Path) -> None:
     """Restart the worker whenever it died, until the server ends."""
-    from kvlab.jobs import ensure_worker
-
     last_error = ""
     while server.poll() is None:
         try:
@@ -226,8 +222,6 @@ def _interrupt(*_: object) -> None:
 
 def _last_words(root: Path) -> str:
     """The last line of the server's log."""
-    from kvlab.jobs.client import tail
-
     lines = [line.strip() for line in tail(server_log(root), 40) if line.strip()]
     return f"{lines[-1] if lines else 'no output'} (the log is {server_log(root)})."
 
@@ -242,8 +236,6 @@ def _stop(process: subprocess.Popen) -> None:
 
 def _stop_workers(root: Path) -> None:
     """Stop the workers unless another dashboard uses them, with time to mark a running job as cancelled."""
-    from kvlab.jobs import release_workers
-
     processes = []
     with contextlib.suppress(UserError):  # the folder is gone or full
         for pid in release_workers(root):

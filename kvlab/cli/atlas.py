@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from kvlab.jobs.work import Work
+from kvlab.bench.request import BenchJob
+from kvlab.common.formatting import format_bytes, format_duration
+from kvlab.evaluate.request import EvalJob
+from kvlab.jobs.work import Work
+from kvlab.model_info.names import check_model
+from kvlab.requests.compare import CompareRequest
+from kvlab.trace.catalogue import list_comparisons
 
 atlas_commands = typer.Typer(
     help="Fill the figure atlas, and print how many claims of each paper hold.", no_args_is_help=True
@@ -31,9 +36,7 @@ def fill(
     Benchmarks time the papers' shapes with random weights, whichever the model.
     """
     from kvlab.atlas.registry import measurements_of
-    from kvlab.common.formatting import format_duration
-    from kvlab.forms.fill_atlas import FillSize, fill_jobs
-    from kvlab.model_info.names import check_model
+    from kvlab.forms.measurement_job import FillSize, fill_jobs
 
     measurements = measurements_of(out, [key for key in only.split(",") if key], check_model(model))
     jobs = fill_jobs(measurements, FillSize(prompts, samples, (length,)))
@@ -49,11 +52,7 @@ def fill(
 
 def _run(work: Work, root: Path, stop: float) -> str:
     """Run the job in this process, as the worker would, and return its title; an evaluation ends at `stop`."""
-    from kvlab.bench.request import BenchJob
-    from kvlab.evaluate.request import EvalJob
     from kvlab.jobs.worker import BENCH, COMPARE, EVALUATE, load_function
-    from kvlab.requests.compare import CompareRequest
-    from kvlab.trace.catalogue import list_comparisons
 
     root.mkdir(parents=True, exist_ok=True)
     if isinstance(work, CompareRequest):
@@ -78,7 +77,6 @@ def ship(
 ) -> None:
     """Pack a filled folder as the results that ship with kvlab."""
     from kvlab.atlas.shipped_archive import pack, pack_also
-    from kvlab.common.formatting import format_bytes
 
     keys = [key for key in only.split(",") if key]
     size = pack_also(runs, to, keys) if keys else pack(runs, to, machine)

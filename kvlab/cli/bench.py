@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.cli.options.groups import grouped
+from kvlab.bench.request import MODES, BenchRequest, make_request
 from kvlab.cli.options.model import CacheDir, LoadIn, Revision
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
+from kvlab.common.errors import UserError
+from kvlab.common.terminal import standard_error, standard_output
 
 if TYPE_CHECKING:
-    from kvlab.bench.request import BenchRequest
     from kvlab.bench.rows import ResultFile
 
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
@@ -96,8 +99,6 @@ def bench(
 def _from_options(
     mode: str, changes: dict[str, Any], lists: dict[str, str | None], methods: str | None, budgets: str | None
 ) -> BenchRequest:
-    from kvlab.bench.request import MODES, make_request
-    from kvlab.common.errors import UserError
     from kvlab.methods.spec import parse_choices
 
     if mode not in MODES:
@@ -114,7 +115,6 @@ def _from_preset(
 ) -> tuple[BenchRequest, ...]:
     """A preset's experiment with other repeats, device or size; the experiment itself cannot be changed."""
     from kvlab.bench.presets import find_preset, preset_requests
-    from kvlab.common.errors import UserError
     from kvlab.models.load import pick_device
 
     fixed = {"methods": methods, "budgets": budgets, **lists, **{n: changes.get(n) for n in ("model", "new_tokens")}}
@@ -140,9 +140,8 @@ def _numbers(lists: dict[str, str | None]) -> dict[str, Any]:
 def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path, as_json: bool) -> None:
     from kvlab.bench.presets import find_preset
     from kvlab.bench.rows import ResultFile
-    from kvlab.bench.tables.table import bar_table, measurement_tables, paper_table, rows_json
+    from kvlab.bench.tables import bar_table, measurement_tables, paper_table, rows_json
     from kvlab.bench.targets import judge
-    from kvlab.common.terminal import standard_output
 
     results = ResultFile(_new_file(out, preset or requests[0].mode))
     _measure(requests, results, find_preset(preset).seconds if preset else None)
@@ -160,7 +159,6 @@ def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path
 
 def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: float | None) -> None:
     from kvlab.bench.harness import run_requests
-    from kvlab.common.terminal import standard_error
 
     errors = standard_error()
 
@@ -176,8 +174,6 @@ def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: f
 
 
 def _new_file(folder: Path, name: str) -> Path:
-    from datetime import UTC, datetime
-
     stem = f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     path, number = folder / f"{stem}.parquet", 1
     while path.exists():

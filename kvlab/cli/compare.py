@@ -1,16 +1,250 @@
-"""`kvlab run` and `kvlab compare`: run one or several methods on prompts, and print a table."""
+"""`kvlab run` and `kvlab compare`: run one or several methods on prompts, with progress, and print a table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
+from rich.progress import Progress as ProgressBar
 
-from kvlab.cli.options.compare_request import Json, LabelOptions, Level, RequestOptions, execute, resume_comparison
-from kvlab.cli.options.groups import grouped
-from kvlab.cli.options.plan_check import Force
-from kvlab.cli.options.repeats import RepeatsOptions, Resume
+from kvlab.cli.options.model import ModelOptions
+from kvlab.cli.options.plan_check import Force, check_fits, notes_of
+from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
+from kvlab.cli.options.repeats import RepeatsOptions, Resume, new_batch_id, run_repeats, show_batch
+from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.tables import print_headline
+from kvlab.common.errors import UserError
+from kvlab.common.terminal import progress_columns, standard_error
+from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.requests.compare import CompareRequest, OnePrompt, Progress
+from kvlab.requests.method_spec import split_list
+from kvlab.requests.recording import Recording
+from kvlab.trace import open_run, pending_requests
+from kvlab.trace.catalogue import list_repeats
+from kvlab.trace.record import read_record
+from kvlab.trace.schema import check_id
+from kvlab.trace.user_labels import Labels, change_tags, check_tags
+
+Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
+Out = Annotated[Path, typer.Option(help="the folder of runs")]
+Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
+
+
+@dataclass(frozen=True)
+class RunningOptions:
+    """Options of prefill, generation and recording."""
+
+    new_tokens: Annotated[int, typer.Option(help="tokens to generate")] = 64
+    compress_every: Annotated[int, typer.Option(help="decide every N decode steps")] = 1
+    prefill_chunk: Annotated[int | None, typer.Option(help="prefill in chunks of N tokens, with the same result")] = (
+        None
+    )
+    generation_config: Annotated[
+        str, typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on")
+    ] = "ignore"
+    record: Annotated[
+        str, typer.Option(help="limit recorded arrays, such as layers=0-3,8,heads=0,every=4; empty for all")
+    ] = ""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The request's fields. Raises UserError for an invalid `record`."""
+        return {
+            "max_new_tokens": self.new_tokens,
+            "compress_every": self.compress_every,
+            "prefill_chunk": self.prefill_chunk,
+            "generation_config": self.generation_config,
+            "record": Recording.parse(self.record),
+        }
+
+
+@dataclass(frozen=True)
+class RequestOptions:
+    """Prompt, answer, model, composed method, seed, and the folder of runs with its saved prompts."""
+
+    text: PromptOptions
+    answer: AnswerOptions
+    running: RunningOptions
+    model: ModelOptions
+    parts: PartsOptions
+    out: Out = Path("runs")
+    seed: Annotated[int, typer.Option(help="seed of random methods")] = 0
+
+    def fields(self, prompts: Sequence[OnePrompt], level: str, is_planted: bool = False) -> dict[str, Any]:
+        """The fields of a request for these prompts; `is_planted`: a needle is planted into the prompt."""
+        answer = self.answer.fields(prompts, is_planted)
+        return answer | self.running.fields | self.model.fields | {"level": level, "seed": self.seed}
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """Title and tags under which a comparison is stored."""
+
+    title: Annotated[
+        str, typer.Option(help="title in lists; default: the file's name, or the prompt's first words")
+    ] = ""
+    tag: Annotated[list[str] | None, typer.Option(help="tag for finding it on the page Runs; repeatable")] = None
+
+
+def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
+    """Build a request. Raises UserError for the first invalid field."""
+    from kvlab.methods.spec import parse_choices
+
+    try:
+        return CompareRequest(choices=parse_choices(methods, budgets), **fields)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, as_option)) from None
+
+
+def execute(
+    methods: str,
+    budgets: str,
+    title: str,
+    out: Path,
+    as_json: bool,
+    force: bool,
+    labels: LabelOptions | None = None,
+    **options: Any,
+) -> None:
+    """Run a comparison and print its result; `title` is the default title.
+
+    Raises UserError for an invalid request, or one that does not fit (without `force`).
+    """
+    from kvlab.methods.spec import unused_byte_budgets
+
+    labels = labels or LabelOptions()
+    check_tags(labels.tag or ())
+    request = make_request(methods, budgets, title=labels.title or title, **options)
+    if note := unused_byte_budgets(methods, budgets):
+        typer.echo(note, err=True)
+    if not force:
+        check_fits(request, out)
+    for sentence in notes_of(request):
+        typer.echo(sentence, err=True)
+    if request.is_batch:
+        batch = _batch_with_progress(request, out)
+        _tag(out, labels, [entry.comparison_id for entry in list_repeats(out, batch)])
+        show_batch(out, batch, as_json)
+    else:
+        for other in pending_requests.equal_requests(out, request):
+            typer.echo(
+                f"The same comparison is unfinished, resume it: kvlab compare --resume {other} --out {out}", err=True
+            )
+        paths = _with_progress(request, out)
+        _tag(out, labels, [read_record(paths[0]).comparison_id])
+        _show(paths, as_json)
+
+
+def _tag(out: Path, labels: LabelOptions, comparisons: list[str]) -> None:
+    for name in comparisons if labels.tag else ():
+        change_tags(out, name, add=labels.tag or ())
+
+
+def resume_comparison(name: str, out: Path, as_json: bool) -> None:
+    """Resume a batch or an interrupted comparison, and print it."""
+    from kvlab.jobs.batch import FOLDER, load_batch
+
+    if (out / FOLDER / f"{check_id(name)}.json").exists():
+        show_batch(out, _batch_with_progress(load_batch(out, name), out), as_json)
+    else:
+        _show(_with_progress(pending_requests.load_request(out, name), out, resume=name), as_json)
+
+
+def _batch_with_progress(request: CompareRequest, out: Path) -> str:
+    batch = request.batch or new_batch_id()
+    named = request.model_copy(update={"batch": batch})
+    try:
+        _with_progress(named, out, lambda progress: run_repeats(named, out, progress))
+    except (typer.Exit, UserError):
+        typer.echo(f"Resume it: kvlab compare --resume {batch} --out {out}", err=True)
+        raise
+    return batch
+
+
+def _with_progress(
+    request: CompareRequest,
+    out: Path,
+    work: Callable[[Callable[[Progress], None]], list[Path]] | None = None,
+    resume: str = "",
+) -> list[Path]:
+    """Run the request, or `work` with the progress bar's callback; `resume` is the id of a comparison to resume."""
+    from kvlab.engine import compare as run_comparison
+
+    screen = standard_error()
+    with ProgressBar(*progress_columns(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("loading the model", total=None)
+
+        def report(progress: Progress) -> None:
+            bar.update(task, description=progress.stage, completed=progress.done, total=progress.total)
+
+        try:
+            if work:
+                return work(report)
+            return run_comparison(request, out, comparison_id=resume or None, progress=report, resume=bool(resume))
+        except KeyboardInterrupt:
+            bar.stop()
+            typer.echo("Stopped. Finished runs are complete; the current one is marked cancelled.", err=True)
+            for name in [] if work else pending_requests.equal_requests(out, request):
+                typer.echo(f"Resume it: kvlab compare --resume {name} --out {out}", err=True)
+            raise typer.Exit(130) from None
+
+
+def _show(paths: list[Path], as_json: bool) -> None:
+    from kvlab.analysis.comparison.board import check_answer, expected_answer, verdicts
+    from kvlab.analysis.comparison.compare import headline
+    from kvlab.analysis.comparison.verdict import NO_REFERENCE
+
+    runs = [open_run(path) for path in paths]
+    wish = expected_answer(runs, Labels())
+    asked = None if wish is None else check_answer(runs, wish)
+    frame = headline(runs) if asked is None else verdicts(runs, asked)
+    if as_json:
+        frame.insert(0, "path", [str(path) for path in paths])
+        typer.echo(frame.to_json(orient="records", indent=2, double_precision=15))
+        return
+    if asked is not None and asked.reference.kind in ("nearly", "wrong"):
+        typer.echo(f"Warning: {NO_REFERENCE}.")
+    print_headline(frame)
+    notes: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.record.remarks:
+            notes.setdefault(note, []).append(str(run.record.label))
+    for note, labels in notes.items():
+        typer.echo(f"{', '.join(labels)}: {note}")
+    typer.echo(f"Open it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")
+
+
+@dataclass(frozen=True)
+class PartsOptions:
+    """The parts of a composed method, and the store."""
+
+    score: Annotated[str | None, typer.Option(help="compose a method: its score, such as snapkv")] = None
+    allocate: Annotated[str | None, typer.Option(help="compose a method: its budget allocation, such as adakv")] = None
+    select: Annotated[str | None, typer.Option(help="compose a method: its selection, such as topk")] = None
+    settle: Annotated[str | None, typer.Option(help="compose a method: its merging, such as zsmerge")] = None
+    store: Annotated[
+        str | None, typer.Option(help="how slots are stored, for all methods except full, such as kivi4")
+    ] = None
+
+    def added_to(self, methods: str) -> str:
+        """The requested methods plus one composed of the given parts, all with the given store.
+
+        Raises UserError if there is neither a method nor a part.
+        """
+        parts = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
+        chosen = [f":{part}={choice}" for part, choice in parts.items() if choice is not None]
+        if not chosen and not methods:
+            raise UserError(
+                "Name a method, such as keepkv, or compose one with --score, --allocate, --select, --settle."
+            )
+        named = [*split_list(methods), *(["compose" + "".join(chosen)] if chosen else [])]
+        store = "" if self.store is None else f":store={self.store}"
+        return ",".join(name if name == "full" or ":store=" in name else name + store for name in named)
+
 
 LevelOfMany = Annotated[
     str, typer.Option(help="what to record: off, light or full; default: full, light for several prompts")

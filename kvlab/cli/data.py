@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvlab.cli.options.model import CacheDir, Revision
-from kvlab.cli.options.plugins import with_plugins
+from kvlab.cli.options.signature import with_plugins
 from kvlab.common.errors import UserError
 from kvlab.common.validation import shown
+from kvlab.evaluate.request import split_file
 
 if TYPE_CHECKING:
     from kvlab.evaluate.data_check import FileCheck, Lengths
@@ -38,7 +39,6 @@ def check(
 ) -> None:
     """Report a file's benchmark, prompts, token lengths and what would be cut; exit status 1 for malformed lines."""
     from kvlab.evaluate.data_check import check_file
-    from kvlab.evaluate.request import split_file
     from kvlab.evaluate.request_parser import parse_cut, parse_whole
     from kvlab.models.tokenizer import load_tokenizer
 

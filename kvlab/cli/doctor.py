@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import psutil
 import typer
+from rich.table import Table
+
+from kvlab.cli.options.tables import print_wide
+from kvlab.requests.compare import CompareRequest, MethodChoice
+from kvlab.trace import open_run
 
 if TYPE_CHECKING:
     import torch
@@ -48,9 +55,6 @@ def doctor(
 
 
 def _examine_runs(runs: Path, as_json: bool) -> None:
-    from rich.table import Table
-
-    from kvlab.cli.options.tables import print_wide
     from kvlab.trace.files.verify import verify_runs
 
     findings = verify_runs(runs)
@@ -76,7 +80,6 @@ def _versions() -> dict[str, str]:
 
 
 def _machine() -> dict[str, str]:
-    import psutil
     import torch
 
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(".")
@@ -95,13 +98,10 @@ def _plugins() -> dict[str, str]:
     """What each plug-in registers, or why it failed to load."""
     from kvlab.plugins.load import load_plugins
 
-    report = {}
-    for plugin in load_plugins():
-        brings = "; ".join(f"{kind} {', '.join(names)}" for kind, names in plugin.brought.items())
-        report[f"plug-in {plugin.origin.name}"] = (
-            f"FAILED: {plugin.failure}" if plugin.failure else f"{plugin.origin.stamp}, {brings or 'registers nothing'}"
-        )
-    return report
+    return {
+        f"plug-in {one.origin.name}": f"FAILED: {one.failure}" if one.failure else f"{one.origin.stamp}, {one.words}"
+        for one in load_plugins()
+    }
 
 
 def _gpus() -> dict[str, str]:
@@ -270,11 +270,7 @@ def _no_kernels() -> Iterator[None]:
 
 
 def _check_comparison() -> str:
-    import tempfile
-
     from kvlab.engine import compare
-    from kvlab.requests.compare import CompareRequest, MethodChoice
-    from kvlab.trace import open_run
 
     prompt = "The old house stood on the hill. Nobody had lived in it for years. " * 12
     request = CompareRequest(prompt=prompt, choices=(MethodChoice(method="keepkv", budget=0.3),), max_new_tokens=8)

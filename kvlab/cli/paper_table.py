@@ -7,18 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from pydantic import ValidationError
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
+import kvlab
 from kvlab.cli.options.plan_check import check_fits
+from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
+from kvlab.common.terminal import standard_error
+from kvlab.common.validation import as_option, in_one_sentence
+from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.requests.compare import MethodChoice
+from kvlab.requests.method_spec import parse_spec, split_list
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
     from kvlab.atlas.paper_tables import PaperFile, PaperTable
-    from kvlab.evaluate.request import EvalRequest
     from kvlab.evaluate.results.outcome import Loaded
-    from kvlab.requests.compare import MethodChoice
 
 RESULTS = Path("runs/eval")
 WIDTH = 160  # without a terminal
@@ -44,8 +52,6 @@ def run_paper_table(
     """
     from kvlab.atlas import paper_table_text as texts
     from kvlab.atlas import paper_tables
-    from kvlab.common.terminal import standard_error
-    from kvlab.evaluate.request import EvalJob
 
     table, errors = paper_tables.paper_table(name), standard_error()
     if written is not None:
@@ -90,8 +96,6 @@ def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], c
 
 def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
     """The table's choices, or those of the named methods with the options given there."""
-    from kvlab.requests.method_spec import parse_spec, split_list
-
     every = table.choices()
     named = [parse_spec(text) for text in split_list(methods)]
     own = {choice.method for choice in every}
@@ -111,11 +115,6 @@ def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
 def _request(
     table: PaperTable, files: Sequence[Any], choices: tuple[MethodChoice, ...], fields: dict[str, Any]
 ) -> EvalRequest:
-    from pydantic import ValidationError
-
-    from kvlab.common.validation import as_option, in_one_sentence
-    from kvlab.evaluate.request import EvalRequest
-
     own = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
     fields = own | {key: value for key, value in fields.items() if value is not None}
     try:
@@ -128,7 +127,7 @@ def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
     from kvlab.engine.progress import download_reporter
     from kvlab.evaluate.harness import evaluate
     from kvlab.evaluate.progress import shown_progress
-    from kvlab.models.model_cache import held_model
+    from kvlab.models.load import held_model
 
     with shown_progress(errors) as listener:
         loaded = held_model(request, download_reporter(listener))
@@ -141,7 +140,6 @@ def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
 
 def _able(loaded: Loaded, choices: Sequence[MethodChoice]) -> tuple[tuple[MethodChoice, ...], list[str]]:
     """The choices that this model can run, and a sentence per method that it cannot."""
-    import kvlab
     from kvlab.methods import make_method
 
     able: list[MethodChoice] = []
@@ -158,11 +156,7 @@ def _able(loaded: Loaded, choices: Sequence[MethodChoice]) -> tuple[tuple[Method
 
 
 def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     from kvlab.atlas.paper_table_text import comparison_table
-    from kvlab.cli.options.tables import print_wide
 
     text = comparison_table(table, frame, rows)
     shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from kvlab.cli.compare import LevelOfMany, level_of
-from kvlab.cli.options.compare_request import Json, RequestOptions, make_request
-from kvlab.cli.options.groups import grouped
+from kvlab.cli.compare import Json, LevelOfMany, RequestOptions, level_of, make_request
+from kvlab.cli.options.plan_check import notes_of
 from kvlab.cli.options.repeats import RepeatsOptions
+from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
 from kvlab.common.validation import shown
+from kvlab.jobs.size_check import plan_of, tokens_of
+from kvlab.planning import Machine, Plan, this_machine
 from kvlab.requests.compare import OnePrompt
-
-if TYPE_CHECKING:
-    from kvlab.planning import Machine, Plan
+from kvlab.server.quotas import bytes_of
 
 
 @grouped
@@ -45,9 +48,7 @@ def plan(
     shape:llama3-8b; weights are not loaded. Memory is planned for the longest prompt, time and disk for all prompts.
     With --memory the device need not exist. Exit status 1: it does not fit, or exceeds the model's context window.
     """
-    from kvlab.cli.options.plan_check import notes_of
     from kvlab.forms.compare_form import too_long_message
-    from kvlab.jobs.plan_check import plan_of, tokens_of
 
     if tokens is not None and options.text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
@@ -69,8 +70,6 @@ def plan(
 
 def _machine(device: str, root: Path, memory: str | None, devices: int | None) -> Machine | None:
     """The machine to plan for if its memory or number of devices is given; None for this one."""
-    from kvlab.planning import this_machine
-
     if memory is None and devices is None:
         return None
     return this_machine(device, root, None if memory is None else parse_memory(memory), devices)
@@ -78,8 +77,6 @@ def _machine(device: str, root: Path, memory: str | None, devices: int | None) -
 
 def parse_memory(text: str) -> int:
     """Parse an amount of memory such as 24GB, 512 MB or 800000; raises UserError if invalid."""
-    from kvlab.server.quotas import bytes_of
-
     try:
         return bytes_of(text)
     except UserError:
@@ -87,11 +84,6 @@ def parse_memory(text: str) -> int:
 
 
 def _show(made: Plan) -> None:
-    from rich.table import Table
-
-    from kvlab.cli.options.tables import print_wide
-    from kvlab.common.formatting import format_bytes
-
     model, places = made.model, {"device": made.machine.device, "host": "host", "disk": "disk"}
     counted = "counted" if model.counted else "computed from the shape"
     typer.echo(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.options.plugins import with_plugins
+from kvlab.cli.options.signature import with_plugins
 
 plugin_commands = typer.Typer(
     help="Methods, tasks, metrics and views of your own, in a file or a package.", no_args_is_help=True
@@ -69,7 +69,6 @@ def list_plugins(as_json: Annotated[bool, typer.Option("--json", help="print as 
         typer.echo(json.dumps(found, indent=2))
         return
     for plugin in loaded:
-        brings = "; ".join(f"{kind} {', '.join(names)}" for kind, names in plugin.brought.items())
-        typer.echo(plugin.failure or f"{plugin.origin}, {plugin.origin.stamp}: {brings or 'registers nothing'}")
+        typer.echo(plugin.failure or f"{plugin.origin}, {plugin.origin.stamp}: {plugin.words}")
     if not loaded:
         typer.echo("There is no plug-in: use --plugin FILE.py, or install a package that has one.")

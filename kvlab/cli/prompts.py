@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from kvlab.cli.options.groups import grouped
 from kvlab.cli.options.prompt import AnswerOptions, PromptOptions
+from kvlab.cli.options.signature import grouped
+from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
+from kvlab.requests.compare import OnePrompt
 
 prompts_commands = typer.Typer(help="Save prompts under a name, list, show, rename and remove them.")
 Root = Annotated[Path, typer.Option("--runs", help="the folder of runs, next to which prompts are stored")]
@@ -26,9 +29,6 @@ def list_prompts(
     as_json: Json = False,
 ) -> None:
     """List saved prompts by name."""
-    from rich.table import Table
-
-    from kvlab.cli.options.tables import print_wide
     from kvlab.library.prompts import saved_prompts
 
     found = saved_prompts(root, words)
@@ -73,7 +73,6 @@ def save(
 ) -> None:
     """Save a prompt under a name, with its answer and facts."""
     from kvlab.library.prompts import save_prompt
-    from kvlab.requests.compare import OnePrompt
 
     found = text.read_all(root)
     if len(found) > 1:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 
 KINDS = (".html", ".pptx", ".pdf", ".gif")
@@ -27,7 +28,6 @@ def report(
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
 ) -> None:
     """Export a comparison (answers, table, figures, caveats) or a story as HTML, PPTX or PDF, or a run as GIF."""
-    from kvlab.common.atomic_write import replace_file
     from kvlab.figures.base.words import byte_size
     from kvlab.report.export import export_gif, export_report, export_talk
     from kvlab.trace.stories import load_story

@@ -6,6 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
+
+from kvlab.common.terminal import standard_error
+from kvlab.requests.compare import RescueRequest
+from kvlab.trace import open_run
 
 
 def killed(
@@ -17,13 +22,9 @@ def killed(
 ) -> None:
     """Find the smallest sets of tokens or heads whose restoration corrects a run's answer."""
     from rich.status import Status
-    from rich.text import Text
 
     from kvlab.analysis.comparison.restore import search_table, sentence
-    from kvlab.common.terminal import standard_error
-    from kvlab.requests.compare import RescueRequest
     from kvlab.restore import rescue
-    from kvlab.trace import open_run
     from kvlab.trace.restore_results import RestoreResult
 
     folder = Path(run)

@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 
+from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
+from kvlab.common.formatting import format_bytes
+from kvlab.server.quotas import seconds_of
+from kvlab.trace.user_labels import change_labels, change_tags
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,8 +79,6 @@ def tag(
     remove: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
 ) -> None:
     """Add and remove tags."""
-    from kvlab.trace.user_labels import change_tags
-
     if not add and not remove:
         raise UserError("Name the tags: --add paper, or --remove draft.")
     for kind, name, title in _chosen(root, names):
@@ -158,8 +161,6 @@ def thin_old(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only show what would be removed")] = False,
 ) -> None:
     """Remove the arrays of old recordings to free disk space; tables, texts and starred comparisons are kept."""
-    from kvlab.common.formatting import format_bytes
-    from kvlab.server.quotas import seconds_of
     from kvlab.trace.thinning import thin, thinnable
 
     found = thinnable(_folder(root), seconds_of(older_than))
@@ -233,8 +234,6 @@ def _chosen(root: Path, names: list[str]) -> list[tuple[Any, str, str]]:
 
 
 def _change(root: Path, names: list[str], **changes: Any) -> None:
-    from kvlab.trace.user_labels import change_labels
-
     summary = ", ".join(f"{name} {value}" for name, value in changes.items())
     for kind, name, title in _chosen(root, names):
         change_labels(root, name, kind, **changes)
@@ -242,10 +241,6 @@ def _change(root: Path, names: list[str], **changes: Any) -> None:
 
 
 def _print(found: pd.DataFrame, count: int, as_json: bool) -> None:
-    from rich.table import Table
-
-    from kvlab.cli.options.tables import print_wide
-
     if as_json:
         typer.echo(found.to_json(orient="records", indent=2, double_precision=15))
         return

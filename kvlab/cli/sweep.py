@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +13,11 @@ import typer
 
 from kvlab.cli.eval import evaluate, request_from
 from kvlab.cli.options.plan_check import Force, check_fits
-from kvlab.cli.options.plugins import with_plugins
+from kvlab.cli.options.signature import KEYWORD, Command, parameters_of, with_parameters, with_plugins
+from kvlab.cli.options.tables import print_summary
 from kvlab.common.errors import UserError
+from kvlab.common.terminal import standard_error
+from kvlab.evaluate.request import EvalJob
 
 sweep_commands = typer.Typer(help="An evaluation on many GPUs and machines that share a folder.", no_args_is_help=True)
 
@@ -28,24 +29,15 @@ Folder = Annotated[Path, typer.Argument(help="the sweep's folder; the dashboard 
 LeaseSeconds = Annotated[float, typer.Option(min=1, help="a worker that is silent for so many seconds loses its shard")]
 
 
-def with_eval_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_eval_options(command: Command) -> Command:
     """Add the options of `kvlab eval` that say what to measure; the command receives them as `eval_options`."""
-    own = [option for option in _parameters(command) if option.name != "eval_options"]
-    options = [*own, *(option for option in _parameters(evaluate) if option.name not in EVAL_ONLY)]
+    own = [option for option in parameters_of(command) if option.name != "eval_options"]
+    more = [option for option in parameters_of(evaluate) if option.name not in EVAL_ONLY]
 
     def merged(**values: Any) -> None:
         command(**{option.name: values.pop(option.name) for option in own}, eval_options=values)
 
-    merged.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
-    )
-    merged.__annotations__ = {option.name: option.annotation for option in options}
-    merged.__name__, merged.__doc__ = command.__name__, command.__doc__
-    return merged
-
-
-def _parameters(command: Callable[..., None]) -> list[inspect.Parameter]:
-    return list(inspect.signature(command, eval_str=True).parameters.values())
+    return with_parameters(merged, command, [option.replace(kind=KEYWORD) for option in (*own, *more)])
 
 
 @sweep_commands.command("plan")
@@ -95,9 +87,6 @@ def run(
 
     Workers on this machine are not started if the plan does not fit its memory.
     """
-    from kvlab.cli.options.tables import print_summary
-    from kvlab.common.terminal import standard_error
-    from kvlab.evaluate.request import EvalJob
     from kvlab.sweep.shards import read_plan, sweep_rows, try_again
     from kvlab.sweep.status import read_status
 

@@ -9,6 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+
+from kvlab.cli.options.tables import print_wide
+from kvlab.common.errors import UserError
+from kvlab.common.terminal import standard_error
+from kvlab.evaluate.request import EvalRequest, TaskChoice
 
 
 def tasks(
@@ -49,10 +55,6 @@ def tasks(
         formats = {name: {"about": about(name), "options": [*options_of(name)]} for name in LOADERS}
         typer.echo(json.dumps({"tasks": listed, "formats": list(LOADERS), "about_formats": formats}, indent=2))
         return
-    from rich.table import Table
-
-    from kvlab.cli.options.tables import print_wide
-
     table = Table("task", "what it tests", "parameters", "lengths")
     for name, task in TASKS.items():
         takes = ", ".join(f"{key}={value}" for key, value in task.parameters.items())
@@ -69,23 +71,19 @@ def tasks(
 
 def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bool) -> None:
     """Evaluate the full cache on every generated task and print one line per task."""
-    from rich.table import Table
-
-    from kvlab.cli.options.tables import print_wide
     from kvlab.common.model_title import model_title
-    from kvlab.common.terminal import standard_error
     from kvlab.evaluate.harness import evaluate
     from kvlab.evaluate.progress import shown_progress
-    from kvlab.evaluate.request import EvalRequest, TaskChoice
     from kvlab.evaluate.request_parser import parse_style
     from kvlab.results.quality_tables import LEAST_SCORE, abilities
     from kvlab.tasks.registry import TASKS
 
     title = model_title(model)
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
     asked = tuple(TaskChoice(task=name) for name in TASKS)
     request = EvalRequest(model=model, tasks=asked, samples=samples, style=parse_style(style))
     with shown_progress(standard_error()) as listener:
-        rows = evaluate(request, out or Path("runs/eval") / f"tasks-{_as_file_name(title)}", on_progress=listener).rows
+        rows = evaluate(request, out or Path("runs/eval") / f"tasks-{stem}", on_progress=listener).rows
     found = abilities(rows)
     if as_json:
         typer.echo(found.to_json(orient="records", indent=2))
@@ -102,15 +100,9 @@ def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bo
     print_wide(table)
 
 
-def _as_file_name(title: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
-
-
 def _problem(request: str) -> str:
     """Why a prompt of the evaluation cannot be generated (`kvlab.forms.eval_form`); empty if all can."""
-    from kvlab.common.errors import UserError
     from kvlab.evaluate.data_check import check_tasks
-    from kvlab.evaluate.request import EvalRequest
 
     try:
         check_tasks(EvalRequest.model_validate_json(request))

@@ -1,4 +1,4 @@
-"""The exception whose message is for the user."""
+"""The exception whose message is for the user, and errors that mean that memory ran out."""
 
 from __future__ import annotations
 
@@ -24,3 +24,11 @@ def rewrite_messages(change: Callable[[str], str]) -> None:
     """Pass every UserError message of this process through `change`, such as to hide the server's paths."""
     if change not in _rewriters:
         _rewriters.append(change)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception means that a device or the host ran out of memory; torch's are recognised by name."""
+    if any(kind.__name__ in ("MemoryError", "OutOfMemoryError") for kind in type(error).__mro__):
+        return True
+    message = str(error).lower()
+    return isinstance(error, RuntimeError) and ("can't allocate memory" in message or "out of memory" in message)

@@ -187,9 +187,3 @@ def mean_over_groups(
     if interval is None:
         raise ValueError("a mean needs at least one value")
     return replace(interval, samples=tuple(column[~np.isnan(column)].tolist()))
-
-
-def paired_difference(values: Sequence[float], base: Sequence[float], seed: int = 0, kind: Kind = "any") -> Interval:
-    """The mean of (value - base) over the same samples with its interval: pairs are drawn together."""
-    gaps = np.asarray(values, dtype=np.float64) - np.asarray(base, dtype=np.float64)
-    return mean_interval(gaps.tolist(), seed, kind=kind)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from kvlab.common.errors import UserError
@@ -24,6 +24,18 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # a share of the characters, or so many: text from terminals and PDFs has a few
+
+
+class Frozen(BaseModel):
+    """A model whose fields do not change."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Strict(Frozen):
+    """The same that refuses unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 def shown(value: object) -> str:
@@ -148,3 +160,15 @@ def in_one_sentence(error: ValidationError, named: Callable[[str], str] = str) -
     if not field:
         return f"This request cannot be run: {reason}."
     return f"{named(field)} cannot be {shown(first['input'])}: {reason[:1].lower()}{reason[1:]}."
+
+
+def check_ids(ids: Iterable[int], model: Any, tokenizer: Any) -> None:
+    """Raises UserError for the first token id without a row in the model's embedding, which a tokenizer may have."""
+    rows = int(model.get_input_embeddings().weight.shape[0])
+    beyond = next((index for index in ids if index >= rows), None)
+    if beyond is not None:
+        raise UserError(
+            f"The text holds the token {tokenizer.convert_ids_to_tokens(beyond)!r} (id {beyond:,}), but the model's "
+            f"embedding has {rows:,} rows: leave the token out, or give a model whose embedding was resized for it "
+            "(resize_token_embeddings)."
+        )

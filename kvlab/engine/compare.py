@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from kvlab.common.errors import UserError
+from kvlab.common.errors import UserError, is_out_of_memory
 from kvlab.common.limits import TURNS_SHARE
-from kvlab.common.memory_errors import is_out_of_memory
 from kvlab.common.validation import in_one_sentence, path_of, shown
 from kvlab.engine.comparison_passes import ComparisonPasses, Group, groups_of, most_together, num_steps
 from kvlab.engine.interleaved_timing import time_interleaved

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.common.memory_errors import is_out_of_memory
+from kvlab.common.errors import is_out_of_memory
 from kvlab.engine.active_run import ActiveRun, OwnText
 from kvlab.engine.interleaved_timing import TimedRun
 from kvlab.engine.out_of_memory import machine_of, memory_guard

@@ -24,8 +24,7 @@ from kvlab.methods.wrappers.pin_tokens import keeping
 from kvlab.methods.wrappers.restore import giving_back
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.downloads import Report
-from kvlab.models.load import LoadedModel, pick_device
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import LoadedModel, held_model, pick_device
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace.schema import ModelShape

@@ -12,7 +12,7 @@ from kvlab.engine.prepare import Prepared, PreparedRun
 from kvlab.methods import Method
 from kvlab.methods.core.published_settings import PAPER
 from kvlab.models.chat import tokenizer_info
-from kvlab.models.hybrids import compressed_only
+from kvlab.models.families import compressed_only
 from kvlab.requests.budget import Budget
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.generation_settings import generation_notes

@@ -27,10 +27,23 @@ class Sampling:
     seed: int
 
 
-def cut_answer(text: str, stop: str | None) -> str:
-    """Cut the answer at the stop text and strip white space."""
-    text = text.strip() if stop is None else text.lstrip()
-    return text.split(stop)[0].rstrip() if stop else text
+@dataclass(frozen=True)
+class Stops:
+    """Texts that end an answer, which is cut there. If it `strips`, white space around the answer is cut off first."""
+
+    texts: tuple[str, ...] = ()
+    strips: bool = True
+
+    def are_in(self, text: str) -> bool:
+        """Whether any of them is in the answer."""
+        return any(stop in (text.lstrip() if self.strips else text) for stop in self.texts)
+
+    def cut(self, text: str) -> str:
+        """The answer without the first of them and what follows."""
+        text = text.lstrip() if self.strips else text
+        for stop in self.texts:
+            text = text.split(stop)[0]
+        return text.rstrip() if self.strips else text
 
 
 def generate_together(
@@ -39,7 +52,7 @@ def generate_together(
     caches: Sequence[CompressedCache],
     in_sight: int,
     max_new_tokens: int,
-    stop: str | None,
+    stops: Stops,
     prefill_chunk: int | None = None,
     sampling: Sampling | None = None,
     check: Check = nothing,
@@ -55,7 +68,7 @@ def generate_together(
     results: list[list[Outcome] | Exception] = [[] for _ in caches]
     for group in sharing_groups(caches):
         shared = SharedPrompt(loaded, [caches[number] for number in group], prompts, in_sight, prefill_chunk, check)
-        answering = _Answering(loaded, shared, group, len(prompts), max_new_tokens, stop, sampling, leaving)
+        answering = _Answering(loaded, shared, group, len(prompts), max_new_tokens, stops, sampling, leaving)
         with failures_in_branches(shared.fan_out):
             answering.run(shared.read(), check)
         for number in group:
@@ -91,19 +104,20 @@ class _Answering:
         group: Sequence[int],
         prompts: int,
         most: int,
-        stop: str | None,
+        stops: Stops,
         sampling: Sampling | None,
         leaving: Leaving | None,
     ) -> None:
-        self.loaded, self.shared, self.most, self.stop, self.leaving = loaded, shared, most, stop, leaving
+        self.loaded, self.shared, self.most, self.stops, self.leaving = loaded, shared, most, stops, leaving
         self.fan_out: FanOutCache = shared.fan_out
         self.temperature = sampling.temperature if sampling is not None else 1.0
         self.ends = end_ids(loaded)
         self.prompts = prompts
         self.answers: dict[int, _Answers] = {}
         for number, branch in zip(group, shared.branches, strict=True):
-            drawn = [] if sampling is None else [_generator(sampling.seed, shared.device) for _ in range(prompts)]
             every = list(range(prompts))
+            seeds = [] if sampling is None else [sampling.seed] * prompts
+            drawn = [torch.Generator(shared.device).manual_seed(seed) for seed in seeds]
             self.answers[number] = _Answers(number, branch, every, drawn, {prompt: [] for prompt in every})
 
     def run(self, logits: Tensor, check: Check) -> None:
@@ -125,7 +139,7 @@ class _Answering:
         written = [answers.ids[prompt] for prompt in range(self.prompts)]
         texts = self.loaded.tokenizer.batch_decode(written, skip_special_tokens=True)
         return [
-            Outcome(cut_answer(text, self.stop), answers.memory[prompt], seconds, prompt_seconds)
+            Outcome(self.stops.cut(text), answers.memory[prompt], seconds, prompt_seconds)
             for prompt, text in enumerate(texts)
         ]
 
@@ -147,11 +161,9 @@ class _Answering:
         return kept
 
     def _ends(self, ids: list[int]) -> bool:
-        if ids[-1] in self.ends:
-            return True
-        if not self.stop:
-            return False
-        return self.stop in str(self.loaded.tokenizer.decode(ids, skip_special_tokens=True)).lstrip()
+        if ids[-1] in self.ends or not self.stops.texts:
+            return ids[-1] in self.ends
+        return self.stops.are_in(str(self.loaded.tokenizer.decode(ids, skip_special_tokens=True)))
 
     def _leave(self, answers: _Answers, ended: list[bool]) -> None:
         memory = read_memory(answers.branch.cache, len(answers.running))
@@ -165,7 +177,3 @@ class _Answering:
             self.fan_out.keep_rows(answers.branch, stay)
         else:
             self.fan_out.drop([answers.branch])
-
-
-def _generator(seed: int, device: torch.device) -> torch.Generator:
-    return torch.Generator(device=device).manual_seed(seed)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from transformers import PreTrainedConfig
+import torch
+from transformers import PreTrainedModel
 
 import kvlab
 from kvlab.cache import CompressedCache
+from kvlab.cache.chunked_prefill import check_chunks
+from kvlab.common.errors import UserError
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import Cancelled, download_reporter
-from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
-from kvlab.evaluate.passes import check_choices
 from kvlab.evaluate.plan import Plan, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded
@@ -24,17 +26,18 @@ from kvlab.evaluate.results.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.shared_prompt import nothing
 from kvlab.evaluate.work import RowMaker, Unit, batches
+from kvlab.fitted.files import named_weights
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
+from kvlab.models.tokenizer import window_of
 from kvlab.requests.compare import FULL, MethodChoice, Progress
 from kvlab.requests.generation_settings import generation_notes
 
 Listener = Callable[[Progress], None]
 
 _GPU_BATCH_ROWS = 8
-_ANY_WINDOW = 1 << 30  # for a model that states none
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,10 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     """Prepare `request` for a loaded model. Raises UserError as `evaluate`."""
     chat = chat_of(request, loaded.tokenizer)
     turn = 0 if chat is None else sum(map(len, chat.around()))
-    make_cache = make_cache or _cache_maker(loaded)
+    make_cache = make_cache or cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)  # report an impossible budget or hyper-parameter early
-    plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn, chat is not None)
+    plan = make_plan(request, loaded.tokenizer, window_of(loaded.model.config) - turn, chat is not None)
     check_passes(request, plan)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
     shared = request.question_aware, loaded.name, digest, request.prefill_chunk
@@ -162,15 +165,14 @@ def check_passes(request: EvalRequest, plan: Plan) -> None:
         check_choices(request.all_choices, longest, request.prefill_chunk)
 
 
-def model_window(loaded: Loaded) -> int:
-    """The model's context window in tokens."""
-    return window_of(loaded.model.config)
-
-
-def window_of(config: PreTrainedConfig) -> int:
-    """The model's context window in tokens; unlimited if its config names none."""
-    text = config.get_text_config(decoder=True)
-    return getattr(text, "max_position_embeddings", None) or _ANY_WINDOW
+def check_choices(choices: Sequence[MethodChoice], tokens: int, prefill_chunk: int) -> None:
+    """Raise UserError, naming the method, if chunks would change its result for a prompt of `tokens`."""
+    for choice in choices:
+        pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
+        try:
+            check_chunks(pipeline, tokens, prefill_chunk)
+        except UserError as error:
+            raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
 
 
 def default_batch_rows(loaded: Loaded) -> int:
@@ -183,8 +185,24 @@ def settings_of(choice: MethodChoice) -> dict[str, object]:
     return make_method(choice.method, **choice.hyper_parameters).model_dump(mode="json")
 
 
-def _cache_maker(loaded: Loaded) -> CacheMaker:
+def cache_maker(loaded: Loaded) -> CacheMaker:
+    """The function that makes a choice's cache for this model."""
+
     def make(choice: MethodChoice) -> CompressedCache:
         return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 
     return make
+
+
+_SAMPLED = 256  # values read per tensor: distinguishes checkpoints at little cost
+
+
+def model_digest(model: PreTrainedModel) -> str:
+    """Hash the shapes, types and a sample of the values of every parameter to 12 hex digits."""
+    digest = hashlib.sha256()
+    for name, parameter in named_weights(model):
+        flat = parameter.reshape(-1)
+        sample = flat[:: max(1, flat.numel() // _SAMPLED)][:_SAMPLED].to("cpu", torch.float32)
+        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()[:12]

@@ -9,12 +9,13 @@ from pathlib import Path
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.engine.progress import download_reporter
-from kvlab.evaluate.harness import evaluate, model_window
+from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.progress import seconds_left
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.models.chat import chat_of
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import held_model
+from kvlab.models.tokenizer import window_of
 from kvlab.requests.compare import MOST_NEW_TOKENS, CompareRequest, ModelRequest, Progress
 from kvlab.requests.facts import LONGEST_ANSWER, find_facts
 from kvlab.tasks.sample import Sample
@@ -71,7 +72,7 @@ def run_sample(
     """
     loaded = held_model(job.request, download_reporter(progress))
     has_chat = chat_of(job.request, loaded.tokenizer) is not None
-    plan = make_plan(job.request, loaded.tokenizer, model_window(loaded), has_chat)
+    plan = make_plan(job.request, loaded.tokenizer, window_of(loaded.model.config), has_chat)
     matches = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
     if not matches:
         raise UserError("The file of this evaluation no longer contains this prompt: restore the file.")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kvlab.cache import CompressedCache
-from kvlab.common.token_ids import check_ids
-from kvlab.evaluate.generate import Sampling, generate_together
+from kvlab.common.validation import check_ids
+from kvlab.evaluate.generate import Sampling, Stops, generate_together
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.results.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluate.results.rows import PromptIdentity
@@ -121,7 +121,7 @@ class Measurer:
             caches,
             first.in_sight(self.question_aware),
             first.sample.max_new_tokens,
-            first.sample.stop,
+            Stops((first.sample.stop,) if first.sample.stop else ()),
             self.prefill_chunk,
             Sampling(first.sample.temperature, _seed(first.identity)) if first.sample.temperature else None,
             self.check,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator
 
-from kvlab.common.validation import Text
+from kvlab.common.validation import Strict, Text
 from kvlab.requests.compare import FULL, MethodChoice, ModelRequest
 from kvlab.requests.method_spec import parse_value
 from kvlab.tasks.sample import StyleChoice, check_seed
@@ -19,19 +19,15 @@ Depth = Annotated[float, Field(ge=0, le=1)]
 ResultName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
-class TaskChoice(BaseModel):
+class TaskChoice(Strict):
     """A task with its non-default difficulty parameters."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     task: str
     difficulty: dict[str, JsonValue] = Field(default_factory=dict)
 
 
-class FileChoice(BaseModel):
+class FileChoice(Strict):
     """A user's file in one of the formats of `kvlab.tasks.loaders`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     form: str
     path: Path
@@ -115,10 +111,8 @@ def full_first(choices: Iterable[MethodChoice]) -> tuple[MethodChoice, ...]:
     return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
 
 
-class EvalJob(BaseModel):
+class EvalJob(Strict):
     """An evaluation for the queue, with its results in `<runs>/eval/<name>`; existing rows are kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["evaluate"] = "evaluate"
     name: ResultName
@@ -127,13 +121,11 @@ class EvalJob(BaseModel):
     private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
 
 
-class SampleJob(BaseModel):
+class SampleJob(Strict):
     """One prompt of an evaluation as a recorded comparison.
 
     `content` is the hash of a prompt from a file; it is empty for a generated prompt, the last one of `request`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["sample"] = "sample"
     request: EvalRequest

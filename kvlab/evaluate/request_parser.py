@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import ValidationError
 
@@ -61,16 +61,18 @@ def parse_whole(number: int | None, option: str, least: int) -> int | None:
 
 def parse_style(text: str) -> StyleChoice:
     """Parse `--style`; raises UserError for an unknown one."""
-    if text not in get_args(StyleChoice):
-        raise UserError(f"--style takes {', '.join(get_args(StyleChoice))}, not '{text}'.")
-    return cast(StyleChoice, text)
+    return _one_of(text, "--style", get_args(StyleChoice))
 
 
 def parse_cut(text: str) -> Cut:
     """Parse `--cut`; raises UserError for anything but start, middle and end."""
-    if text not in get_args(Cut):
-        raise UserError(f"--cut takes {', '.join(get_args(Cut))}, not '{text}'.")
-    return cast(Cut, text)
+    return _one_of(text, "--cut", get_args(Cut))
+
+
+def _one_of(text: str, option: str, words: tuple[str, ...]) -> Any:
+    if text not in words:
+        raise UserError(f"{option} takes {', '.join(words)}, not '{text}'.")
+    return text
 
 
 def parse_yes_no(text: str, option: str) -> bool:

@@ -93,7 +93,7 @@ class SharedPrompt:
         return self._timed(lambda: self._forward(given))
 
     def prompt_seconds(self, branch: Branch) -> float:
-        """Seconds its cache would take alone to read, rehearse and compress the prompts."""
+        """Seconds its cache would take alone to read, read again and compress the prompts."""
         return self._common + self._own[branch]
 
     def decode_seconds(self, branch: Branch) -> float:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kvlab.common.errors import UserError
-from kvlab.fitted.files import Kind, name_of, write_fitted
-from kvlab.fitted.signature import same_weights
+from kvlab.fitted.files import Kind, name_of, same_weights, write_fitted
 from kvlab.methods.allocators.profile import EVEN, HeadProfile, HeadShares
 from kvlab.methods.core.pipeline import Pipeline
 

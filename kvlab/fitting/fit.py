@@ -18,7 +18,7 @@ from kvlab.fitting.kvzap import fit_kvzap
 from kvlab.fitting.less import LessRequest, fit_less
 from kvlab.fitting.profile import ProfileRequest, make_profile
 from kvlab.fitting.request import SETTING, FitJob, FitRequest, fitted_file
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import held_model
 from kvlab.requests.compare import Progress
 
 ASKED = "request.json"

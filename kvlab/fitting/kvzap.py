@@ -1,9 +1,9 @@
-"""Fit KVzap's networks: hidden states in, log of the rehearsal score out, layer by layer."""
+"""Fit KVzap's networks: hidden states in, log of the score of a second pass out, layer by layer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -63,7 +63,8 @@ def fit_kvzap(
     Results per window are kept in the folder `windows`, so that a stopped fit can resume. Returns an empty dictionary
     if `cancelled`. Raises UserError as `text_windows` and `make_cache`.
     """
-    for number, ids in enumerate(islice(_texts(request, loaded), request.windows)):
+    texts = text_windows(loaded, request.corpus, request.length, request.seed)
+    for number, ids in enumerate(islice(texts, request.windows)):
         if cancelled():
             return {}
         place = windows / f"{number:05}.safetensors"
@@ -122,7 +123,7 @@ def judge(head: ScoreHead, states: Tensor, scores: Tensor) -> Quality:
 
 @torch.inference_mode()
 def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) -> Examples:
-    """Examples from one window (1, T): states of some of its tokens, and the log of their rehearsal scores."""
+    """Examples from one window (1, T): states of some of its tokens, and the log of their scores in a second pass."""
     teacher = Teacher()
     teacher._watching = Watching(plus=request.target == "kvzip+", rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]
     cache = make_cache(loaded, teacher, 0.5)
@@ -139,7 +140,7 @@ def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) ->
 
 @dataclass(frozen=True)
 class Watching(RehearsedAttention):
-    """Rehearsal attention that also records each layer's hidden states.
+    """Attention of the second pass that also records each layer's hidden states.
 
     `plus`: KVzip+, where attention A_ij counts as A_ij |W_o v_j| / |h_i|, with h_i the query's hidden state, before the
     maximum over rows and group (kvpress, kvzap/train.py).
@@ -156,7 +157,7 @@ class Watching(RehearsedAttention):
         return {}
 
     def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 after another pass of the rehearsal."""
+        """`score` (B, H, S) float32 after another piece of the second pass."""
         if not self.plus:
             return super().rehearsed(slots, seen)
         count = slots.score.shape[-1]
@@ -186,10 +187,6 @@ def _ridge(states: Tensor, scores: Tensor) -> ScoreHead:
     return ScoreHead(weight.float(), (level - weight @ centre).float())
 
 
-def _texts(request: FitRequest, loaded: LoadedModel) -> Iterator[Tensor]:
-    return text_windows(loaded, request.corpus, request.length, request.seed)
-
-
 def _flat(found: Examples) -> dict[str, Tensor]:
     return {
         f"{name}.{layer}": part
@@ -212,5 +209,5 @@ def _examples(files: list[Path], layer: int) -> tuple[Tensor, Tensor]:
                 part.append(file.get_tensor(f"{name}.{layer}").float())
     states, scores = (torch.cat(part) for part in parts)
     if not math.isfinite(float(scores.sum())):
-        raise UserError("The rehearsal gave scores that are NaN or infinite: load the model with --dtype float32.")
+        raise UserError("The second pass gave scores that are NaN or infinite: load the model with --dtype float32.")
     return states, scores

@@ -30,7 +30,7 @@ class ProfileRequest(FromModel):
 def make_profile(request: ProfileRequest, out: Path, say: Callable[[str], None] = lambda line: None) -> torch.Tensor:
     """Write the profile to `out` and return its shares (budgets, L, H), which sum to 1 per budget.
 
-    Each window of text is read and rehearsed as in `kvzip` with 16 recent tokens; a head's share is its part of all
+    Each window of text is read, and read again, as in `kvzip` with 16 recent tokens; a head's share is its part of all
     slots after the cut. Raises UserError for numbers out of range, and as `load_model` and `text_windows`.
     """
     if request.windows < 1 or request.length < 64:

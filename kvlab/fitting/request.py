@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from kvlab.common.validation import Text
+from kvlab.common.validation import Strict, Text
 from kvlab.requests.compare import ModelRequest
 
 Fittable = Literal["kvzap", "less", "duoattention"]
@@ -31,10 +31,8 @@ class FitRequest(ModelRequest):
     seed: int = Field(0, ge=0, lt=2**31)
 
 
-class FitJob(BaseModel):
+class FitJob(Strict):
     """A queued fit: its file is in `<runs>/fit/<name>`, and windows already read are not read again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["fit"] = "fit"
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

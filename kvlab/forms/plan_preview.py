@@ -16,7 +16,7 @@ from kvlab.catalogue.tasks import task_list
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.forms import compare_form
-from kvlab.jobs.size_check import BulkJob, longest_prompt, requested_device, too_big, worst_cases
+from kvlab.jobs.size_check import BulkJob, bulk_too_big, longest_prompt, requested_device, worst_cases
 from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
@@ -110,7 +110,7 @@ def _too_big(work: BulkJob, machine: Machine, root: Path) -> str:
     try:
         longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
         choices = [choice for case in worst_cases(work, longest, machine.device) for choice in case.request.choices]
-        return too_big(work, longest, footprints_of(choices), machine, root)
+        return bulk_too_big(work, longest, footprints_of(choices), machine, root)
     except UserError:
         return ""  # loading the model reports the error, or downloads what is missing
 

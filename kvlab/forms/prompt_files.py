@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from kvlab.catalogue.methods import run_command
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
-from kvlab.common.validation import decode_text
+from kvlab.common.validation import Frozen, decode_text
 from kvlab.evaluate.request import FileChoice
 from kvlab.jobs.queue_db import FOLDER
 from kvlab.tasks import rows
@@ -33,19 +33,15 @@ LARGEST_TEXT = 16 * MEGABYTE  # of a table, unpacked
 BY_FOLDER = ("validation", "test")  # names of RULER's files, whose task is their folder's name
 
 
-class Lengths(BaseModel):
+class Lengths(Frozen):
     """Tokens of the prompts."""
-
-    model_config = ConfigDict(frozen=True)
 
     median: float
     longest: int
 
 
-class Checked(BaseModel):
+class Checked(Frozen):
     """The result of `kvlab data check`."""
-
-    model_config = ConfigDict(frozen=True)
 
     form: str
     benchmark: str

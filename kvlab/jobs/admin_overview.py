@@ -13,12 +13,11 @@ import psutil
 from kvlab.common.errors import UserError
 from kvlab.common.liveness import host_id
 from kvlab.jobs import queue_db, worker_slots
+from kvlab.jobs.access_check import minutes_used
 from kvlab.jobs.client import JobStatus, list_jobs
 from kvlab.jobs.disk_usage import bytes_by_owner, folder_usage
-from kvlab.jobs.quota_check import minutes_used
 from kvlab.planning.machine import cards
-from kvlab.server.disk_quota import DiskUsage
-from kvlab.server.quotas import Limits, limits_of
+from kvlab.server.quotas import DiskUsage, Limits, limits_of
 from kvlab.server.users import Role, require
 
 WHAT = "administer the queue"

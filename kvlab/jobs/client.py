@@ -14,15 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from kvlab.common.errors import UserError
 from kvlab.common.liveness import host_id
 from kvlab.common.transactions import transaction
+from kvlab.common.validation import Frozen
 from kvlab.jobs import queue_db, worker_slots
-from kvlab.jobs.access_check import check_access
+from kvlab.jobs.access_check import admit, admit_requeued, check_access
 from kvlab.jobs.device_shares import Share, device_of, server_shares
-from kvlab.jobs.quota_check import admit, admit_requeued
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests.compare import Progress
 from kvlab.server.users import Role, acting, may_see, require
@@ -35,10 +33,8 @@ FIELDS = (
 LONGEST_TAIL = 256 * 1024
 
 
-class JobStatus(BaseModel):
+class JobStatus(Frozen):
     """Current state of a job. Its id is also the id of the comparison its runs belong to."""
-
-    model_config = ConfigDict(frozen=True)
 
     job_id: str
     title: str

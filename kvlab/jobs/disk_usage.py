@@ -18,7 +18,7 @@ from kvlab.common.liveness import PULSE
 from kvlab.evaluate.request import EvalJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs.work import read_request
-from kvlab.server.disk_quota import DiskUsage, disk_rules, disk_usage_of
+from kvlab.server.quotas import DiskUsage, disk_rules, disk_usage_of
 from kvlab.trace.catalogue import list_runs
 
 RESULTS = {EvalJob: "eval/{}", BenchJob: "bench/{}.parquet", FitJob: "fit/{}"}

@@ -1,12 +1,16 @@
 """The queue's SQLite file, `<runs>/.jobs/queue.sqlite`: jobs, their order, and the slots of workers.
 
-If the runs are on a shared disk, the file is on a local one (`kvlab.jobs.queue_location`).
+If the runs are on a shared disk, the file is on a local one: SQLite's write-ahead log needs shared memory, so several
+machines would damage it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import sqlite3
+import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,10 +19,70 @@ from pathlib import Path
 
 from kvlab.common.errors import UserError
 from kvlab.common.transactions import PATIENCE_SECONDS, transaction, write_ahead
-from kvlab.jobs.queue_location import queue_folder
 from kvlab.trace.index import NOT_ITS_FAULT
 
 FOLDER = ".jobs"
+MOUNTS = Path("/proc/mounts")  # Linux only; elsewhere every disk counts as local
+SHARED = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs", "fuse.juicefs", "fuse.s3fs",
+    "fuse.sshfs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
+}  # fmt: skip
+ELSEWHERE = "KVLAB_QUEUE"
+
+
+def queue_folder(root: Path) -> Path:
+    """The folder of the queue's file: `<root>/.jobs`, or a local one. It may not exist yet.
+
+    Raises UserError if the local folder is on a shared disk too, or belongs to another user.
+    """
+    folder = Path(root) / FOLDER
+    if shared_disk(folder) is None:
+        return folder
+    local = _own(root)
+    if (kind := shared_disk(local)) is not None:
+        raise UserError(
+            f"The queue cannot be on a shared disk, and {local} is on one too ({kind}): name a folder on this "
+            f"machine's own disk in {ELSEWHERE}."
+        )
+    for created in (local.parent, local):
+        created.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if created.stat().st_uid != os.getuid():
+            raise UserError(f"{created} belongs to another user: name a folder of yours in {ELSEWHERE}.")
+    return local
+
+
+def queue_note(root: Path) -> str:
+    """A sentence if the queue is not with the runs; else empty."""
+    kind = shared_disk(Path(root) / FOLDER)
+    if kind is None:
+        return ""
+    return (
+        f"{root} is on a shared disk ({kind}), where the queue's SQLite file cannot be: it is in "
+        f"{queue_folder(root)}, for this machine alone. For many machines there is `kvlab sweep`."
+    )
+
+
+def shared_disk(path: Path) -> str | None:
+    """The file system of a shared disk that the path is on, such as `nfs4`; None for a local disk."""
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    real, best = Path(os.path.realpath(path)), (-1, "")
+    for line in lines:
+        _, point, kind, *_ = [*line.split(), "", "", ""]
+        where = Path(point.replace("\\040", " "))
+        if real.is_relative_to(where):
+            best = max(best, (len(where.parts), kind), key=lambda mount: mount[0])
+    return best[1] if best[1] in SHARED else None
+
+
+def _own(root: Path) -> Path:
+    named = os.environ.get(ELSEWHERE)
+    base = Path(named) if named else Path(tempfile.gettempdir()) / f"kvlab-queue-{os.getuid()}"
+    return base / hashlib.sha256(os.path.realpath(root).encode()).hexdigest()[:16]
+
+
 ASIDE_RUNS = 8  # kept of `aside` requests
 VERSION = 2  # of the tables; older ones are migrated in place
 TABLES = (
@@ -75,7 +139,7 @@ def database(root: Path) -> Iterator[sqlite3.Connection]:
     folder = Path(root) / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        folder = queue_folder(root, FOLDER)
+        folder = queue_folder(root)
         folder.mkdir(parents=True, exist_ok=True)
         connection = _open(folder / "queue.sqlite")
     except OSError as error:

@@ -1,6 +1,7 @@
-"""Check that an evaluation, a benchmark or a fit fits this machine: plan its worst case as a comparison.
+"""Plan requests before they run, and check that they fit this machine.
 
-A batch takes the memory of one prompt times its rows, except for the weights and the process. Torch-free.
+An evaluation, a benchmark or a fit is planned by its worst case as a comparison: a batch takes the memory of one prompt
+times its rows, except for the weights and the process. Functions that load torch do so when they are called.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvlab.bench.request import BenchJob, BenchRequest, parts_of
-from kvlab.catalogue.tasks import TaskList
+from kvlab.catalogue.tasks import TaskEntry, TaskList
+from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, full_first
 from kvlab.fitting.request import FitJob
+from kvlab.jobs.batch import repeat_request
+from kvlab.jobs.work import Work
+from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.names import context_length
 from kvlab.model_info.size import find_model
+from kvlab.model_info.token_count import count_tokens
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import DECODING, LOADING, STANDING
 from kvlab.planning.parts import Phase
 from kvlab.planning.plan import FootprintOf, Manner, Plan, can_plan, make_plan
-from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, RecordLevel
+from kvlab.planning.seconds import keep_speed, known_speed
+from kvlab.requests.compare import FULL, LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, RecordLevel, RescueRequest
 from kvlab.requests.compare import LOADING as LOADING_FIELDS
 
 ANSWER_TOKENS = 64  # of an answer; the tasks' own are shorter
@@ -28,6 +35,90 @@ ONCE = (*STANDING, "CUDA itself")  # parts that do not grow with the batch
 SEEKS_THE_LIMIT = "batch"  # a benchmark mode that is not judged
 WITHOUT_PROMPT = ("decode", "compress", "memory")  # modes that fill caches with synthetic states by default
 BulkJob = EvalJob | SampleJob | BenchJob | FitJob
+
+
+def plan_of(
+    request: CompareRequest,
+    root: Path,
+    tokens: int | None = None,
+    machine: Machine | None = None,
+    *,
+    timed: bool = True,
+) -> Plan:
+    """The plan of a request; the tokens of its (longest) prompt are counted unless given.
+
+    Raises UserError for an unknown method, a missing device, or a model whose configuration is not on this machine.
+    """
+    from kvlab.engine.out_of_memory import footprint_of, machine_of
+    from kvlab.models.load import pick_device
+
+    model = find_model(request.model)
+    if tokens is None:
+        tokens, _ = tokens_of(request)
+    machine = machine or machine_of(pick_device(request.device), root)
+    if timed:
+        measure_once(machine, root)
+    return make_plan(request, tokens, model, footprint_of, machine, root, timed=timed)
+
+
+def tokens_of(request: CompareRequest) -> tuple[int, bool]:
+    """Tokens of a request's (longest) prompt, and whether they were counted rather than estimated."""
+    comparison = longest(request)
+    return count_tokens(comparison.prompt, ChatFormat.of(comparison))
+
+
+def longest(request: CompareRequest) -> CompareRequest:
+    """The comparison of the longest of several prompts; the first repeat, as repeats are equally long."""
+    if not request.is_batch:
+        return request
+    lengths = [len(prompt.prompt) for prompt in request.prompts] or [0]
+    return repeat_request(request, "-", 1 + lengths.index(max(lengths)))
+
+
+def measure_once(machine: Machine, root: Path) -> None:
+    """Measure the speed of a GPU of this machine unless that was done recently."""
+    import torch
+
+    from kvlab.engine.environment import measure
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type != machine.device or not root.is_dir():
+        return
+    speed = known_speed(machine, root)
+    if speed is None or not speed.holds:
+        keep_speed(machine, root, measure(torch.device(machine.device)))
+
+
+def too_big(request: Work, root: Path) -> str:
+    """The plan's verdict on a job that is too big for this machine; empty if it fits.
+
+    Jobs are not judged if the model is unknown here, the device is missing, or accelerate may offload weights to the
+    host.
+    """
+    if isinstance(request, RescueRequest):
+        return ""  # it repeats a run that fitted
+    try:
+        if not isinstance(request, CompareRequest):
+            return _too_big(request, root)
+        plan = plan_of(request, root, timed=False)
+    except UserError:
+        return ""  # loading the model reports the error, or downloads what is missing
+    return plan.verdict if not plan.fits and can_plan(request, plan.machine) else ""
+
+
+def _too_big(work: BulkJob, root: Path) -> str:
+    from kvlab.bench.presets import preset_requests
+    from kvlab.engine.out_of_memory import footprint_of, machine_of
+    from kvlab.models.load import pick_device
+    from kvlab.tasks.registry import TASKS
+
+    longest = 0
+    if isinstance(work, BenchJob) and work.preset:
+        work = BenchJob(name=work.name, requests=preset_requests(work.preset, **work.changes))
+    if isinstance(work, EvalJob | SampleJob):
+        tasks = (TaskEntry(name=name, lengths=task.lengths, uses_depth=task.uses_depth) for name, task in TASKS.items())
+        longest = longest_prompt(work.request, TaskList(tasks=tuple(tasks), formats=()))
+    return bulk_too_big(work, longest, footprint_of, machine_of(pick_device(requested_device(work)), root), root)
 
 
 @dataclass(frozen=True)
@@ -47,7 +138,7 @@ class WorstCase:
     others_go_on: bool = False
 
 
-def too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine, root: Path) -> str:
+def bulk_too_big(work: BulkJob, longest: int, holds: FootprintOf, machine: Machine, root: Path) -> str:
     """Why the job is too big for this machine, in one sentence; empty if it fits or that is unknown.
 
     `longest` is the length of an evaluation's longest prompt in tokens. Raises UserError for an unknown model.

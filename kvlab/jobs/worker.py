@@ -30,16 +30,16 @@ from kvlab.common.transactions import transaction
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs import client, queue_db, worker_slots
+from kvlab.jobs.access_check import check_used
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.device_shares import with_local_device
 from kvlab.jobs.disk_usage import folder_usage
-from kvlab.jobs.plan_check import too_big
-from kvlab.jobs.quota_check import check_used
+from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import Work, read_request
 from kvlab.planning.machine import visible_gpus
 from kvlab.requests.compare import Progress, RescueRequest
-from kvlab.server.disk_quota import disk_rules
 from kvlab.server.offered_models import FITS
+from kvlab.server.quotas import disk_rules
 from kvlab.server.settings import lab
 from kvlab.server.users import Role, User, acting_for
 from kvlab.trace.thinning import enough, thin, thinnable
@@ -48,7 +48,7 @@ Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
 RESCUE = "kvlab.restore:rescue"
 EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.job:run_sample"
-BENCH, FIT = "kvlab.bench.job:run_bench", "kvlab.fitting.fit:run_fit"
+BENCH, FIT = "kvlab.bench.harness:run_bench", "kvlab.fitting.fit:run_fit"
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # jobs whose results have a name
 IDLE_SECONDS = 0.4
 REPORT_SECONDS = 0.2
@@ -206,17 +206,13 @@ class JobReporter:
         elif not self.reason and time.monotonic() - self._checked >= REPORT_SECONDS:
             self._checked = time.monotonic()
             row = self.connection.execute("SELECT cancel FROM jobs WHERE job_id = ?", (self.job_id,)).fetchone()
-            self.reason = "Cancelled; what was saved is kept." if row["cancel"] else self._disk_full()
+            if row["cancel"]:
+                self.reason = "Cancelled; what was saved is kept."
+            elif full := folder_usage(self.root).full:
+                self.reason = (
+                    f"Stopped: {full}. What was finished is kept, and the job can be resumed once there is room."
+                )
         return bool(self.reason)
-
-    def _disk_full(self) -> str:
-        """Why the folder is full, in one sentence; empty if it is not."""
-        full = folder_usage(self.root).full
-        return (
-            f"Stopped: {full}. What was finished is kept, and the job can be resumed once there is room."
-            if full
-            else ""
-        )
 
 
 def load_function(dotted: str) -> Compare:

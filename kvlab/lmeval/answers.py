@@ -7,16 +7,16 @@ choices in shared passes is measured when the first of them asks; the others fin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TypeVar
 
 from kvlab.cache import CompressedCache
-from kvlab.common.memory_errors import is_out_of_memory
-from kvlab.evaluate.backoff import Backoff, Prompt
-from kvlab.evaluate.passes import check_choices
-from kvlab.evaluate.results.outcome import Loaded, Memory
-from kvlab.lmeval.generation import GenerationRequest, Written, generate_greedily, generate_texts
+from kvlab.common.errors import is_out_of_memory
+from kvlab.evaluate.backoff import Backoff, Prompt, Sized
+from kvlab.evaluate.harness import check_choices
+from kvlab.evaluate.results.outcome import Loaded, Outcome
+from kvlab.lmeval.generation import GenerationRequest, generate_greedily, generate_texts
 from kvlab.lmeval.journal import Journal, Measurement
 from kvlab.lmeval.likelihood import (
     ContextGroup,
@@ -33,7 +33,6 @@ from kvlab.requests.compare import MethodChoice
 
 Result = TypeVar("Result")
 SIMULATED_ROWS = 8  # a step of one token costs as much for eight rows, on a CPU too
-Text = tuple[str, Measurement]
 
 
 @dataclass
@@ -75,7 +74,8 @@ class SharedAnswers:
             for batch in equal_length_batches(groups, simulated, rows):
                 for number, outcomes in self._run(self._scoring, batch, numbers):
                     for group, (scored, batch_rows) in zip(batch, outcomes, strict=True):
-                        measured = _measurement(group, scored, batch_rows)
+                        sharing = len(group.continuations)
+                        measured = _measurement(group, scored.in_sight, scored, sharing, batch_rows)
                         own = [keys[indices[index]] for index in group.indices]
                         for key, answer in zip(own, scored.answers, strict=True):
                             self.journals[number].add(key, list(answer), measured)
@@ -108,8 +108,9 @@ class SharedAnswers:
             for start in range(0, len(equal), self.rows):
                 batch = equal[start : start + self.rows]
                 for number, outcomes in self._run(self._generating, batch, numbers):
-                    for request, ((text, measured), rows) in zip(batch, outcomes, strict=True):
-                        key, measured = keys[request.index], replace(measured, batch_rows=rows)
+                    for request, (outcome, rows) in zip(batch, outcomes, strict=True):
+                        measured = _measurement(request, self._in_sight(request), outcome, 1, rows)
+                        key, text = keys[request.index], outcome.prediction
                         self.journals[number].add(key, text, measured, save=not request.is_sampled)
                         self._tell(number, [key])
                         texts[request.index] = text
@@ -162,7 +163,7 @@ class SharedAnswers:
         return Backoff(self.loaded, self._scored)
 
     @cached_property
-    def _generating(self) -> Backoff[GenerationRequest, Text]:
+    def _generating(self) -> Backoff[GenerationRequest, Outcome]:
         return Backoff(self.loaded, self._texts)
 
     def _scored(
@@ -175,20 +176,15 @@ class SharedAnswers:
 
     def _texts(
         self, requests: Sequence[GenerationRequest], choices: Sequence[MethodChoice]
-    ) -> list[list[Text] | Exception]:
-        tokens, chunk = requests[0].prompt_tokens, self.request.prefill_chunk
-        in_sight = max(1, tokens - self.request.hold_back)
+    ) -> list[list[Outcome] | Exception]:
+        in_sight, chunk = self._in_sight(requests[0]), self.request.prefill_chunk
         caches = [self.make_cache(choice) for choice in choices]
         if requests[0].is_greedy:
-            found = generate_greedily(self.loaded, requests, caches, in_sight, chunk)
-        else:
-            found = [
-                _or_error(partial(generate_texts, self.loaded, requests, cache, in_sight, chunk)) for cache in caches
-            ]
-        return [
-            own if isinstance(own, Exception) else [(one.text, _text_measurement(one, tokens, in_sight)) for one in own]
-            for own in found
-        ]
+            return generate_greedily(self.loaded, requests, caches, in_sight, chunk)
+        return [_or_error(partial(generate_texts, self.loaded, requests, cache, in_sight, chunk)) for cache in caches]
+
+    def _in_sight(self, request: GenerationRequest) -> int:
+        return max(1, request.prompt_tokens - self.request.hold_back)
 
 
 @dataclass(frozen=True)
@@ -234,20 +230,16 @@ class Answering:
             raise self.shared.errors[self.number]
 
 
-def _measurement(group: ContextGroup, scored: Scored, batch_rows: int) -> Measurement:
-    """One request's measurement; continuations of a context share its seconds."""
-    count = len(group.continuations)
-    seconds = scored.seconds / count, None if scored.prompt_seconds is None else scored.prompt_seconds / count
-    return Measurement(group.prompt_tokens, scored.in_sight, *_fields(scored.memory), *seconds, batch_rows)
-
-
-def _text_measurement(written: Written, tokens: int, in_sight: int) -> Measurement:
-    seconds = written.seconds, written.prompt_seconds
-    return Measurement(tokens, in_sight, *_fields(written.memory), *seconds, batch_rows=1)
-
-
-def _fields(memory: Memory) -> tuple[float, int, int, int]:
-    return memory.slots, memory.logical_tokens, memory.live_bytes, memory.allocated_bytes
+def _measurement(prompt: Sized, in_sight: int, found: Scored | Outcome, sharing: int, batch_rows: int) -> Measurement:
+    """One request's measurement; the `sharing` continuations of a context share its seconds."""
+    return Measurement(
+        prompt.prompt_tokens,
+        in_sight,
+        **vars(found.memory),
+        seconds=found.seconds / sharing,
+        prompt_seconds=None if found.prompt_seconds is None else found.prompt_seconds / sharing,
+        batch_rows=batch_rows,
+    )
 
 
 def _or_error(measure: Callable[[], list[Result]]) -> list[Result] | Exception:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from transformers import Cache, GenerationConfig, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from kvlab.cache import CompressedCache
-from kvlab.cache.fan_out.fan_out_layer import Branch
+from kvlab.cache.chunked_prefill import chunk_sizes
 from kvlab.common.errors import UserError
-from kvlab.common.token_ids import padding_id
 from kvlab.engine.forward import end_ids
-from kvlab.evaluate.passes import pass_ends
-from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
-from kvlab.evaluate.shared_prompt import SharedPrompt, failures_in_branches
+from kvlab.evaluate.generate import Stops, generate_together
+from kvlab.evaluate.results.outcome import Loaded, Memory, Outcome, Stopwatch, read_memory
 from kvlab.lmeval.likelihood import Tokens
-from kvlab.lmeval.shared_passes import in_groups, results
 from kvlab.models.placement import input_device
 
 # Settings of `generation_kwargs` that are passed to transformers' `generate`.
@@ -60,9 +58,9 @@ class GenerationRequest:
         return not self.is_sampled and penalty in (None, 1) and beams in (None, 1)
 
     @property
-    def stops(self) -> list[str]:
+    def stops(self) -> Stops:
         """Texts that end the answer; empty ones would end every answer."""
-        return [stop for stop in self.until if stop]
+        return Stops(tuple(filter(None, self.until)), strips=False)
 
 
 def generate_options(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -80,53 +78,32 @@ def generate_options(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]
 class StopAtAny(StoppingCriteria):
     """Ends a row once its answer contains one of the texts anywhere, as in lm-eval."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_tokens: int, texts: Sequence[str]) -> None:
-        self.tokenizer, self.prompt_tokens, self.texts = tokenizer, prompt_tokens, texts
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_tokens: int, stops: Stops) -> None:
+        self.tokenizer, self.prompt_tokens, self.stops = tokenizer, prompt_tokens, stops
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
         answers = self.tokenizer.batch_decode(input_ids[:, self.prompt_tokens :], skip_special_tokens=True)
-        ended = [any(text in answer for text in self.texts) for answer in answers]
+        ended = [self.stops.are_in(answer) for answer in answers]
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
 
 def generate_texts(
-    loaded: Loaded,
-    requests: Sequence[GenerationRequest],
-    cache: Cache,
-    in_sight: int,
-    prefill_chunk: int | None = None,
-) -> list[Written]:
+    loaded: Loaded, requests: Sequence[GenerationRequest], cache: Cache, in_sight: int, prefill_chunk: int | None = None
+) -> list[Outcome]:
     """Generate for requests with equal batch keys; the first `in_sight` context tokens are prefilled and compressed."""
-    first = requests[0]
-    stops = first.stops
+    first, stops = requests[0], requests[0].stops
     written = generate_ids(
         loaded,
         [request.context for request in requests],
         cache,
         in_sight,
         first.max_new_tokens,
-        [StopAtAny(loaded.tokenizer, len(first.context), stops)] if stops else [],
+        [StopAtAny(loaded.tokenizer, len(first.context), stops)] if stops.texts else [],
         prefill_chunk,
         **dict(first.options),
     )
     texts = loaded.tokenizer.batch_decode(written.ids, skip_special_tokens=True)
-    return [Written(_cut(text, stops), written.memory, written.seconds, written.prompt_seconds) for text in texts]
-
-
-def _cut(text: str, stops: Sequence[str]) -> str:
-    for stop in stops:
-        text = text.split(stop)[0]
-    return text
-
-
-@dataclass(frozen=True)
-class Written:
-    """A generated text; memory and seconds are per prompt."""
-
-    text: str
-    memory: Memory
-    seconds: float
-    prompt_seconds: float
+    return [Outcome(stops.cut(text), written.memory, written.seconds, written.prompt_seconds) for text in texts]
 
 
 def generate_greedily(
@@ -135,91 +112,10 @@ def generate_greedily(
     caches: Sequence[CompressedCache],
     in_sight: int,
     prefill_chunk: int | None = None,
-) -> list[list[Written] | Exception]:
-    """For each cache the texts of greedy requests with equal batch keys, or the error that ended it.
-
-    Caches that can share passes read the contexts once; a row leaves the batch when its text ends. The first `in_sight`
-    context tokens are prefilled and compressed. Raises UserError if `prefill_chunk` would change a method's result.
-    """
-    return in_groups(caches, lambda group: _generate_together(loaded, requests, group, in_sight, prefill_chunk))
-
-
-def _generate_together(
-    loaded: Loaded,
-    requests: Sequence[GenerationRequest],
-    caches: Sequence[CompressedCache],
-    in_sight: int,
-    prefill_chunk: int | None,
-) -> list[list[Written] | Exception]:
-    first, count = requests[0], len(requests)
-    shared = SharedPrompt(loaded, caches, [list(one.context) for one in requests], in_sight, prefill_chunk)
-    texts = {branch: _Texts(list(range(count)), [[] for _ in requests]) for branch in shared.branches}
-    found: dict[Branch, list[Written]] = {}
-    with failures_in_branches(shared.fan_out):
-        logits = shared.read()
-        for place in range(first.max_new_tokens):
-            last = place == first.max_new_tokens - 1
-            tokens = _choose(loaded, shared, logits, texts, first.stops, last)
-            if not tokens:
-                break
-            logits = shared.step(tokens)
-    for branch in shared.branches:
-        if branch.error is None:
-            prompt_seconds = shared.prompt_seconds(branch) / count
-            seconds = prompt_seconds + shared.decode_seconds(branch) / count
-            own = texts[branch]
-            decoded = loaded.tokenizer.batch_decode(own.ids, skip_special_tokens=True)
-            found[branch] = [
-                Written(_cut(text, first.stops), own.memory[row], seconds, prompt_seconds)
-                for row, text in enumerate(decoded)
-            ]
-    return results(shared, found)
-
-
-@dataclass
-class _Texts:
-    """The texts that one cache's rows write. `running`: the request of each row of its branch."""
-
-    running: list[int]
-    ids: list[list[int]]
-    memory: dict[int, Memory] = field(default_factory=dict)
-
-
-def _choose(
-    loaded: Loaded,
-    shared: SharedPrompt,
-    logits: torch.Tensor,
-    texts: Mapping[Branch, _Texts],
-    stops: Sequence[str],
-    last: bool,
-) -> list[int]:
-    """Add the likeliest token to every text that runs; returns those of the rows that stay, in the order of the batch.
-
-    `logits` are (R, V).
-    """
-    ends, kept = end_ids(loaded), []
-    likeliest = logits.argmax(-1).tolist()  # read from the device once for all rows
-    chosen = [(branch, likeliest[branch.rows]) for branch in shared.fan_out.branches]
-    for branch, tokens in chosen:
-        own = texts[branch]
-        for request, token in zip(own.running, tokens, strict=True):
-            own.ids[request].append(token)
-        written = loaded.tokenizer.batch_decode([own.ids[one] for one in own.running], skip_special_tokens=True)
-        stay = [
-            row
-            for row, (token, text) in enumerate(zip(tokens, written, strict=True))
-            if not (last or token in ends or any(stop in text for stop in stops))
-        ]
-        kept += [tokens[row] for row in stay]
-        if len(stay) < len(tokens):
-            memory = read_memory(branch.cache, len(tokens))
-            own.memory |= {request: memory for row, request in enumerate(own.running) if row not in stay}
-            own.running = [own.running[row] for row in stay]
-            if stay:
-                shared.fan_out.keep_rows(branch, stay)
-            else:
-                shared.fan_out.drop([branch])
-    return kept
+) -> list[list[Outcome] | Exception]:
+    """As `generate_texts` for greedy requests, in passes that the caches share; or the error that ended a cache."""
+    first, contexts = requests[0], [list(request.context) for request in requests]
+    return generate_together(loaded, contexts, caches, in_sight, first.max_new_tokens, first.stops, prefill_chunk)
 
 
 @dataclass(frozen=True)
@@ -249,7 +145,7 @@ def generate_ids(
     device = input_device(loaded.model)
     whole = torch.tensor(list(prompts), device=device)
     watch = Stopwatch(device)
-    ends = pass_ends(cache, in_sight, prefill_chunk)
+    ends = _pass_ends(cache, in_sight, prefill_chunk)
     with watch.running(), watch.until(loaded.model, len(ends)) as took, torch.inference_mode():
         begun = 0
         for end in ends:
@@ -306,3 +202,20 @@ def _empty_generation_config(loaded: Loaded) -> Iterator[None]:
         yield
     finally:
         model.generation_config = own
+
+
+def padding_id(model: Any, tokenizer: Any) -> int | None:
+    """A token to pad finished rows with: the tokenizer's own if the model can read it."""
+    rows = int(model.get_input_embeddings().weight.shape[0])
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id)
+    return next((index for index in known if index is not None and index < rows), None)
+
+
+def _pass_ends(cache: Cache, tokens: int, prefill_chunk: int | None) -> list[int]:
+    """End position of each pass over a first prompt of `tokens`, which is announced to the cache.
+
+    Raises UserError for a method whose result chunks would change.
+    """
+    if isinstance(cache, CompressedCache):
+        return list(accumulate(cache.expect(tokens, prefill_chunk)))
+    return list(accumulate(chunk_sizes(tokens, prefill_chunk or tokens)))

@@ -16,7 +16,7 @@ from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from kvlab.common.errors import UserError
-from kvlab.common.token_ids import check_ids
+from kvlab.common.validation import check_ids
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.lmeval.answers import Answering
 from kvlab.lmeval.generation import GenerationRequest, generate_options

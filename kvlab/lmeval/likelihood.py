@@ -21,8 +21,7 @@ from kvlab.cache.fan_out.fan_out_layer import Branch
 from kvlab.cache.replay import supports_token_by_token, token_by_token
 from kvlab.common.errors import UserError
 from kvlab.evaluate.results.outcome import Loaded, Memory, Stopwatch, read_memory
-from kvlab.evaluate.shared_prompt import SharedPrompt, failures_in_branches
-from kvlab.lmeval.shared_passes import in_groups, results
+from kvlab.evaluate.shared_prompt import SharedPrompt, failures_in_branches, sharing_groups
 from kvlab.methods import make_method
 from kvlab.models.placement import input_device
 from kvlab.requests.compare import FULL, MethodChoice
@@ -107,7 +106,11 @@ def score_decoded(
     Caches that can share passes read the contexts once. All continuations start from one prefilled cache. Raises
     UserError if `prefill_chunk` would change a method's result.
     """
-    return in_groups(caches, lambda group: _score_together(loaded, groups, group, hold_back, prefill_chunk))
+    found: dict[int, list[Scored] | Exception] = {}
+    for numbers in sharing_groups(caches):
+        together = [caches[number] for number in numbers]
+        found |= zip(numbers, _score_together(loaded, groups, together, hold_back, prefill_chunk), strict=True)
+    return [found[number] for number in range(len(caches))]
 
 
 @torch.inference_mode()
@@ -132,7 +135,7 @@ def _score_together(
             prompt_seconds = shared.prompt_seconds(branch) / count
             seconds = prompt_seconds + shared.decode_seconds(branch) / count
             found[branch] = [Scored(own, prefill, memory[branch], seconds, prompt_seconds) for own in answers]
-    return results(shared, found)
+    return [found[branch] if branch.error is None else branch.error for branch in shared.branches]
 
 
 def _score_continuations(

@@ -10,13 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import kvlab
-from kvlab.cache import CompressedCache
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import device_name, versions
 from kvlab.engine.progress import download_reporter
-from kvlab.evaluate.fingerprint import model_digest
-from kvlab.evaluate.harness import EvalResult, Listener, default_batch_rows, model_window, settings_of
+from kvlab.evaluate.harness import EvalResult, Listener, cache_maker, default_batch_rows, model_digest, settings_of
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.evaluate.results.rows import budget_unit, canonical_json, row_key
 from kvlab.evaluate.results.store import ResultStore
@@ -25,18 +22,15 @@ from kvlab.lmeval.journal import Journal
 from kvlab.lmeval.likelihood import check_simulated
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOICES, GENERATION, ROLLING, Prompt, RowMaker, select_metric
-from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import held_model
 from kvlab.models.placement import input_device
+from kvlab.models.tokenizer import window_of
 from kvlab.requests.compare import MethodChoice, Progress
 
 
 def run_lm_eval(
-    request: LmEvalRequest,
-    out: Path,
-    loaded: Loaded | None = None,
-    on_progress: Listener = lambda progress: None,
+    request: LmEvalRequest, out: Path, loaded: Loaded | None = None, on_progress: Listener = lambda progress: None
 ) -> EvalResult:
     """Return the rows of a request; methods whose rows are already in the folder `out` are skipped.
 
@@ -52,7 +46,7 @@ def run_lm_eval(
     tasks = harness.find_tasks(request)
     loaded = loaded or held_model(request, download_reporter(on_progress))
     chat = chat_of(request, loaded.tokenizer)
-    make_cache = partial(_make_cache, loaded)
+    make_cache = cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)
     prompts = harness.plan_prompts(request, tasks, chat, loaded)
@@ -68,7 +62,7 @@ def run_lm_eval(
                 progress.finish(number, "on disk")
         choices = [request.all_choices[number] for number in waiting]
         journals = [Journal(out, _answer_settings(request, choice, loaded, chat)) for choice in choices]
-        window, rows = model_window(loaded), request.batch_rows or default_batch_rows(loaded)
+        window, rows = window_of(loaded.model.config), request.batch_rows or default_batch_rows(loaded)
         report = partial(progress.add_of, waiting)
         shared = SharedAnswers(loaded, make_cache, request, choices, journals, window, rows, report, notes)
         try:
@@ -185,10 +179,6 @@ def _few_shot_notes(request: LmEvalRequest, shots: Mapping[str, int]) -> list[st
     requested = request.num_fewshot
     fixed = sorted(task for task, count in shots.items() if requested is not None and count != requested)
     return [f"{task} has {shots[task]} few-shot examples by its own settings, not {requested}." for task in fixed]
-
-
-def _make_cache(loaded: Loaded, choice: MethodChoice) -> CompressedCache:
-    return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
 
 
 class _RequestProgress:

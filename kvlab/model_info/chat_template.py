@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from kvlab.common.errors import UserError
-from kvlab.model_info.files import model_file
+from kvlab.model_info.names import model_file
 from kvlab.requests.compare import ChatRequest, ModelRequest
 from kvlab.requests.conversation import Turn
 from kvlab.requests.prompt_notes import TokenizerInfo

@@ -33,7 +33,7 @@ def fault(place: Path, name: str = "") -> str:
         if (file := gguf_file(str(place))) is not None:
             return gguf_fault(file, called)
         if place.is_file():
-            return _of_file(place, called)
+            return f"{called!r} is a file: give its folder, with config.json and the tokenizer in it."
         if not place.is_dir():
             return ""
         if not (place / "config.json").is_file():
@@ -51,10 +51,6 @@ def no_tokenizer(folder: Path, name: str) -> str:
         f"The folder {name!r} holds no tokenizer: copy tokenizer.json and tokenizer_config.json from where the model "
         "came."
     )
-
-
-def _of_file(file: Path, called: str) -> str:
-    return f"{called!r} is a file: give its folder, with config.json and the tokenizer in it."
 
 
 def _without_config(folder: Path, called: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 from kvlab.common.errors import UserError
 from kvlab.common.validation import read_file, read_json
 from kvlab.model_info.architectures import find_shape
-from kvlab.model_info.files import model_file
 from kvlab.model_info.gguf_files import ABOUT, about
 from kvlab.model_info.model_faults import fault
+from kvlab.model_info.names import model_file
 
 LARGEST_CONFIG_BYTES = 2**24
 SHAPE_PREFIX = "shape:"

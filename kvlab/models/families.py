@@ -7,21 +7,16 @@ once tests/conformance proves that a full budget equals plain transformers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
-from transformers.models.bloom.modeling_bloom import BloomAttention
-from transformers.models.falcon.modeling_falcon import FalconAttention
-from transformers.models.mpt.modeling_mpt import MptAttention
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, GenerationMixin, PreTrainedModel
 
 from kvlab.attention import register_attention
+from kvlab.attention.queries import STARTS_ANEW
 from kvlab.common.errors import UserError
-from kvlab.models.bloom import SlotBloomAttention
-from kvlab.models.falcon import SlotFalconAttention
-from kvlab.models.hybrids import refuse_later_passes
-from kvlab.models.mpt import SlotMptAttention, always_give_a_mask
-from kvlab.models.phi3 import keep_compressed_cache
+from kvlab.models.inline_attention import INLINE, always_give_a_mask
 
 SUPPORTED = (
     *("llama", "llama4_text", "smollm3", "arcee", "seed_oss", "nemotron"),
@@ -37,21 +32,57 @@ SUPPORTED = (
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe", "olmo_hybrid"),
     *("jamba", "bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "zamba2"),
 )
-# Inline attention classes and their replacements with the attention interface.
-INLINE: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
-    "falcon": (FalconAttention, SlotFalconAttention),
-    "bloom": (BloomAttention, SlotBloomAttention),
-    "mpt": (MptAttention, SlotMptAttention),
-}
+# What layers may keep: keys and values per head, of the whole text or of a window.
+ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
+# What some layers of a hybrid keep instead: a state of constant size, or nothing; left unchanged.
+BESIDE = ("linear_attention", "conv", "hybrid", "moe", "mlp")
+
+
+def keep_compressed_cache(model: PreTrainedModel) -> None:
+    """Make `generate` keep a compressed cache of Phi-3 with two sets of rotary frequencies; other caches as before.
+
+    transformers discards the cache at the first pass beyond the switch and recomputes all keys with the long
+    frequencies. A compressed cache cannot be recomputed, and a longer prompt would lose it before its first use, so
+    that the answer would come from a full cache.
+    """
+    original: Callable[..., dict[str, Any]] = getattr(model, "prepare_inputs_for_generation")  # noqa: B009
+    plain: Callable[..., dict[str, Any]] = GenerationMixin.prepare_inputs_for_generation
+
+    @wraps(original)
+    def prepare(input_ids: Any, past_key_values: Any = None, **inputs: Any) -> dict[str, Any]:
+        layers = getattr(past_key_values, "layers", ())
+        if any(hasattr(layer, "attend") for layer in layers):
+            return plain(model, input_ids, past_key_values=past_key_values, **inputs)
+        return original(input_ids, past_key_values=past_key_values, **inputs)
+
+    object.__setattr__(model, "prepare_inputs_for_generation", prepare)
+
+
+def refuse_later_passes(model: nn.Module) -> None:
+    """Make later passes of several tokens raise UserError (idempotent).
+
+    Jamba and Bamba reset their recurrent state at every such pass (transformers 5.23), so a prompt in chunks or a
+    second turn would silently lose earlier text.
+    """
+    if not hasattr(model, STARTS_ANEW):
+        model.register_forward_pre_hook(_check_pass, with_kwargs=True)
+        setattr(model, STARTS_ANEW, True)
+
+
+def _check_pass(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
+    if cache is not None and ids is not None and ids.shape[1] > 1 and cache.get_seq_length() > 0:
+        raise UserError(
+            f"Models of family {module.config.model_type!r} reset their recurrent state at every pass of several "  # type: ignore[union-attr]
+            "tokens, so the whole text must come in one pass: do not use prefill chunks or second turns."
+        )
+
+
 AFTERWARDS: dict[str, Callable[[PreTrainedModel], None]] = {
     "phi3": keep_compressed_cache,
     "mpt": always_give_a_mask,
     **dict.fromkeys(("jamba", "bamba"), refuse_later_passes),
 }
-# What layers may keep: keys and values per head, of the whole text or of a window.
-ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
-# What some layers of a hybrid keep instead: a state of constant size, or nothing; left unchanged.
-BESIDE = ("linear_attention", "conv", "hybrid", "moe", "mlp")
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
@@ -117,3 +148,16 @@ def check_supported(config: Any) -> None:
             f"Models of family {family!r} are not supported: no test shows yet that kvlab runs them exactly; kvlab "
             f"supports {', '.join(sorted(SUPPORTED))}."
         )
+
+
+def compressed_only(kinds: list[str], compressed: list[int]) -> str:
+    """Note for a model of which only some layers are compressed because others keep a state; else empty."""
+    stateful = [index for index, kind in enumerate(kinds) if kind in ("linear_attention", "conv")]
+    if any(kind.startswith("hybrid") for kind in kinds):
+        return "Each layer's recurrent state is unchanged: only its attention is compressed."
+    if not stateful:
+        return ""
+    return (
+        f"{len(stateful)} of {len(kinds)} layers keep a recurrent state, which does not grow with the text and is "
+        f"unchanged: kvlab compresses the attention of {len(compressed)} layers ({', '.join(map(str, compressed))})."
+    )

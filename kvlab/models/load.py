@@ -1,7 +1,8 @@
-"""Load a model by name so that it runs kvlab's attention."""
+"""Load a model by name so that it runs kvlab's attention, and keep it between requests."""
 
 from __future__ import annotations
 
+import gc
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -15,8 +16,7 @@ from transformers.utils import logging
 
 from kvlab.attention import register_attention
 from kvlab.common.errors import UserError
-from kvlab.common.token_ids import check_ids
-from kvlab.common.validation import path_of
+from kvlab.common.validation import check_ids, path_of
 from kvlab.model_info.gguf_files import about
 from kvlab.model_info.model_faults import no_tokenizer
 from kvlab.models.checkpoint import (
@@ -29,9 +29,11 @@ from kvlab.models.checkpoint import (
     reason,
 )
 from kvlab.models.downloads import Report, fetch
-from kvlab.models.families import INLINE, SUPPORTED, check_supported, model_class, prepare
-from kvlab.models.placement import device_map, input_device, pick_device, pick_dtype, quantization
+from kvlab.models.families import SUPPORTED, check_supported, model_class, prepare
+from kvlab.models.inline_attention import INLINE
+from kvlab.models.placement import device_map, empty_device_cache, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
+from kvlab.requests.compare import ModelRequest
 
 __all__ = ["EMBEDDED", "SUPPORTED", "LoadedModel", "check_supported", "load_model", "pick_device", "prepare"]
 
@@ -116,7 +118,9 @@ def load_model(
 
 def _read_weights(source: Source, config: Any, kind: Any, where: Any, packed: Any) -> tuple[Any, dict[str, Any]]:
     """The model in the dtype `kind`, and transformers' report on its weights."""
-    options = {"device_map": where, "attn_implementation": _attention_of(config), "output_loading_info": True}
+    # Some models select a class by their attention and accept only theirs; `prepare` changes it.
+    attention = "eager" if config.model_type in INLINE else register_attention()
+    options = {"device_map": where, "attn_implementation": attention, "output_loading_info": True}
     if (file := source.gguf) is None:
         return model_class(config).from_pretrained(
             source.where,
@@ -156,11 +160,6 @@ def load_tokenizer(
 def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> Source:
     folder = None if cache_dir is None else str(path_of(cache_dir, "The folder of downloads"))
     return Source(str(path_of(name_or_path, "The model")), revision, folder)
-
-
-def _attention_of(config: Any) -> str:
-    """Attention to load a model with: some models select a class by it and accept only theirs; `prepare` changes it."""
-    return "eager" if config.model_type in INLINE else register_attention()
 
 
 @contextmanager
@@ -204,3 +203,25 @@ def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
         return f"The files of {name!r} cannot be downloaded ({reason(error)}); only safetensors checkpoints are loaded."
     what = "folder" if source.folder is not None else "repository"
     return f"The {what} {name!r} does not hold a loadable safetensors model ({reason(error)})."
+
+
+_held: dict[tuple[object, ...], LoadedModel] = {}
+
+
+def held_model(request: ModelRequest, report: Report | None = None) -> LoadedModel:
+    """The model a request names, cached or newly loaded; `report` gets download progress.
+
+    Two models are never in memory together, even if loading the second fails. Raises UserError as `load_model`.
+    """
+    key = (request.model, *request.loading.items())
+    if key not in _held:
+        drop_model()
+        _held[key] = load_model(request.model, **request.loading, report=report)
+    return _held[key]
+
+
+def drop_model() -> None:
+    """Free the model and its device memory."""
+    _held.clear()
+    gc.collect()  # modules and hooks form reference cycles
+    empty_device_cache()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
 from kvlab.models.sources import Source
 
-ANY_WINDOW = 1 << 30  # for a model without a limit
+ANY_WINDOW = 1 << 30  # for a model that states none
 
 
 def load_tokenizer(
@@ -22,5 +22,10 @@ def load_tokenizer(
     except (OSError, ValueError) as error:
         message = " ".join(str(error).split())[:160].rstrip(".")
         raise UserError(f"The tokenizer of {name!r} cannot be loaded ({message}).") from None
-    own = config.get_text_config(decoder=True)
-    return tokenizer, getattr(own, "max_position_embeddings", None) or ANY_WINDOW
+    return tokenizer, window_of(config)
+
+
+def window_of(config: PreTrainedConfig) -> int:
+    """The context window in tokens that a model's config names; unlimited if none."""
+    text = config.get_text_config(decoder=True)
+    return getattr(text, "max_position_embeddings", None) or ANY_WINDOW

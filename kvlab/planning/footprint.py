@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
-
 from kvlab.common.limits import ROW_BLOCK
+from kvlab.common.validation import Frozen
 from kvlab.requests.budget import Sizes
 
 # Tokens up to which whole numbers take 16 bits: `kvlab.methods.core.slot_columns`, kept equal by a test.
 SHORT_TEXT = 2**15 - 1
 
 
-class PackedSlots(BaseModel):
+class PackedSlots(Frozen):
     """Size of a store's slots, in bytes of keys and values together; `width` is that of a key."""
 
-    model_config = ConfigDict(frozen=True)
-
     native: int  # slots that stay native at most
-    lot: int  # slots packed together
-    lots: int  # lots that may be partly filled per head
+    lot: int  # slots packed together as a group
+    lots: int  # groups that may be partly filled per head
     slot_bytes: float  # of each slot, whatever its width
     number_bytes: float  # and for each of the key's numbers
-    lot_bytes: float  # of a lot, for each of the key's numbers
+    lot_bytes: float  # of a group, for each of the key's numbers
     head_bytes: float = 0.0  # of a head, for each of the key's numbers
     lighter: int = 0  # bytes saved in a slot's metadata against a native table
 
@@ -33,10 +30,8 @@ class PackedSlots(BaseModel):
         return Sizes(token, slot, packed, self.native, round(self.lots * shared + self.head_bytes * width), heads)
 
 
-class SecondPass(BaseModel):
+class SecondPass(Frozen):
     """A second reading of the prompt before the decision, in pieces over the full cache."""
-
-    model_config = ConfigDict(frozen=True)
 
     piece: int  # tokens of the longest piece
     on_policy: bool  # repeated for every layer
@@ -48,10 +43,8 @@ class SecondPass(BaseModel):
         return (self.piece, self.written) == (other.piece, other.written)
 
 
-class Footprint(BaseModel):
+class Footprint(Frozen):
     """A method's settings as far as memory and time depend on them; the defaults are those of plain eviction."""
-
-    model_config = ConfigDict(frozen=True)
 
     compresses: bool = True
     needs_budget: bool = True

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from kvlab.planning import recording_bytes
-from kvlab.planning.cache_bytes import PlannedCache, full_cache, states_bytes
 from kvlab.planning.footprint import Footprint
 from kvlab.planning.parts import Part, Phase, Place
 from kvlab.planning.recording_bytes import SHADOW
-from kvlab.planning.workload import FLOAT, Workload
+from kvlab.planning.workload import FLOAT, PlannedCache, Workload, full_cache, states_bytes
 from kvlab.requests.budget import Amount
 
 PROCESS_BYTES = 520_000_000  # Python with torch and transformers: 450 MB on Linux after the import, more after running
@@ -38,10 +37,10 @@ def phases(work: Workload, choices: Choices, device: str, most: int | None = Non
     together = [cache for cache in caches if shares(work, cache.holds)]
     size = max(1, most or len(together))
     groups = [together[first : first + size] for first in range(0, len(together), size)] or [[]]
-    passes = [
-        Pass(work, tuple(group), device, label=_part_of(index, len(groups)), compares=True, leads=index == 0)
-        for index, group in enumerate(groups)
-    ]
+    passes = []
+    for index, group in enumerate(groups):
+        label = f"part {index + 1} of {len(groups)}, " if len(groups) > 1 else ""
+        passes.append(Pass(work, tuple(group), device, label=label, compares=True, leads=index == 0))
     passes += [
         Pass(work, (cache,), device, label=f"{cache.label}, ", compares=True)
         for cache in caches
@@ -52,26 +51,21 @@ def phases(work: Workload, choices: Choices, device: str, most: int | None = Non
     for one in passes:
         found += one.phases(common, copies)
         copies += one.copies
-    return _finished([*found, _timing(work, caches, (*common, *_copies(copies)))], device)
+    return _with_slack([*found, _timing(work, caches, (*common, *_copies(copies)))], device)
 
 
-def together(work: Workload, choices: Choices, device: str) -> list[Phase]:
-    """Every phase of an evaluation's batch: methods share passes, without a full cache that leads or copies to time."""
+def phases_of_evaluation(work: Workload, choices: Choices, device: str, together: bool) -> list[Phase]:
+    """Every phase of an evaluation's batch, without a full cache that leads or copies to time.
+
+    `together`: methods that can share passes do so; else they run one after another.
+    """
     common = _common(work, choices, device)
     caches = [PlannedCache(work, *choice) for choice in choices]
-    shared = tuple(cache for cache in caches if shares(work, cache.holds))
-    alone = [Pass(work, (cache,), device, label=f"{cache.label}, ") for cache in caches if cache not in shared]
-    passes = [*([Pass(work, shared, device)] if shared else []), *alone]
+    shared = tuple(cache for cache in caches if together and shares(work, cache.holds))
+    passes = [Pass(work, shared, device)] if shared else []
+    passes += [Pass(work, (one,), device, label=f"{one.label}, ") for one in caches if one not in shared]
     found = [phase for one in passes for phase in one.phases(common)]
-    return _finished([Phase(LOADING, (*common, *_loading(work, device))), *found], device)
-
-
-def apart(work: Workload, choices: Choices, device: str) -> list[Phase]:
-    """Every phase of methods that run one after another, each by itself."""
-    common = _common(work, choices, device)
-    passes = [Pass(work, (PlannedCache(work, *choice),), device, label=f"{choice[0]}, ") for choice in choices]
-    found = [phase for one in passes for phase in one.phases(common)]
-    return _finished([Phase(LOADING, (*common, *_loading(work, device))), *found], device)
+    return _with_slack([Phase(LOADING, (*common, *_loading(work, device))), *found], device)
 
 
 def shares(work: Workload, holds: Footprint) -> bool:
@@ -79,19 +73,13 @@ def shares(work: Workload, holds: Footprint) -> bool:
     return not (holds.block or holds.saves_prefill or work.model.family == CROSSING)
 
 
-def _part_of(index: int, parts: int) -> str:
-    return "" if parts == 1 else f"part {index + 1} of {parts}, "
-
-
-def _finished(in_order: list[Phase], device: str) -> list[Phase]:
-    return in_order if device == "cuda" else _with_slack(in_order)
-
-
-def _with_slack(in_order: list[Phase]) -> list[Phase]:
+def _with_slack(in_order: list[Phase], device: str) -> list[Phase]:
     """Add freed blocks that the host's allocator keeps: half of the most, without the largest parts, alive so far.
 
     Peak RSS of separate processes grew by up to 1.5 times what was alive (`tests/planning/test_resident.py`).
     """
+    if device == "cuda":
+        return in_order
     why, most, with_slack = "what the host's allocator does not return, about half of what was alive", 0, []
     for phase in in_order:
         tensors = (part for part in phase.parts if part.place == "device" or part.name == SHADOW)
@@ -101,15 +89,11 @@ def _with_slack(in_order: list[Phase]) -> list[Phase]:
 
 
 def _common(work: Workload, choices: Choices, device: str) -> tuple[Part, ...]:
+    """Parts that are always there. On a CPU decisions while decoding are compiled where numba is installed."""
     deciding = any(holds.compresses and holds.decode for _, holds, _ in choices)
-    return standing(work, device, compiles=deciding and find_spec("numba") is not None)
-
-
-def standing(work: Workload, device: str, compiles: bool = False) -> tuple[Part, ...]:
-    """Parts that are always there; `compiles`: CPU decisions are compiled with numba."""
     weights = Part("weights", "device", work.weight_bytes, f"{work.model.parameters:,} numbers")
     process = Part("the process", "host", PROCESS_BYTES, "Python, torch and transformers")
-    if compiles and device == "cpu":
+    if deciding and device == "cpu" and find_spec("numba") is not None:
         process = Part("the process", "host", PROCESS_BYTES + COMPILER_BYTES, "Python, torch, transformers and numba")
     context = Part("CUDA itself", "device", CONTEXT_BYTES, "its context and libraries")
     return (weights, process, context) if device == "cuda" else (weights, process)

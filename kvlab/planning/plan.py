@@ -11,11 +11,11 @@ from typing import Any, Literal
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
 from kvlab.model_info.size import Model
-from kvlab.planning import disk, memory
 from kvlab.planning.footprint import FULL, Footprint
 from kvlab.planning.machine import Machine
-from kvlab.planning.memory import on, phases, shares
+from kvlab.planning.memory import on, phases, phases_of_evaluation, shares
 from kvlab.planning.parts import Part, Phase, largest_of_each
+from kvlab.planning.recording_bytes import trace
 from kvlab.planning.seconds import Duration, duration
 from kvlab.planning.workload import Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -194,13 +194,13 @@ def _planned(
     ]
     kind = "cpu" if machine.shared else machine.device
     devices = machine.devices if request.placement == "auto" and not machine.shared else 1
-    written = disk.trace(work, choices, request.comparisons)
+    written = trace(work, choices, request.comparisons)
 
     def plan(needed: list[Phase]) -> Plan:
         return Plan(model, machine, tokens, tuple(spread_over(needed, devices, model.layers)), written, None)
 
     if manner != "comparison":
-        return plan((memory.together if manner == "together" else memory.apart)(work, choices, kind))
+        return plan(phases_of_evaluation(work, choices, kind, manner == "together"))
     made, most = plan(phases(work, choices, kind)), sum(shares(work, holds) for _, holds, _ in choices)
     while not made.fits and not machine.shared and most > 1:
         most = -(-most // 2)

@@ -21,11 +21,10 @@ from kvlab.common.atomic_write import replace_file
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.common.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
-from kvlab.planning import disk
 from kvlab.planning.footprint import FULL, Footprint, SecondPass
 from kvlab.planning.machine import Machine
 from kvlab.planning.memory import shares
-from kvlab.planning.recording_bytes import attention_row_bytes
+from kvlab.planning.recording_bytes import attention_row_bytes, states_written
 from kvlab.planning.workload import Workload
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.record import read_record
@@ -97,17 +96,19 @@ def duration(
     if earlier:
         seconds = comparisons * _from_runs(work, runs, earlier)
         count = "1 earlier run" if len(earlier) == 1 else f"{len(earlier)} earlier runs"
-        return _range(seconds, FROM_RUNS, f"from {count} of this model on this kind of device")
+        basis, (below, above) = f"from {count} of this model on this kind of device", FROM_RUNS
+        return Duration(seconds / below, seconds * above, basis)
     speed = known_speed(machine, root)
     if speed is None:
         return None
-    prefill = _operations(work) / (PREFILL_SHARE * speed.operations)
+    prefill = _operations(work, work.tokens) / (PREFILL_SHARE * speed.operations)
     read = work.model.read_per_token * work.number
     step = read / (READ_SHARE * speed.bytes) + LAYER_SECONDS * work.model.layers
     seconds = comparisons * _total(work, runs, prefill, step, step * RECORDING[work.level])
     measured = f"a matrix product measured on this device{speed.when}, with nothing else running"
     basis = f"no run of this model here yet: from {measured}"
-    return _range(seconds, FROM_PROBE if machine.device == "cpu" else UNTRIED, basis)
+    below, above = FROM_PROBE if machine.device == "cpu" else UNTRIED
+    return Duration(seconds / below, seconds * above, basis)
 
 
 def known_speed(machine: Machine, root: Path) -> Speed | None:
@@ -202,27 +203,22 @@ def _earlier(model: str, machine: Machine, root: Path) -> list[RunRecord]:
 
 
 def _from_runs(work: Workload, runs: Sequence[Footprint], earlier: Sequence[RunRecord]) -> float:
-    pace = [_operations_at(work, record.prompt_tokens) / _read_once(record) for record in earlier]
+    # Without the method's second pass.
+    read = [max((one.seconds_prefill or 1) - (one.seconds_rehearse or 0), 1e-6) for one in earlier]
+    pace = [_operations(work, one.prompt_tokens) / seconds for one, seconds in zip(earlier, read, strict=True)]
     free = [1 / r.decode_tokens_per_second for r in earlier if r.decode_tokens_per_second]
     step = statistics.median(free) if free else LAYER_SECONDS * work.model.layers
     alike = [
         1 / r.recorded_tokens_per_second for r in earlier if r.recorded_tokens_per_second and r.level == work.level
     ]
     recorded = statistics.median(alike) if alike else step * RECORDING[work.level]
-    return _total(work, runs, _operations(work) / statistics.median(pace), step, recorded)
-
-
-def _read_once(record: RunRecord) -> float:
-    """Seconds of a run's prefill without the method's second pass."""
-    return max((record.seconds_prefill or 1) - (record.seconds_rehearse or 0), 1e-6)
+    return _total(work, runs, _operations(work, work.tokens) / statistics.median(pace), step, recorded)
 
 
 def _total(work: Workload, runs: Sequence[Footprint], prefill: float, step: float, recorded: float) -> float:
     """One pass for all runs that share it and one for each other run; then what is written, and timed turns."""
-    together, others = (
-        [holds for holds in runs if shares(work, holds)],
-        [holds for holds in runs if not shares(work, holds)],
-    )
+    together = [holds for holds in runs if shares(work, holds)]
+    others = [holds for holds in runs if not shares(work, holds)]
     beside = [] if any(not holds.compresses for holds in together) else [FULL]
     extra = recorded - step
     total = _pass(work, together, beside, prefill, step, extra)
@@ -253,34 +249,23 @@ def _pass(
 
 def _writing(work: Workload, runs: int) -> float:
     """Seconds to write one run's folder."""
-    arrays = disk.states_written(work, runs) + attention_row_bytes(work) if work.level == "full" else 0
+    arrays = states_written(work, runs) + attention_row_bytes(work) if work.level == "full" else 0
     return WRITING[work.level] + arrays / WRITTEN_BYTES
 
 
-def _again(work: Workload, again: SecondPass | None, prefill: float, step: float) -> float:
+def _again(work: Workload, again: SecondPass, prefill: float, step: float) -> float:
     """Seconds of a second pass: each token over the whole prompt and half its piece, and the generated tokens."""
-    if again is None:
-        return 0.0
     model, tokens = work.model, work.tokens
     weights = model.read_per_token - model.vocabulary * model.hidden
     columns = tokens + min(again.piece, tokens) / 2
     operations = 2.0 * weights * tokens + 4.0 * model.layers * model.heads * model.head_dim * tokens * columns
     readings = model.full_layers if again.on_policy else 1
-    return readings * prefill * operations / _operations(work) + again.written * step
+    return readings * prefill * operations / _operations(work, work.tokens) + again.written * step
 
 
-def _operations(work: Workload) -> float:
-    return _operations_at(work, work.tokens)
-
-
-def _operations_at(work: Workload, tokens: int) -> float:
+def _operations(work: Workload, tokens: int) -> float:
     """Operations of a prefill: two per parameter and token, causal attention, and the last token's logits if large."""
     model, read = work.model, work.model.read_per_token
     if tokens * model.vocabulary > MOST_PROMPT_LOGITS:
         read -= model.vocabulary * model.hidden
     return 2.0 * read * tokens + 2.0 * model.layers * model.heads * model.head_dim * tokens**2
-
-
-def _range(seconds: float, factors: tuple[float, float], basis: str) -> Duration:
-    below, above = factors
-    return Duration(seconds / below, seconds * above, basis)

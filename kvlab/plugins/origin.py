@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kvlab.common.context_value import temporarily
 from kvlab.common.errors import UserError
 
 T = TypeVar("T")
@@ -99,6 +98,11 @@ def current() -> Origin:
     return _current.get()
 
 
-def registering(origin: Origin) -> AbstractContextManager[None]:
+@contextmanager
+def registering(origin: Origin) -> Iterator[None]:
     """Assign what is registered inside the block to `origin`."""
-    return temporarily(_current, origin)
+    token = _current.set(origin)
+    try:
+        yield
+    finally:
+        _current.reset(token)

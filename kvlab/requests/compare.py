@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from kvlab.common.validation import Seed, Text, check_text
+from kvlab.common.validation import Frozen, Seed, Strict, Text, check_text
 from kvlab.requests.budget import Budget
 from kvlab.requests.conversation import MOST_TURNS, Turn, as_text, check_turns
 from kvlab.requests.facts import Fact, check_answer, find_facts
@@ -34,10 +34,8 @@ Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
 Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
 
 
-class MethodChoice(BaseModel):
+class MethodChoice(Strict):
     """One method with one budget: a share of the prompt, slots per KV head, or bytes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: str
     budget: Slots | Fraction | Bytes = 0.2
@@ -76,10 +74,8 @@ class MethodChoice(BaseModel):
 FULL = MethodChoice(method="full", budget=1.0)
 
 
-class ModelRequest(BaseModel):
+class ModelRequest(Strict):
     """The model, where its weights go, and its chat format."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: ModelName = "mini"
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
@@ -109,10 +105,8 @@ class ChatRequest(ModelRequest):
     )
 
 
-class OnePrompt(BaseModel):
+class OnePrompt(Strict):
     """One of several prompts of a request."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Text = Field("", max_length=200, description="its name in lists")
     prompt: Text
@@ -231,10 +225,8 @@ class CompareRequest(ChatRequest):
         return self
 
 
-class RescueRequest(BaseModel):
+class RescueRequest(Strict):
     """Find what to restore in a recorded run with a wrong answer, so that it answers right."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["rescue"] = "rescue"
     run_id: str = Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="a folder's name, no path")
@@ -244,15 +236,10 @@ class RescueRequest(BaseModel):
     private: bool = Field(False, description="as the run is")
 
 
-class Progress(BaseModel):
+class Progress(Frozen):
     """One progress report of a running request."""
-
-    model_config = ConfigDict(frozen=True)
 
     stage: str
     done: int
     total: int
     run_id: str | None = None
-
-
-FULL = MethodChoice(method="full", budget=1.0)

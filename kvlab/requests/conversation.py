@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import left_out
-from kvlab.common.validation import Text, plain_text, shown
+from kvlab.common.validation import Strict, Text, plain_text, shown
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -42,10 +42,8 @@ OTHER_FIELDS = {
 SHAPE = 'give a list of objects with role and content, as {"messages": [{"role": "user", "content": "Hello"}]}'
 
 
-class Turn(BaseModel):
+class Turn(Strict):
     """One turn."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Role
     content: Text = Field(min_length=1)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
-from kvlab.common.validation import shown
+from kvlab.common.validation import Strict, shown
 
 # Five runs of 32 layers x 8 KV heads x 128 numbers x 32,768 tokens x 256 steps stay under 24 GB of disk: keys and
 # values take 4.36 GB a run and are whole; attention rows, which would take 8.7 GB, get some of what is left.
@@ -27,10 +27,8 @@ FORM = "write layers=0-3,8,heads=0,every=4, or some of the three"
 Numbers = tuple[Annotated[int, Field(ge=0)], ...]
 
 
-class Recording(BaseModel):
+class Recording(Strict):
     """Layers, heads and steps for which keys, values, attention rows and the probe are recorded; none: all."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     layers: Numbers | None = None
     heads: Numbers | None = Field(None, description="KV heads")

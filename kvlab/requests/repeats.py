@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from kvlab.common.errors import UserError
+from kvlab.common.validation import Strict
 
 MOST_REPEATS = 200
 VARIED = ("depth", "wording")  # name and number differ in every repeat
@@ -15,10 +16,8 @@ GOLDEN = (5**0.5 - 1) / 2
 BatchName = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,149}$")]
 
 
-class Planting(BaseModel):
+class Planting(Strict):
     """Where and how a needle is planted in a text (`kvlab.tasks.plant`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     wording: int = Field(0, ge=0, description="number of the wording, from 0")
     depth: float = Field(0.3, ge=0, le=1, description="0: the text's start, 1: its end")
@@ -30,10 +29,8 @@ class Planting(BaseModel):
         return f"depth {100 * self.depth:g} %, wording {self.wording + 1}, draw {self.draw}"
 
 
-class Repeat(BaseModel):
+class Repeat(Strict):
     """A comparison's place in its batch, with its planted needle or its own prompt."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     batch: BatchName
     number: int = Field(ge=1)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from kvlab.common.validation import Strict
 
 RestoreKind = Literal["tokens", "heads", "apart", "evict"]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-class Restore(BaseModel):
+class Restore(Strict):
     """One change to a method's decisions, in the KV heads `heads` ((layer, head); None: all).
 
     - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget.
@@ -19,8 +21,6 @@ class Restore(BaseModel):
     - `apart`: slots that the prompt's decision would merge stay separate, on top of the budget.
     - `evict`: slots that would be merged, in the prompt or later, are evicted instead.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: RestoreKind = "tokens"
     tokens: tuple[Count, ...] = ()

@@ -13,8 +13,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.engine.out_of_memory import memory_guard
 from kvlab.engine.progress import Cancelled
-from kvlab.models.load import LoadedModel, pick_device
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import LoadedModel, held_model, pick_device
 from kvlab.requests.compare import CompareRequest, Progress, RescueRequest
 from kvlab.requests.restore import Restore
 from kvlab.restore.bisect import smallest
@@ -149,8 +148,9 @@ class _Search:
     ) -> SearchResult:
         """Find and save the smallest part of `items` that restores the answer, in a share of the remaining reruns."""
         before, prompt = self.reruns.done, self.prompt
+        most = max(round(share * (self.reruns.most - before)), 1)
         test = lambda parts: self._restore(name, [returned(some) for some in parts])  # noqa: E731
-        part = smallest(items, test, self._most(share), name in UNLIKELY)
+        part = smallest(items, test, most, name in UNLIKELY)
         back = returned(part.items)
         decoded = decode_forced(prompt, back, self.evidence.reference, self.evidence.rows, self.evidence.answer_rows)
         found = SearchResult(
@@ -167,9 +167,6 @@ class _Search:
         self.found.append(found)
         self.save("Not finished.")
         return found
-
-    def _most(self, share: float) -> int:
-        return max(round(share * (self.reruns.most - self.reruns.done)), 1)
 
     def _restore(self, name: str, returned: Sequence[Restore]) -> list[bool]:
         """Whether the answer is right with each of `returned` restored."""

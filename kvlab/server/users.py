@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import total_ordering
 
-from kvlab.common.context_value import temporarily
 from kvlab.common.errors import UserError
 
 
@@ -57,9 +56,14 @@ def acting_for(user: User) -> Iterator[None]:
         set_current_user(before)
 
 
-def acting_as(user: User) -> AbstractContextManager[None]:
+@contextmanager
+def acting_as(user: User) -> Iterator[None]:
     """Let this thread act for a user inside the block, whatever other threads do."""
-    return temporarily(_here, user)
+    token = _here.set(user)
+    try:
+        yield
+    finally:
+        _here.reset(token)
 
 
 def acting() -> User:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.common.errors import UserError
-from kvlab.plugins.request import ALLOWED, FILES
+from kvlab.plugins.load import ALLOWED, FILES
 from kvlab.sweep.status import Follower, Say
 
 POLL_SECONDS = 2.0

@@ -6,18 +6,18 @@ import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from kvlab.common.errors import UserError
+from kvlab.common.validation import Strict
 from kvlab.evaluate.request import EvalRequest
 from kvlab.requests.compare import MethodChoice
 
 NAME = r"^[0-9a-f]{32}$"
 
 
-class Shard(BaseModel):
+class Shard(Strict):
     """A block of prompts of one task and length with one model, and all methods and budgets of the request."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     # Hash of its rows' keys without the digest of the weights, which only a worker knows.
     name: str = Field(pattern=NAME)
@@ -35,10 +35,8 @@ class Shard(BaseModel):
         return f"{self.task}, {self.length:,} tokens" if self.length else self.task
 
 
-class SweepPlan(BaseModel):
+class SweepPlan(Strict):
     """All shards in the order in which workers take them: model by model, the most expensive first."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[2] = 2
     versions: dict[str, str]
@@ -73,3 +71,51 @@ def shard_name(keys_of_choices: Sequence[Sequence[str]]) -> str:
     A hash of hashes: a choice's hash was the name of its shard in plans of format 1, which are joined by these names.
     """
     return hash_of([hash_of(keys) for keys in keys_of_choices])
+
+
+class ShardOfFormat1(Strict):
+    """One method and budget on a block of prompts."""
+
+    name: str = Field(pattern=NAME)
+    request: int = Field(ge=0)
+    choice: int = Field(ge=0)
+    start: int = Field(ge=0)
+    stop: int = Field(ge=1)
+    task: str
+    length: int
+    label: str
+    cost: int = Field(ge=0)
+
+
+class PlanOfFormat1(Strict):
+    """A plan as format 1 wrote it."""
+
+    format: Literal[1]
+    versions: dict[str, str]
+    requests: tuple[EvalRequest, ...]
+    block: int
+    shards: tuple[ShardOfFormat1, ...]
+
+    def joined(self) -> SweepPlan:
+        """The same work in the current format, in the same order; each shard knows the names of those that it joins.
+
+        Raises UserError if the shards of a block are not one per choice of its request.
+        """
+        blocks: dict[tuple[int, int, int], list[ShardOfFormat1]] = {}
+        for shard in self.shards:
+            blocks.setdefault((shard.request, shard.start, shard.stop), []).append(shard)
+        return SweepPlan(
+            versions=self.versions,
+            requests=self.requests,
+            block=self.block,
+            shards=tuple(self._join(parts) for parts in blocks.values()),
+        )
+
+    def _join(self, parts: list[ShardOfFormat1]) -> Shard:
+        first, parts = parts[0], sorted(parts, key=lambda part: part.choice)
+        choices = self.requests[first.request].all_choices if first.request < len(self.requests) else ()
+        if [part.choice for part in parts] != list(range(len(choices))):
+            raise UserError("a block of prompts lacks a method")
+        names = tuple(part.name for part in parts)
+        shared = first.model_dump(include={"request", "start", "stop", "task", "length", "cost"})
+        return Shard(name=hash_of(names), format_1=names, **shared)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from kvlab.common.errors import UserError
 from kvlab.engine.environment import versions
-from kvlab.evaluate.harness import check_passes, settings_of, window_of
+from kvlab.evaluate.harness import check_passes, settings_of
 from kvlab.evaluate.plan import BLOCK, PlannedPrompt, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.rows import ANY_LENGTH, row_key
 from kvlab.models.chat import chat_of
 from kvlab.models.load import load_tokenizer
+from kvlab.models.tokenizer import window_of
 from kvlab.sweep.plan import Shard, SweepPlan, shard_name
 
 CHARACTERS_PER_TOKEN = 4  # estimate for a user's own prompt, which is not tokenized for the plan
@@ -39,11 +40,7 @@ def make_sweep(requests: Sequence[EvalRequest], block: int = BLOCK) -> tuple[Swe
 
 
 def request_shards(
-    request: EvalRequest,
-    number: int,
-    prompts: Sequence[PlannedPrompt],
-    chat: Mapping[str, object] | None,
-    block: int,
+    request: EvalRequest, number: int, prompts: Sequence[PlannedPrompt], chat: Mapping[str, object] | None, block: int
 ) -> list[Shard]:
     """Return the shards of one request, in the order of its prompts; planner and workers must agree on them."""
     shards = []

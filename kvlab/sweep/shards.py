@@ -30,8 +30,7 @@ from kvlab.common.errors import UserError
 from kvlab.common.validation import in_one_sentence, read_file
 from kvlab.evaluate.results.rows import ROWS
 from kvlab.evaluate.results.store import SHARDS, ResultStore
-from kvlab.sweep.format_1 import PlanOfFormat1
-from kvlab.sweep.plan import Shard, SweepPlan
+from kvlab.sweep.plan import PlanOfFormat1, Shard, SweepPlan
 
 PLAN = "sweep.json"
 CONTROL = "sweep"
@@ -129,11 +128,6 @@ def _rows_by_key(path: Path) -> dict[str, Row]:
         return {row["key"]: row for row in pq.read_table(path, schema=ROWS).to_pylist()}
     except (pa.ArrowInvalid, OSError):
         return {}
-
-
-def worker_of(folder: Path, name: str) -> str:
-    """The worker that measured a shard."""
-    return (pq.read_schema(shard_path(folder, name)).metadata or {}).get(WORKER, b"").decode()
 
 
 def give_up(folder: Path, shard: Shard, reason: str, worker: str, failed: Mapping[str, str] | None = None) -> None:

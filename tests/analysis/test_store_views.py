@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.comparison import cost
-from kvlab.cli.options.compare_request import PartsOptions
+from kvlab.cli.compare import PartsOptions
 from kvlab.evaluate.results.summary import with_measures
 from kvlab.figures import compare as figures
 from kvlab.figures import memory as cost_figures

@@ -10,7 +10,7 @@ import pytest
 from kvlab.atlas.evidence import interval_of
 from kvlab.atlas.figures.deciding_numbers import deciding_frame, deciding_numbers, read_deciding_numbers
 from kvlab.atlas.shipped_exhibits import claim_values
-from kvlab.common.intervals import Interval, mean_interval, mean_over_groups, paired_difference, pairs_interval
+from kvlab.common.intervals import Interval, mean_interval, mean_over_groups, pairs_interval
 from kvlab.results.shipped_folder import parse_claim
 from kvlab.results.verdict import Basis, Claim, Threshold, judge
 
@@ -26,7 +26,6 @@ def test_the_samples_of_an_interval_are_those_it_was_computed_from():
     assert mean_interval(VALUES).samples == tuple(VALUES)
     assert mean_interval([1.0, float("nan"), 0.0]).samples == (1.0, 0.0)
     assert mean_over_groups([1.0, 0.0], ["a", "b"], kind="score").samples == (1.0, 0.0)
-    assert paired_difference([1.0, 0.5], [0.5, 0.5]).samples == (0.5, 0.0)
     table = np.array([[1.0, 0.2, 0.3], [0.2, 1.0, 0.4], [0.3, 0.4, 1.0]])
     assert pairs_interval(table).samples == (0.2, 0.3, 0.4)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kvlab.bench import device_memory
+from kvlab.bench import device
 from kvlab.bench.bench import Bench
-from kvlab.bench.device_memory import Peaks
+from kvlab.bench.device import Peaks
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.request import make_request
 
 
 @pytest.fixture(autouse=True)
 def quick_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_memory, "COPY_BYTES", {"cpu": 2**20})
-    monkeypatch.setattr(device_memory, "MATRIX_SIDE", {"cpu": 64})
+    monkeypatch.setattr(device, "COPY_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(device, "MATRIX_SIDE", {"cpu": 64})
 
 
 @pytest.fixture(scope="session")

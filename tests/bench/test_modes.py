@@ -13,7 +13,7 @@ import torch
 from kvlab.bench import harness
 from kvlab.bench.bench import Bench
 from kvlab.bench.competitors import SlotContender
-from kvlab.bench.device_memory import Peaks, measure_peaks
+from kvlab.bench.device import Peaks, measure_peaks
 from kvlab.bench.models import BenchModel, open_model, random_model
 from kvlab.bench.modes import MEASURE
 from kvlab.bench.request import make_request

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.bench.bench import Bench
-from kvlab.bench.device_memory import Peaks
+from kvlab.bench.device import Peaks
 from kvlab.bench.fill import fill
 from kvlab.bench.models import open_model
 from kvlab.bench.modes import MEASURE

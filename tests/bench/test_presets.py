@@ -16,7 +16,7 @@ from kvlab.bench.harness import run_requests
 from kvlab.bench.presets import PRESETS, preset_requests
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import Row, read_rows
-from kvlab.bench.tables.paper import beside_the_paper, paper_numbers
+from kvlab.bench.tables import beside_the_paper, paper_numbers
 from kvlab.bench.targets import (
     BYTES,
     EVICTION,

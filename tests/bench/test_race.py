@@ -7,8 +7,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from kvlab.bench.device_memory import check_room, is_out_of_memory
+from kvlab.bench.device import check_room
 from kvlab.bench.race import Skipped, race
+from kvlab.common.errors import is_out_of_memory
 
 CPU = torch.device("cpu")
 

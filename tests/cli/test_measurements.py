@@ -19,7 +19,6 @@ from kvlab.atlas.registry import find, measurements_of
 from kvlab.bench.presets import preset_requests
 from kvlab.bench.request import BenchJob
 from kvlab.cli import commands
-from kvlab.cli.options import compare_request
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
 from kvlab.evaluate import data_check
@@ -69,7 +68,7 @@ def parse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Measurement], Any]:
             check_tasks(request)
 
     def compare(methods: str, budgets: str, title: str, *_: object, **fields: Any) -> None:
-        made.append(compare_request.make_request(methods, budgets, title=title, **fields))
+        made.append(of_compare.make_request(methods, budgets, title=title, **fields))
 
     # `kvlab.cli` exports the commands under their modules' names.
     of_compare, of_eval, of_bench = (sys.modules[f"kvlab.cli.{name}"] for name in ("compare", "eval", "bench"))

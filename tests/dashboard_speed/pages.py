@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from kvlab.bench.clock import spread
+from kvlab.bench.device import spread
 from kvlab.bench.rows import Row
 from kvlab.library.catalogue import cache_all_results
 from tests.dashboard_speed.changes import IN_COMPONENT, MARKS, SETTLE_SECONDS, changes, until_changed

@@ -7,14 +7,23 @@ from typing import Any
 from torch import Tensor
 
 from kvlab.cache import CompressedCache
-from kvlab.evaluate.generate import generate_together
+from kvlab.evaluate.generate import Stops, generate_together
 from kvlab.evaluate.results.outcome import Loaded, Outcome
 from kvlab.evaluate.scoring.likelihood import forced_together
 
 
-def generate_answers(loaded: Loaded, prompts: list[list[int]], cache: CompressedCache, *rest: Any) -> list[Outcome]:
+def generate_answers(
+    loaded: Loaded,
+    prompts: list[list[int]],
+    cache: CompressedCache,
+    in_sight: int,
+    new: int,
+    stop: str | None,
+    *rest: Any,
+) -> list[Outcome]:
     """One outcome per prompt; raises the method's error."""
-    (outcomes,) = generate_together(loaded, prompts, [cache], *rest)
+    stops = Stops((stop,) if stop else ())
+    (outcomes,) = generate_together(loaded, prompts, [cache], in_sight, new, stops, *rest)
     if isinstance(outcomes, Exception):
         raise outcomes
     return outcomes

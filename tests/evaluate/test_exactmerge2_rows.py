@@ -12,8 +12,7 @@ import pytest
 
 from kvlab.common.assets import project_root
 from kvlab.common.intervals import mean_interval
-from kvlab.evaluate.fingerprint import model_digest
-from kvlab.evaluate.harness import settings_of
+from kvlab.evaluate.harness import model_digest, settings_of
 from kvlab.models.load import load_model
 from kvlab.requests.compare import MethodChoice
 

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import kvlab
-from kvlab.evaluate.generate import cut_answer
+from kvlab.evaluate.generate import Stops
 from kvlab.evaluate.scoring.likelihood import compare, scored_bytes
 from tests.evaluate.one_cache import forced_log_probabilities, generate_answers
 
@@ -82,7 +82,7 @@ def test_answers_end_at_the_stop_text(tiny):
     ],
 )
 def test_cutting_an_answer(text, stop, expected):
-    assert cut_answer(text, stop) == expected
+    assert Stops((stop,) if stop else ()).cut(text) == expected
 
 
 def test_forced_text_costs_what_plain_transformers_says(tiny, plain):

@@ -17,8 +17,7 @@ import torch
 import kvlab
 from kvlab.common.errors import UserError
 from kvlab.evaluate import measure
-from kvlab.evaluate.fingerprint import model_digest
-from kvlab.evaluate.harness import evaluate
+from kvlab.evaluate.harness import evaluate, model_digest
 from kvlab.evaluate.plan import default_lengths
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.store import ResultStore

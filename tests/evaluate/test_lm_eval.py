@@ -16,7 +16,7 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.harness import evaluate
+from kvlab.evaluate.harness import cache_maker, evaluate
 from kvlab.evaluate.request_parser import parse_request
 from kvlab.evaluate.results.store import ResultStore
 from kvlab.evaluate.shared_prompt import SharedPrompt
@@ -153,19 +153,19 @@ def test_contexts_are_read_once_for_all_methods(tiny, folder, tmp_path, monkeypa
 
 def test_a_method_that_raises_leaves_the_others_their_rows(tiny, folder, tmp_path, monkeypatch) -> None:
     request = asked(folder, ("kvlab_few_shot",), choices=(H2O, MethodChoice(method="snapkv", budget=0.2)))
-    make = run._make_cache
+    make = cache_maker(tiny)
 
     def fail(*given):
         raise ZeroDivisionError("of this method")
 
-    def make_broken(loaded, choice):
-        cache = make(loaded, choice)
+    def make_broken(choice):
+        cache = make(choice)
         if choice.method == "h2o":
             cache.compressed_layers()[0].attend = fail
         return cache
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "_make_cache", make_broken)
+        patched.setattr(run, "cache_maker", lambda loaded: make_broken)
         with pytest.raises(ZeroDivisionError, match="of this method"):
             run_lm_eval(request, tmp_path, tiny)
     with ResultStore.opened(tmp_path) as store:

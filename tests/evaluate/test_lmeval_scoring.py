@@ -186,7 +186,7 @@ def test_texts_are_those_of_an_evaluation_cut_at_any_stop(tiny) -> None:
     one = GenerationRequest(context, ("zzz", "e"), 12, (), 0)
     (written,) = generate_texts(tiny, [one], kvlab.make_cache(tiny, "h2o", 0.3), 49)
     whole = generate_answers(tiny, [list(context)], kvlab.make_cache(tiny, "h2o", 0.3), 49, 12, None)[0]
-    assert written.text.strip() == whole.prediction.split("e")[0].strip()
+    assert written.prediction.strip() == whole.prediction.split("e")[0].strip()
     assert 0 < written.prompt_seconds <= written.seconds
     assert written.memory.logical_tokens <= whole.memory.logical_tokens
 
@@ -194,12 +194,12 @@ def test_texts_are_those_of_an_evaluation_cut_at_any_stop(tiny) -> None:
 def test_each_beam_continues_from_the_prefilled_context(tiny) -> None:
     asked = [GenerationRequest(tokens(40, seed), (), 12, (("num_beams", 3),), seed) for seed in range(2)]
     whole, held_back = (
-        [one.text for one in generate_texts(tiny, asked, kvlab.make_cache(tiny, "full", 1.0), in_sight)]
+        [one.prediction for one in generate_texts(tiny, asked, kvlab.make_cache(tiny, "full", 1.0), in_sight)]
         for in_sight in (40, 38)
     )
     assert whole == held_back
     greedy = [GenerationRequest(one.context, (), 12, (), one.index) for one in asked]
-    assert whole != [one.text for one in generate_texts(tiny, greedy, kvlab.make_cache(tiny, "full", 1.0), 40)]
+    assert whole != [one.prediction for one in generate_texts(tiny, greedy, kvlab.make_cache(tiny, "full", 1.0), 40)]
 
 
 def test_settings_of_texts_that_would_be_ignored_are_refused() -> None:

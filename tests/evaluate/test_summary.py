@@ -21,7 +21,6 @@ from kvlab.common.intervals import (
     mean_interval,
     mean_intervals,
     mean_over_groups,
-    paired_difference,
     pairs_interval,
     share_interval,
 )
@@ -117,7 +116,7 @@ def test_pairing_takes_out_what_both_have_in_common():
     random = np.random.default_rng(2)
     base = random.normal(size=50)
     values = base - 0.25 + random.normal(scale=0.01, size=50)
-    gap = paired_difference(values.tolist(), base.tolist())
+    gap = mean_interval((values - base).tolist())
     alone = mean_interval(values.tolist())
     assert -0.26 < gap.low < gap.mean < gap.high < -0.24
     assert gap.high - gap.low < 0.1 * (alone.high - alone.low)

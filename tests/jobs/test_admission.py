@@ -13,12 +13,11 @@ from pydantic import ValidationError
 from kvlab import jobs
 from kvlab.cli.options.plan_check import check_fits
 from kvlab.common.errors import UserError
-from kvlab.jobs import disk_usage, plan_check, queue_db, quota_check, worker
+from kvlab.jobs import access_check, disk_usage, queue_db, size_check, worker
 from kvlab.planning import Machine
 from kvlab.requests.compare import MOST_RUNS, CompareRequest, MethodChoice
-from kvlab.server import disk_quota
-from kvlab.server.disk_quota import DiskUsage
-from kvlab.server.quotas import Limits, limits_of
+from kvlab.server import quotas
+from kvlab.server.quotas import DiskUsage, Limits, limits_of
 from kvlab.server.settings import VARIABLE
 from kvlab.server.users import ALONE, Role, User, set_current_user
 from kvlab.trace import open_run
@@ -79,7 +78,7 @@ def test_jobs_that_wait_and_run_are_counted_of_each_person(tmp_path: Path, ann: 
 
 def test_tokens_are_counted_over_all_runs(tmp_path: Path, ann: Path):
     # mini reads bytes: 14 letters; 64 new tokens; two choices and the full cache.
-    tokens = quota_check.tokens_of(ask(2))
+    tokens = access_check.tokens_of(ask(2))
     assert tokens is not None and tokens % 3 == 0 and 64 < tokens // 3 <= 64 + 16
     allow(ann, "[limits]", f"tokens = {tokens - 1}")
     with pytest.raises(UserError, match=f"about {tokens} tokens over all its runs, and {tokens - 1} a request"):
@@ -99,8 +98,8 @@ def test_minutes_of_the_last_day_count_and_older_ones_do_not(tmp_path: Path, ann
                 (str(began), began, ended),
             )
         # an hour of the first still lies within a day, and the second took five minutes
-        assert quota_check.minutes_used(connection, "ann", now) == pytest.approx(65)
-        assert quota_check.minutes_used(connection, "ben", now) == 0
+        assert access_check.minutes_used(connection, "ann", now) == pytest.approx(65)
+        assert access_check.minutes_used(connection, "ben", now) == 0
     allow(ann, "[limits]", "minutes = 64.9")
     with pytest.raises(
         UserError, match=r"You have used 65 minutes of compute in the last 24 hours, and 64.9 are allowed"
@@ -143,7 +142,7 @@ def test_a_full_folder_takes_no_job_and_a_nearly_full_one_says_so(
 
 
 def test_a_disk_that_is_nearly_full_is_said_without_any_limit():
-    rules = disk_quota.DiskRules()
+    rules = quotas.DiskRules()
     assert DiskUsage(used=0, free=100 * 10**9, total=10**12, rules=rules).warning == ""
     assert "The disk has 900 MB left" in DiskUsage(used=0, free=900 * 10**6, total=10**12, rules=rules).warning
     assert "Nothing more is run here" in DiskUsage(used=0, free=400 * 10**6, total=10**12, rules=rules).warning
@@ -157,15 +156,15 @@ def test_a_limit_that_cannot_be_is_one_sentence(tmp_path: Path, ann: Path, line:
         jobs.submit(tmp_path, ask())
 
 
-def room(used: int) -> disk_quota.DiskUsage:
-    return DiskUsage(used=used, free=10**12, total=10**12, rules=disk_quota.disk_rules())
+def room(used: int) -> quotas.DiskUsage:
+    return DiskUsage(used=used, free=10**12, total=10**12, rules=quotas.disk_rules())
 
 
 def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
     tmp_path: Path, ann: Path, monkeypatch: pytest.MonkeyPatch
 ):
     allow(ann, "[disk]", "limit = 1000")
-    monkeypatch.setattr(quota_check, "folder_usage", lambda root: room(10))
+    monkeypatch.setattr(access_check, "folder_usage", lambda root: room(10))
     monkeypatch.setattr(worker, "folder_usage", lambda root: room(1000))  # once it runs
     job = jobs.submit(tmp_path, ask().model_copy(update={"prompt": "slow"}))
     work_off(tmp_path, STAND_IN)
@@ -173,10 +172,10 @@ def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
     assert stopped.state == "cancelled"
     assert stopped.message.startswith("Stopped: the folder of runs takes 1.0 kB, and its limit is 1.0 kB. What was")
     assert open_run(tmp_path / stopped.run_ids[0], strict=True).record.status == "complete"
-    monkeypatch.setattr(quota_check, "folder_usage", lambda root: room(1000))
+    monkeypatch.setattr(access_check, "folder_usage", lambda root: room(1000))
     with pytest.raises(UserError, match="Nothing more is run here"):
         jobs.resume(tmp_path, job)
-    monkeypatch.setattr(quota_check, "folder_usage", lambda root: room(10))
+    monkeypatch.setattr(access_check, "folder_usage", lambda root: room(10))
     jobs.resume(tmp_path, job)
     assert jobs.status(tmp_path, job).state == "queued"
 
@@ -190,7 +189,7 @@ def test_the_rule_thins_old_recordings_after_a_job_and_only_as_many_as_are_neede
         write_record(path, record)
     rebuild(tmp_path)
     allow(ann, "[disk]", "limit = 1000", 'thin_older_than = "30d"')
-    for module in (quota_check, worker):  # 50 bytes more than the share from which on it is said
+    for module in (access_check, worker):  # 50 bytes more than the share from which on it is said
         monkeypatch.setattr(module, "folder_usage", lambda root: room(950))
     jobs.submit(tmp_path, ask())
     work_off(tmp_path, STAND_IN)
@@ -213,9 +212,9 @@ def test_the_plan_says_what_is_too_big_and_which_setting_brings_it_under(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     asked = CompareRequest(prompt="the river rose " * 40, choices=(MethodChoice(method="h2o"),))
-    assert plan_check.too_big(asked, tmp_path) == ""
+    assert size_check.too_big(asked, tmp_path) == ""
     small = Machine("cpu", "cpu", 1000, 1000, 10**12)
     monkeypatch.setattr("kvlab.engine.out_of_memory.machine_of", lambda device, root: small)
-    assert plan_check.too_big(asked, tmp_path).startswith("This needs about")
+    assert size_check.too_big(asked, tmp_path).startswith("This needs about")
     with pytest.raises(UserError, match="add --force"):
         check_fits(asked, tmp_path)

@@ -99,10 +99,10 @@ def test_a_prompt_of_an_evaluation_becomes_a_recorded_comparison(tmp_path: Path,
 
 
 def test_a_benchmark_keeps_whole_parts_and_measures_none_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from kvlab.bench import device_memory
+    from kvlab.bench import device
 
-    monkeypatch.setattr(device_memory, "COPY_BYTES", {"cpu": 2**20})
-    monkeypatch.setattr(device_memory, "MATRIX_SIDE", {"cpu": 64})
+    monkeypatch.setattr(device, "COPY_BYTES", {"cpu": 2**20})
+    monkeypatch.setattr(device, "MATRIX_SIDE", {"cpu": 64})
     asked = make_request(
         mode="decode", model="shape:tiny", device="cpu", contexts=(64, 96), repeats=2, steps=2, warmup=1,
         choices=(H2O,),

@@ -11,8 +11,7 @@ from kvlab.atlas.registry import measurements_of
 from kvlab.bench.request import BenchJob
 from kvlab.common.errors import UserError
 from kvlab.evaluate.request import EvalJob
-from kvlab.forms.fill_atlas import FOLDER, FillSize, fill_jobs
-from kvlab.forms.measurement_job import estimate, job_of
+from kvlab.forms.measurement_job import FOLDER, FillSize, estimate, fill_jobs, job_of
 from kvlab.requests.compare import CompareRequest
 from kvlab.requests.measurement import Benchmark
 from kvlab.tasks.shipped_samples import CHARACTERS, excerpts

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvlab.common.errors import UserError
-from kvlab.jobs import queue_db, queue_location
-from kvlab.jobs.queue_location import queue_folder, queue_note, shared_disk
+from kvlab.jobs import queue_db
+from kvlab.jobs.queue_db import queue_folder, queue_note, shared_disk
 
 
 @pytest.fixture
@@ -22,8 +22,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     path = tmp_path / "mounts"
     path.write_text("\n".join(lines))
-    monkeypatch.setattr(queue_location, "MOUNTS", path)
-    monkeypatch.setattr(shared_disk, "__defaults__", (path,))
+    monkeypatch.setattr(queue_db, "MOUNTS", path)
     return tmp_path
 
 
@@ -33,20 +32,20 @@ def test_the_innermost_mount_says_whether_a_disk_is_shared(mounts: Path) -> None
 
 
 def test_a_queue_of_runs_on_a_shared_disk_lies_on_this_machines(mounts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(queue_location.ELSEWHERE, str(mounts / "own"))
+    monkeypatch.setenv(queue_db.ELSEWHERE, str(mounts / "own"))
     shared, other, plain = mounts / "lab" / "runs", mounts / "lab" / "more", mounts / "runs"
-    assert queue_folder(plain, ".jobs") == plain / ".jobs" and queue_note(plain, ".jobs") == ""
+    assert queue_folder(plain) == plain / ".jobs" and queue_note(plain) == ""
     with queue_db.database(shared), queue_db.database(plain):
         pass
     assert (plain / ".jobs" / "queue.sqlite").is_file() and not (shared / ".jobs" / "queue.sqlite").exists()
-    own = queue_folder(shared, ".jobs")
-    assert (own / "queue.sqlite").is_file() and own.parent == mounts / "own" and own != queue_folder(other, ".jobs")
+    own = queue_folder(shared)
+    assert (own / "queue.sqlite").is_file() and own.parent == mounts / "own" and own != queue_folder(other)
     assert own.stat().st_mode & 0o077 == 0
-    note = queue_note(shared, ".jobs")
+    note = queue_note(shared)
     assert "nfs4" in note and str(own) in note
 
 
 def test_without_a_disk_of_its_own_it_is_a_sentence(mounts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(queue_location.ELSEWHERE, str(mounts / "with space" / "queue"))
+    monkeypatch.setenv(queue_db.ELSEWHERE, str(mounts / "with space" / "queue"))
     with pytest.raises(UserError, match=r"lustre.* name a folder on this machine's own disk in KVLAB_QUEUE"):
-        queue_folder(mounts / "lab" / "runs", ".jobs")
+        queue_folder(mounts / "lab" / "runs")

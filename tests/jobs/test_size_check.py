@@ -17,7 +17,7 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, 
 from kvlab.fitting.request import FitJob, FitRequest
 from kvlab.forms import plan_preview
 from kvlab.jobs import queue_db, worker, worker_slots
-from kvlab.jobs.size_check import BulkJob, longest_prompt, too_big
+from kvlab.jobs.size_check import BulkJob, bulk_too_big, longest_prompt
 from kvlab.model_info.names import context_length
 from kvlab.planning import Machine, find_model
 from kvlab.planning.footprint import Footprint
@@ -48,7 +48,9 @@ def bench(**fields: object) -> BenchJob:
 
 
 def said(work: BulkJob, machine: Machine, longest: int = 4096) -> str:
-    return too_big(work, longest, lambda choice: Footprint(compresses=choice.method != "full"), machine, Path("runs"))
+    return bulk_too_big(
+        work, longest, lambda choice: Footprint(compresses=choice.method != "full"), machine, Path("runs")
+    )
 
 
 def least_memory(work: BulkJob, longest: int, kind=cpu) -> float:  # type: ignore[no-untyped-def]

@@ -169,12 +169,12 @@ def test_only_one_model_is_held(folder: Path, tmp_path: Path, monkeypatch: pytes
     """The first is gone before the second is loaded, and a model that is asked for again is not loaded again."""
     import weakref
 
-    from kvlab.models import model_cache
+    from kvlab.models import load as loading
 
     other = tiny_folder(tmp_path / "other")
-    first = model_cache.held_model(CompareRequest(prompt="a", model=str(folder), choices=(MethodChoice(method="h2o"),)))
+    first = loading.held_model(CompareRequest(prompt="a", model=str(folder), choices=(MethodChoice(method="h2o"),)))
     assert (
-        model_cache.held_model(CompareRequest(prompt="b", model=str(folder), choices=(MethodChoice(method="cam"),)))
+        loading.held_model(CompareRequest(prompt="b", model=str(folder), choices=(MethodChoice(method="cam"),)))
         is first
     )
     watched = weakref.ref(first.model)
@@ -185,7 +185,7 @@ def test_only_one_model_is_held(folder: Path, tmp_path: Path, monkeypatch: pytes
         alive.append(watched())
         return load_model(name, **options)
 
-    monkeypatch.setattr(model_cache, "load_model", load)
+    monkeypatch.setattr(loading, "load_model", load)
     asked = CompareRequest(prompt="a", model=str(other), choices=(MethodChoice(method="h2o"),), dtype="bfloat16")
-    assert model_cache.held_model(asked).model.dtype == torch.bfloat16
+    assert loading.held_model(asked).model.dtype == torch.bfloat16
     assert alive == [None]

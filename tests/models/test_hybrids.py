@@ -13,7 +13,7 @@ from kvlab.cache import make_cache
 from kvlab.cache.replay import replay_obstacle
 from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.models.hybrids import compressed_only
+from kvlab.models.families import compressed_only
 from kvlab.models.load import prepare
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace import open_run

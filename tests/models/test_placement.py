@@ -17,8 +17,8 @@ from kvlab.cache import make_cache
 from kvlab.common.assets import project_root
 from kvlab.common.errors import UserError
 from kvlab.engine import compare
-from kvlab.evaluate.fingerprint import model_digest
-from kvlab.fitted.signature import signature
+from kvlab.evaluate.harness import model_digest
+from kvlab.fitted.files import signature
 from kvlab.models import load, placement
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice

@@ -11,12 +11,12 @@ from transformers import AutoTokenizer
 from kvlab.cache import make_cache
 from kvlab.common.assets import asset_path
 from kvlab.common.errors import UserError
-from kvlab.common.token_ids import padding_id
 from kvlab.engine.compare import compare
 from kvlab.engine.prompt import encode_prompt
 from kvlab.evaluate.measure import prepare
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.results.rows import PromptIdentity
+from kvlab.lmeval.generation import padding_id
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.tasks.sample import Sample

@@ -28,12 +28,11 @@ from kvlab.methods import make_method, registered
 from kvlab.methods.core import slot_columns
 from kvlab.model_info.size import model_from
 from kvlab.models.load import LoadedModel, load_model, prepare
-from kvlab.planning import disk, memory, recording_bytes
-from kvlab.planning.cache_bytes import PlannedCache
+from kvlab.planning import memory, recording_bytes
 from kvlab.planning.footprint import FULL, SHORT_TEXT, Footprint
 from kvlab.planning.machine import has_tiles
 from kvlab.planning.parts import Phase
-from kvlab.planning.workload import LENGTHS_FROM, Workload
+from kvlab.planning.workload import LENGTHS_FROM, PlannedCache, Workload
 from kvlab.requests.compare import CompareRequest, MethodChoice, RecordLevel
 from kvlab.stores import STORES
 from kvlab.trace import Run, open_run
@@ -247,7 +246,9 @@ def test_peaks_and_disk_are_within_a_tenth(
     assert found == pytest.approx(dict.fromkeys(found, 1.0), abs=0.1)
     for index, (run, (_, holds, budget)) in enumerate(zip(runs, planned, strict=True)):
         size = sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
-        needed = disk.run_bytes(work, holds, budget, len(runs)) + (disk.probe_bytes(work) if index == 0 else 0)
+        needed = recording_bytes.run_bytes(work, holds, budget, len(runs)) + (
+            recording_bytes.probe_bytes(work) if index == 0 else 0
+        )
         assert needed == pytest.approx(size, rel=0.1), f"{run.record.method}: {needed / size:.2f} of its folder"
 
 
@@ -282,7 +283,10 @@ def test_what_cannot_share_a_pass_is_planned_by_itself() -> None:
     assert times["prompt: attention"] == 0
     assert times["decoding"] == times["in blocks, prompt: attention"] == sum(copies[:2])
     assert times["in blocks, decoding"] == times["timing"] == sum(copies)
-    evaluated = {phase.name: {part.name for part in phase.parts} for phase in memory.together(work, choices[1:], "cpu")}
+    evaluated = {
+        phase.name: {part.name for part in phase.parts}
+        for phase in memory.phases_of_evaluation(work, choices[1:], "cpu", True)
+    }
     assert evaluated.keys() == made.keys() - {"timing"}
     assert all(not parts & {"full cache", "caches to time"} for parts in evaluated.values())
 

@@ -38,7 +38,7 @@ def share(model: Any, method: str, tokens: int, **options: Any) -> float:
         run(ids[:, :100])  # some tables are made once
         took, _ = peak_bytes(lambda: run(ids))
     held = Footprint.model_validate(make_method(method, **options).footprint(BUDGET))
-    phases = memory.apart(work_for(loaded, tokens), [(method, held, BUDGET)], "cpu")
+    phases = memory.phases_of_evaluation(work_for(loaded, tokens), [(method, held, BUDGET)], "cpu", False)
     planned = (sum(part.bytes for part in phase.parts if part.name not in NOT_TENSORS) for phase in phases[:-1])
     return max(planned) / took
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from kvlab.cache.layers.compressed_layer import CompressedLayer
 from kvlab.checking import PROPERTIES, check, from_file
-from kvlab.checking.observations import observed
+from kvlab.checking.case import observed
 from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.methods import Method, make_method

@@ -19,7 +19,7 @@ from kvlab.methods import make_method, registered
 from kvlab.methods.composition.choices import choices
 from kvlab.methods.composition.composed import compose
 from kvlab.methods.core.method import METHODS
-from kvlab.plugins import load, request
+from kvlab.plugins import load
 from kvlab.plugins.load import load_plugins, stamps
 from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.registry import Registry
@@ -140,17 +140,17 @@ def test_a_file_that_is_gone_by_then_is_a_sentence(
 
 @pytest.mark.parametrize("path", ["nowhere.py", ".", "/dev/null"])
 def test_only_a_python_file_can_be_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(request.FILES, "")
+    monkeypatch.setenv(load.FILES, "")
     with pytest.raises(UserError, match="There is no Python file"):
-        request.name_files([Path(path)])
+        load.name_files([Path(path)])
 
 
 def test_a_path_is_made_absolute_and_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(request.FILES, "")
+    monkeypatch.setenv(load.FILES, "")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("")
-    request.name_files([Path("mine.py"), Path("mine.py")])
-    assert os.environ[request.FILES] == str(tmp_path / "mine.py")
+    load.name_files([Path("mine.py"), Path("mine.py")])
+    assert os.environ[load.FILES] == str(tmp_path / "mine.py")
 
 
 def test_a_package_is_found_by_its_entry_point_and_can_be_left_out(
@@ -158,11 +158,11 @@ def test_a_package_is_found_by_its_entry_point_and_can_be_left_out(
 ) -> None:
     (tmp_path / "kvlab_of_a_stranger.py").write_text(METHOD.format(name="posted"))
     monkeypatch.syspath_prepend(tmp_path)
-    points = [EntryPoint("stranger", "kvlab_of_a_stranger", request.GROUP)]
-    monkeypatch.setattr(request, "entry_points", lambda group: points if group == request.GROUP else [])
-    monkeypatch.setenv(request.ALLOWED, "somebody")
+    points = [EntryPoint("stranger", "kvlab_of_a_stranger", load.GROUP)]
+    monkeypatch.setattr(load, "entry_points", lambda group: points if group == load.GROUP else [])
+    monkeypatch.setenv(load.ALLOWED, "somebody")
     assert "posted" not in registered()
-    monkeypatch.setenv(request.ALLOWED, "somebody, stranger")
+    monkeypatch.setenv(load.ALLOWED, "somebody, stranger")
     assert "posted" in registered()
     assert load._loaded["stranger=kvlab_of_a_stranger"].origin.name == "stranger"
 

@@ -17,8 +17,8 @@ from kvlab.cli import commands
 from kvlab.engine import compare
 from kvlab.methods import registered
 from kvlab.methods.composition.choices import choices
+from kvlab.plugins.load import FILES as FILES_NAMED
 from kvlab.plugins.load import load_plugins
-from kvlab.plugins.request import FILES as FILES_NAMED
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.trace.reader import open_run
 from tests.families import tiny_folder

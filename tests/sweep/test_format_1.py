@@ -18,7 +18,7 @@ from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.results.rows import ROWS, row_key
-from kvlab.models.model_cache import held_model
+from kvlab.models.load import held_model
 from kvlab.sweep.plan import SweepPlan, hash_of
 from kvlab.sweep.planning import make_sweep
 from kvlab.sweep.shards import read_plan, sweep_rows, try_again, write_plan

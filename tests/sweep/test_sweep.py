@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -28,11 +29,11 @@ from kvlab.evaluate.plan import BLOCK, blocks, make_plan
 from kvlab.evaluate.results.rows import PromptIdentity, row_key
 from kvlab.evaluate.results.store import ResultStore, read_results
 from kvlab.evaluate.results.summary import summarize
-from kvlab.models.load import LoadedModel
-from kvlab.models.model_cache import drop_model, held_model
-from kvlab.sweep import local, shard_run
+from kvlab.models.load import LoadedModel, drop_model, held_model
+from kvlab.sweep import local
+from kvlab.sweep import worker as worker_module
 from kvlab.sweep.on_ray import check_address
-from kvlab.sweep.shards import measured_names, read_plan, shard_path, sweep_rows, try_again, worker_of
+from kvlab.sweep.shards import WORKER, measured_names, read_plan, shard_path, sweep_rows, try_again
 from kvlab.sweep.status import read_status
 from kvlab.sweep.worker import MAX_LOST, Worker
 from tests.sweep.conftest import asked, planned, untimed
@@ -99,7 +100,8 @@ def test_a_sweep_gives_the_rows_and_the_table_of_one_process(
     now = read_status(folder)
     assert (now.measured, now.planned, now.left, now.lost) == (len(plan.shards), len(plan.shards), 0, 0)
     assert now.summary == f"{len(plan.shards)} of {len(plan.shards)} shards, 1 worker seen, 0 lost"
-    assert {worker_of(folder, shard.name) for shard in plan.shards} == {worker.name for worker in now.workers}
+    measured_by = [pq.read_schema(shard_path(folder, shard.name)).metadata[WORKER] for shard in plan.shards]
+    assert {name.decode() for name in measured_by} == {worker.name for worker in now.workers}
     # An evaluation in one process finds all of it, and whatever reads evaluations reads a sweep.
     before = set(folder.rglob("*.parquet"))
     again = evaluate(asked(tiny_folder), folder).rows
@@ -312,7 +314,7 @@ def test_a_stopped_worker_leaves_the_prompts_that_it_measured(
     tiny_folder: Path, folder: Path, serial: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(folder, asked(tiny_folder), block=3)
-    monkeypatch.setattr(shard_run, "SAVE_SECONDS", 0)
+    monkeypatch.setattr(worker_module, "SAVE_SECONDS", 0)
     real, read = Measurer.measure, []
 
     def measure(self: Measurer, prompts: Any, choices: Any) -> Any:

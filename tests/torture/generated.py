@@ -81,7 +81,7 @@ def _each(strategy: st.SearchStrategy[Any], count: int, do: Callable[[Any], obje
 
 def requests(count: int, tried: _Tried) -> None:
     """Comparisons as Python, the command line and a form's address ask for them."""
-    from kvlab.cli.options.compare_request import make_request
+    from kvlab.cli.compare import make_request
     from kvlab.requests.compare import CompareRequest
 
     names = [name for name in CompareRequest.model_fields if name != "choices"]

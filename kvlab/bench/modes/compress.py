@@ -9,9 +9,8 @@ import torch
 from transformers.cache_utils import Cache
 
 from kvlab.bench.bench import Bench, filled, has_budget, loads, scaled
-from kvlab.bench.clock import spread
 from kvlab.bench.competitors import Load, SlotContender
-from kvlab.bench.device_memory import check_room
+from kvlab.bench.device import spread
 from kvlab.bench.fill import attend_by_hand, fill, normal
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
@@ -25,7 +24,7 @@ class PromptDecision(SlotContender):
     """A contender whose step fills a new cache; `seconds` are the layers' decision times."""
 
     def prepare(self) -> None:
-        check_room(self.expected_bytes, self.model.device)
+        self.check()
         self.seconds: list[float] = []
 
     def make_cache(self) -> Cache:
@@ -57,7 +56,7 @@ class AttentionStep(SlotContender):
     def step(self) -> None:
         query, keys, values = self.states
         for layer in self.cache.compressed_layers():
-            attend_by_hand(self.model, layer, self.model.attention_modules[layer.layer_idx], query, keys, values)
+            attend_by_hand(layer, self.model.attention_modules[layer.layer_idx], query, keys, values)
 
 
 def measure(bench: Bench) -> Iterator[Row]:
@@ -86,9 +85,9 @@ def _step_decisions(bench: Bench, load: Load, choices: Sequence[MethodChoice]) -
     outcomes = bench.race([*plain.values(), *racers])
     undecided = dict(zip(plain, outcomes, strict=False))
     for number, racer in plain.items():
-        yield _step_row(bench, racer, "attention step", undecided[number])
+        yield _step_row(bench, racer, undecided[number])
     for choice, racer, outcome in zip(choices, racers, outcomes[len(plain) :], strict=True):
-        yield _step_row(bench, racer, "attention step", outcome)
+        yield _step_row(bench, racer, outcome)
         if has_budget(choice):  # without a budget there is no cache of equal size to compare with
             yield _decision_row(bench, racer, outcome, undecided[_slots(choice, load)])
 
@@ -97,8 +96,8 @@ def _slots(choice: MethodChoice, load: Load) -> int:
     return min(load.prompt, Budget(choice.budget).slots(load.prompt))
 
 
-def _step_row(bench: Bench, racer: SlotContender, figure: str, outcome: Outcome) -> Row:
-    row = bench.row(racer, figure, "ms/step", status=outcome.status, note=outcome.note)
+def _step_row(bench: Bench, racer: SlotContender, outcome: Outcome) -> Row:
+    row = bench.row(racer, "attention step", "ms/step", status=outcome.status, note=outcome.note)
     if not outcome.samples:
         return row
     least = 1e3 * bench.bytes_seconds(outcome.live_bytes)

@@ -1,12 +1,11 @@
-"""Mode `decode`: time of a decode step and tokens per second against context length."""
+"""Modes `decode` and `batch`: time of a decode step and tokens per second against context length or batch size."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kvlab.bench.baselines import contenders
 from kvlab.bench.bench import Bench, decode_rows, loads, ratio_row
-from kvlab.bench.competitors import Contender, SlotContender
+from kvlab.bench.competitors import Contender, Load, SlotContender, contenders
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.bench.targets import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
@@ -41,3 +40,21 @@ def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[
         for figure, rival in rivals.items():
             for other in (other for choice, other in taken if choice == rival):
                 yield ratio_row(bench, racer, figure, outcome, other)
+
+
+def measure_batches(bench: Bench) -> Iterator[Row]:
+    """Mode `batch`: each contender at growing batches, until it runs out of memory; that batch has a row too."""
+    request = bench.request
+    for tokens in request.contexts:
+        out: set[tuple[str, float | int]] = set()
+        for rows in sorted(request.batches):
+            racers = contenders(bench.model, Load(rows, request.shortened(tokens), asked=tokens), request)
+            racers = [racer for racer in racers if _identity(racer) not in out]
+            outcomes = bench.race(racers)
+            yield from decode_rows(bench, racers, outcomes)
+            out |= {_identity(racer) for racer, o in zip(racers, outcomes, strict=True) if o.status != "ok"}
+
+
+def _identity(racer: Contender) -> tuple[str, float | int]:
+    choice = getattr(racer, "choice", None)
+    return racer.label, choice.budget if choice else 1.0

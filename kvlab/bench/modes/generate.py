@@ -7,13 +7,11 @@ token and integrated (trapezoidal rule): minutes of decoding become seconds, and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
-from kvlab.bench.baselines import StaticContender, contenders
-from kvlab.bench.bench import Bench, best_baseline, filled, loads
-from kvlab.bench.clock import spread
-from kvlab.bench.competitors import Contender, Load
+from kvlab.bench.bench import Bench, best_baseline, loads, time_and_rate
+from kvlab.bench.competitors import Contender, Load, StaticContender, contenders
+from kvlab.bench.device import Spread, spread
 from kvlab.bench.modes.prefill import PrefillRacer
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
@@ -35,7 +33,7 @@ def _one_load(bench: Bench, load: Load) -> Iterator[Row]:
     curves = [_at_offset(bench, load, offset) for offset in offsets]
     totals = [_total(prompt, [curve[index] for curve in curves], offsets) for index, prompt in enumerate(prompts)]
     best = best_baseline(racers, totals)
-    full = spread(totals[best].samples).median if best is not None else None
+    full = spread(totals[best].samples) if best is not None else None
     how = f"prompt, and {new} steps summed from {len(offsets)} lengths"
     for index, (racer, total) in enumerate(zip(racers, totals, strict=True)):
         yield from _rows(bench, racer, total, new, full, index == best, how)
@@ -77,17 +75,8 @@ def _total(prompt: Outcome, curve: list[Outcome], offsets: list[int]) -> Outcome
 
 
 def _rows(
-    bench: Bench, racer: Contender, total: Outcome, new: int, full: float | None, is_full: bool, how: str
-) -> Iterator[Row]:
-    latency = bench.row(racer, "request", "s", status=total.status, note=total.note or how, is_full=is_full)
-    rate = replace(latency, figure="request rate", unit="tokens/s")
-    if not total.samples:
-        yield from (latency, rate)
-        return
-    took = spread(total.samples)
-    tokens = racer.load.batch * new
+    bench: Bench, racer: Contender, total: Outcome, new: int, full: Spread | None, is_full: bool, how: str
+) -> list[Row]:
+    row = bench.row(racer, "request", "s", status=total.status, note=total.note or how, is_full=is_full)
     least = new * bench.bytes_seconds(bench.model.bytes_per_pass + total.live_bytes)
-    ratio = took.median / full if full else None
-    yield filled(latency, took, bound=least, ratio=ratio)
-    rates = spread([tokens / seconds for seconds in total.samples])
-    yield filled(rate, rates, bound=tokens / least, ratio=1 / ratio if ratio else None, more_is_better=True)
+    return time_and_rate(row, "request rate", total, least, full, racer.load.batch * new)

@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 
-from kvlab.bench.baselines import StaticContender, contenders
 from kvlab.bench.bench import Bench, loads
 from kvlab.bench.cache_bytes import block_bytes, check_allocated_bytes, tensor_bytes
-from kvlab.bench.competitors import Contender, SlotContender
-from kvlab.bench.device_memory import is_out_of_memory, release_memory
+from kvlab.bench.competitors import Contender, SlotContender, StaticContender, contenders
 from kvlab.bench.models import BenchModel
-from kvlab.bench.race import Skipped
+from kvlab.bench.race import failure
 from kvlab.bench.rows import Row
 from kvlab.cache import CompressedCache
 from kvlab.common.limits import BLOCK
+from kvlab.engine.out_of_memory import release_memory
 from kvlab.requests.budget import Budget
 
 NO_ALLOCATOR = "the host has no statistics of peak allocation"
@@ -36,14 +35,9 @@ def measure(bench: Bench) -> Iterator[Row]:
 def _measure(bench: Bench, contender: Contender) -> Iterator[Row]:
     try:
         figures = _figures(bench, contender)
-    except Skipped as reason:
-        yield bench.row(contender, "allocated bytes", "bytes", status="skipped", note=str(reason))
-        return
     except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        error.__traceback__ = None
-        yield bench.row(contender, "allocated bytes", "bytes", status="oom", note=str(error).splitlines()[0][:200])
+        status, note = failure(error)
+        yield bench.row(contender, "allocated bytes", "bytes", status=status, note=note)
         return
     finally:
         contender.release()
@@ -52,12 +46,13 @@ def _measure(bench: Bench, contender: Contender) -> Iterator[Row]:
 
 def _figures(bench: Bench, contender: Contender) -> dict[str, float | None]:
     device = bench.model.device
+    steps = max(1, bench.request.shortened(bench.request.new_tokens))
     before = _start_counting(device)
     with contender.at_work():
         contender.prepare()
-        for _ in range(max(1, bench.request.shortened(bench.request.new_tokens))):
+        for _ in range(steps):
             contender.step()
-    cache, steps = contender.cache, max(1, bench.request.shortened(bench.request.new_tokens))
+    cache = contender.cache
     held = tensor_bytes(cache)
     tokens = contender.load.context + steps
     figures: dict[str, float | None]
@@ -109,18 +104,15 @@ def _row(bench: Bench, contender: Contender, figure: str, value: float | None) -
         return bench.row(contender, figure, unit, status="skipped", note=NO_ALLOCATOR)
     given: dict[str, Any] = {"repeats": 1, "median": value, "iqr": 0.0, "is_full": contender.attention == "sdpa"}
     if figure in ("live bytes", "allocated bytes"):
-        full, least = _full_bytes(bench.model, contender), _least_bytes(bench.model, contender)
+        full, least = _state_bytes(bench.model, contender)
         given |= {"bound": least, "fraction_of_bound": least / value, "ratio_to_full": value / full}
     return bench.row(contender, figure, unit, **given)
 
 
-def _full_bytes(model: BenchModel, contender: Contender) -> float:
-    return float(model.token_bytes * contender.load.batch * contender.load.context)
-
-
-def _least_bytes(model: BenchModel, contender: Contender) -> float:
-    """Bytes of keys and values for the budget's slots alone."""
+def _state_bytes(model: BenchModel, contender: Contender) -> tuple[float, float]:
+    """Bytes of keys and values of all tokens, and of the budget's slots alone."""
     kept = contender.load.context
     if isinstance(contender, SlotContender) and not contender.is_baseline:
         kept = min(kept, Budget(contender.choice.budget).slots(contender.load.prompt))
-    return float(model.token_bytes * contender.load.batch * kept)
+    token_bytes = float(model.token_bytes * contender.load.batch)
+    return token_bytes * contender.load.context, token_bytes * kept

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvlab.bench.bench import Bench, loads, ratio_row, timing_rows
-from kvlab.bench.clock import spread
 from kvlab.bench.competitors import Load, SlotContender
-from kvlab.bench.device_memory import check_room
+from kvlab.bench.device import spread
 from kvlab.bench.fill import random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import BenchRequest
@@ -38,7 +37,7 @@ class RecordedStep(SlotContender):
 
     def prepare(self) -> None:
         """Record a real prompt, as the shadow must see every token."""
-        check_room(self.expected_bytes, self.model.device)
+        self.check()
         if self.level != "off":
             writer = RunWriter(self.root, self._record())
             steps = self.request.warm_steps + self.request.repeats * self.request.timed_steps

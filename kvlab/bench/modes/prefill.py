@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from kvlab.bench.baselines import PlainContender, StaticContender, contenders
 from kvlab.bench.bench import Bench, best_baseline, filled, loads, ratio_row
-from kvlab.bench.clock import Spread, spread
-from kvlab.bench.competitors import Contender, Load, SlotContender
-from kvlab.bench.device_memory import check_room
+from kvlab.bench.competitors import Contender, Load, PlainContender, SlotContender, StaticContender, contenders
+from kvlab.bench.device import spread
 from kvlab.bench.models import BenchModel
-from kvlab.bench.race import Outcome, Skipped
+from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.bench.targets import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
 from kvlab.methods import make_method
@@ -26,23 +24,12 @@ class PrefillRacer:
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
-        self.at_work, self.release = contender.at_work, contender.release
-        self.is_baseline, self.load = contender.is_baseline, contender.load
-
-    @property
-    def expected_bytes(self) -> int:
-        """One uncompressed cache at a time; nothing is kept between turns."""
-        return self.contender.expected_bytes
+        self.at_work, self.release, self.prepare = contender.at_work, contender.release, contender.check
+        self.expected_bytes = contender.expected_bytes  # of one cache at a time: nothing is kept between turns
 
     @property
     def live_bytes(self) -> int:
         return self.contender.live_bytes if self.contender.cache is not None else 0
-
-    def prepare(self) -> None:
-        """Check the memory; nothing is kept between prompts."""
-        if self.contender.attention == "sdpa" and self.contender.model.config.model_type == "falcon":
-            raise Skipped("kvlab replaces Falcon's attention, so the plain one cannot be measured")
-        check_room(self.expected_bytes, self.contender.model.device)
 
     def step(self) -> None:
         self.contender.cache = None
@@ -73,7 +60,7 @@ def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome])
         if not outcome.samples:
             yield row
             continue
-        took: Spread = spread(outcome.samples)
+        took = spread(outcome.samples)
         least = max(
             prompt_flops(bench.model, racer.load) / bench.peaks.flops_per_second,
             bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes),

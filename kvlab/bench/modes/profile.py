@@ -8,12 +8,10 @@ from collections.abc import Iterator
 import torch
 from torch.profiler import ProfilerActivity
 
-from kvlab.bench.baselines import StaticContender, contenders
 from kvlab.bench.bench import Bench, loads
-from kvlab.bench.clock import seconds_of
-from kvlab.bench.competitors import Contender
-from kvlab.bench.device_memory import is_out_of_memory
-from kvlab.bench.race import Skipped
+from kvlab.bench.competitors import Contender, StaticContender, contenders
+from kvlab.bench.device import seconds_of
+from kvlab.bench.race import failure
 from kvlab.bench.rows import Row
 
 TOP = 10
@@ -38,10 +36,8 @@ def _profiled(bench: Bench, contender: Contender) -> Iterator[Row]:
             seconds = seconds_of(contender.step, bench.model.device)
             costs = _costs(contender, bench.model.device)
     except Exception as error:
-        if not isinstance(error, Skipped) and not is_out_of_memory(error):
-            raise
-        status = "skipped" if isinstance(error, Skipped) else "oom"
-        yield bench.row(contender, "decode step", "ms/token", status=status, note=str(error)[:200])
+        status, note = failure(error)
+        yield bench.row(contender, "decode step", "ms/token", status=status, note=note)
         return
     finally:
         contender.release()

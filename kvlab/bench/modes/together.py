@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from kvlab.bench.bench import Bench
-from kvlab.bench.clock import Spread, seconds_of, spread
+from kvlab.bench.bench import Bench, filled
+from kvlab.bench.device import seconds_of, spread
 from kvlab.bench.rows import Row
 from kvlab.cache import make_cache
 from kvlab.engine.compare import compare
-from kvlab.evaluate.generate import generate_together
+from kvlab.evaluate.generate import Stops, generate_together
 from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel, load_tokenizer
 from kvlab.requests.compare import FULL, CompareRequest, MethodChoice, RecordLevel
@@ -53,10 +52,10 @@ def _at_context(bench: Bench, loaded: LoadedModel, context: int) -> Iterator[Row
         for name, work in works.items():
             samples[name].append(seconds_of(work, loaded.device))
     for name, seconds in samples.items():
-        yield _filled(_row(bench, context, name, "s"), spread(seconds))
+        yield filled(_row(bench, context, name, "s"), spread(seconds))
     for name, other in RATIOS:
         ratios = [own / beside for own, beside in zip(samples[name], samples[other], strict=True)]
-        yield _filled(_row(bench, context, f"{name} / {other}", "ratio"), spread(ratios))
+        yield filled(_row(bench, context, f"{name} / {other}", "ratio"), spread(ratios))
 
 
 def _works(bench: Bench, loaded: LoadedModel, prompt: str) -> dict[str, Callable[[], object]]:
@@ -94,7 +93,7 @@ def _answer(loaded: LoadedModel, ids: torch.Tensor, new: int, choices: Sequence[
     caches = [
         make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget) for choice in choices
     ]
-    for outcome in generate_together(loaded, ids.tolist(), caches, ids.shape[1], new, None):
+    for outcome in generate_together(loaded, ids.tolist(), caches, ids.shape[1], new, Stops()):
         if isinstance(outcome, Exception):
             raise outcome
 
@@ -114,7 +113,3 @@ def _row(bench: Bench, context: int, figure: str, unit: str) -> Row:
         context=context, unit=unit, asked_context=context, new_tokens=request.shortened(request.new_tokens),
         asked_new_tokens=request.new_tokens,
     )  # fmt: skip
-
-
-def _filled(row: Row, found: Spread) -> Row:
-    return replace(row, median=found.median, iqr=found.iqr, repeats=found.repeats)

@@ -17,7 +17,7 @@ from kvlab.cache.cache import CompressedCache
 from kvlab.cache.cache_copy import take_states
 from kvlab.cache.layers.layer_state import LayerState, UnboundedLayer
 from kvlab.cache.settings import synchronize
-from kvlab.common.memory_errors import is_out_of_memory
+from kvlab.common.errors import is_out_of_memory
 
 Result = TypeVar("Result")
 

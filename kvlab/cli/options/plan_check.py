@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from kvlab.jobs.plan_check import tokens_of, too_big
-
-if TYPE_CHECKING:
-    from kvlab.jobs.work import Work
-    from kvlab.requests.compare import CompareRequest
-
+from kvlab.common.errors import UserError
+from kvlab.jobs.size_check import tokens_of, too_big
+from kvlab.jobs.work import Work
+from kvlab.requests.budget import Budget
+from kvlab.requests.compare import CompareRequest
 
 Force = Annotated[bool, typer.Option("--force", help="start even if the plan does not fit this machine")]
 
@@ -23,9 +22,7 @@ def notes_of(request: CompareRequest, tokens: int | None = None) -> list[str]:
 
     Notes that need the loaded model are left out.
     """
-    from kvlab.common.errors import UserError
     from kvlab.methods import make_method
-    from kvlab.requests.budget import Budget
 
     notes: list[str] = []
     with suppress(UserError):  # the run itself reports an invalid request
@@ -39,7 +36,5 @@ def notes_of(request: CompareRequest, tokens: int | None = None) -> list[str]:
 
 def check_fits(request: Work, root: Path) -> None:
     """Raise UserError, with what would make it fit, for work too big for this machine."""
-    from kvlab.common.errors import UserError
-
     if why := too_big(request, root):
         raise UserError(f"{why} To start anyway, add --force.")

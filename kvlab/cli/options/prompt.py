@@ -13,11 +13,11 @@ import typer
 
 from kvlab.common.errors import UserError
 from kvlab.common.validation import check_text, decode_text, plain_text, read_file
-from kvlab.requests.compare import LARGEST_PROMPT_BYTES
+from kvlab.requests.compare import LARGEST_PROMPT_BYTES, OnePrompt
+from kvlab.requests.facts import check_answer, find_facts
 
 if TYPE_CHECKING:
     from kvlab.forms.uploads import Upload
-    from kvlab.requests.compare import OnePrompt
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,6 @@ class PromptOptions:
         """
         from kvlab.forms.uploads import check_count, notes_of, prompts_of
         from kvlab.library.prompts import load_prompt
-        from kvlab.requests.compare import OnePrompt
 
         sources = (self.prompt, self.file or None, self.messages, self.sample, self.saved)
         if sum(source is not None for source in sources) != 1:
@@ -116,8 +115,6 @@ class AnswerOptions:
 
         Raises UserError for an answer together with repeats or several prompts, or an invalid one.
         """
-        from kvlab.requests.facts import check_answer, find_facts
-
         one = prompts[0]
         has_answer = self.answer is not None or bool(self.fact)
         if is_planted:
@@ -144,7 +141,6 @@ class AnswerOptions:
 
 
 def _of_sample(name: str) -> OnePrompt:
-    from kvlab.requests.compare import OnePrompt
     from kvlab.tasks.shipped_samples import shipped_sample
 
     sample = shipped_sample(Path(name).stem)

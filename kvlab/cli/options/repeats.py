@@ -7,13 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from kvlab.requests.compare import CompareRequest, Progress
-    from kvlab.requests.repeats import Planting
+from kvlab.cli.options.tables import print_batch
+from kvlab.common.errors import UserError
+from kvlab.requests.compare import CompareRequest, Progress
+from kvlab.requests.repeats import Planting, plantings
+from kvlab.trace import open_run
+from kvlab.trace.catalogue import list_repeats
 
 Resume = Annotated[str, typer.Option(help="resume a stopped comparison or batch by its id")]
 
@@ -33,8 +36,6 @@ class RepeatsOptions:
 
     def plantings(self, seed: int) -> tuple[Planting, ...]:
         """The requested plantings; empty for 0 repeats. Raises UserError for invalid values."""
-        from kvlab.common.errors import UserError
-        from kvlab.requests.repeats import Planting, plantings
         from kvlab.tasks.plant import WORDINGS
 
         if not self.repeats:
@@ -66,10 +67,7 @@ def run_repeats(request: CompareRequest, out: Path, progress: Callable[[Progress
 def show_batch(out: Path, batch: str, as_json: bool) -> None:
     """Print a batch: right answers with intervals, rankings, and the full cache's results."""
     from kvlab.analysis.comparison.repeats import build_batch, ranked, repeat_table
-    from kvlab.cli.options.tables import print_batch
     from kvlab.figures.repeats import rank_line, read_references, read_significance
-    from kvlab.trace import open_run
-    from kvlab.trace.catalogue import list_repeats
 
     found = build_batch(
         [repeat_table([open_run(out / run.run_id) for run in entry.runs]) for entry in list_repeats(out, batch)]

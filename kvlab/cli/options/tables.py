@@ -106,8 +106,6 @@ def table(
     preset: Annotated[str, typer.Option(help="show a paper's table next to ours, such as keepkv-table2")] = "",
 ) -> None:
     """Write a table of scores, methods and budgets by task, each mean with its 95 % interval."""
-    import pandas as pd
-
     from kvlab.atlas import paper_table_text, paper_tables
     from kvlab.evaluate.results.rows import newest
     from kvlab.evaluate.results.store import read_results

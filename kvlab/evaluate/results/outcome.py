@@ -50,7 +50,7 @@ class Outcome:
     prediction: str
     memory: Memory
     seconds: float
-    prompt_seconds: float | None = None  # of these, to read, rehearse and compress the prompt alone
+    prompt_seconds: float | None = None  # of these, to read, read again and compress the prompt alone
     bits_per_byte: float | None = None
     kl: float | None = None
     top1_agreement: float | None = None
@@ -74,7 +74,7 @@ class Stopwatch:
     def until(self, model: PreTrainedModel, passes: int) -> Iterator[list[float]]:
         """Yield a list that receives the seconds of each of the model's first `passes` forward passes.
 
-        Work of the cache at the end of a pass, such as a rehearsal, is included.
+        Work of the cache at the end of a pass, such as a second reading, is included.
         """
         took: list[float] = []
         begun = 0.0

@@ -42,7 +42,7 @@ ROWS = pa.schema(
         ("live_bytes", pa.int64()),  # at the end, per sample
         ("allocated_bytes", pa.int64()),
         ("seconds", pa.float64()),  # prompt_seconds and its share of the decode steps, per sample
-        ("prompt_seconds", pa.float64()),  # until compressed, as if alone, a rehearsal included; null in older rows
+        ("prompt_seconds", pa.float64()),  # until compressed, as if alone, a second pass included; null in older rows
         ("batch_rows", pa.int32()),  # prompts x choices that ran together; bytes and seconds are per sample
         ("bits_per_byte", pa.float64()),  # text tasks only, null elsewhere
         ("kl", pa.float64()),  # nats per token, full cache against this one

@@ -85,11 +85,10 @@ class ResultStore:
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("part-*.parquet"))
 
-    def _shards(self) -> list[Path]:
-        return sorted((self.folder / SHARDS).glob("[!._]*.parquet"))
-
     def _tables(self, columns: list[str] | None, paths: Sequence[Path] | None = None) -> Iterator[pa.Table]:
-        for path in [*self._parts(), *self._shards()] if paths is None else paths:
+        if paths is None:
+            paths = [*self._parts(), *sorted((self.folder / SHARDS).glob("[!._]*.parquet"))]
+        for path in paths:
             try:
                 yield pq.read_table(path, columns=columns, schema=None if columns else ROWS)
             except (pa.ArrowInvalid, OSError):

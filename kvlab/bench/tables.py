@@ -1,11 +1,12 @@
-"""Format rows as terminal tables and as JSON. Torch-free."""
+"""Rows as terminal tables and as JSON, and the papers' numbers next to ours. Torch-free."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,8 +14,60 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvlab.bench.rows import Row
-from kvlab.bench.tables.cells import MISSING, budget, number, plain, reductions, repeated, tokens, unit
-from kvlab.bench.tables.paper import beside_the_paper
+from kvlab.requests.budget import Budget
+
+MISSING = "–"
+MEGA = 1e6  # bytes are shown in megabytes
+
+
+def reductions(row: Row) -> str:
+    """Effects of --scale, --shorten and --compress-every in parentheses; empty without any."""
+    parts = [f"1/{row.scale} of the layers and width"] if row.scale > 1 else []
+    parts += [f"1/{row.shorten} of the tokens"] if row.shorten > 1 else []
+    parts += [f"deciding every {row.compress_every} steps"] if row.compress_every > 1 else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def budget(row: Row) -> str:
+    """Such as `5 %` or `18000 slots`."""
+    if row.budget is None:
+        return MISSING
+    return Budget.of(row.budget, row.budget_unit or "fraction").words
+
+
+def tokens(row: Row) -> str:
+    """Context, and generated tokens if any: `4,096+128`."""
+    if not row.context:
+        return MISSING
+    return f"{row.context:,}" + (f"+{row.new_tokens:,}" if row.new_tokens else "")
+
+
+def unit(row: Row) -> str:
+    """The unit as the end of a column title."""
+    return f", {'MB' if row.unit == 'bytes' else row.unit}" if row.unit else ""
+
+
+def number(value: float | None, unit: str) -> str:
+    """A number in its unit, bytes as MB; a dash where it is missing."""
+    if value is None:
+        return MISSING
+    return f"{value / MEGA:,.2f}" if unit == "bytes" else plain(value)
+
+
+def plain(value: float) -> str:
+    """Four significant digits, or an integer from 1000 on."""
+    if pd.isna(value):
+        return MISSING
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def repeated(counts: Iterable[int]) -> str:
+    """The statistic of the numbers, such as `medians of 3 repeats` (of a synthetic load, not of prompts)."""
+    known = sorted({int(count) for count in counts if count})
+    if not known or known == [1]:
+        return "one measurement"
+    most = f"{known[0]} to {known[-1]}" if len(known) > 1 else str(known[0])
+    return f"medians of {most} repeats"
 
 
 def measurement_tables(rows: Sequence[Row]) -> list[Table]:
@@ -78,7 +131,7 @@ def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
             "; ".join(part for part in (line["note"], line["why"]) if part),
         )
     hardware = ", ".join(numbers["hardware"].unique())
-    ours = f"{rows[0].device}, {repeated(row.repeats for row in rows)}{_smaller_note(rows)}" if rows else MISSING
+    ours = f"{rows[0].device}, {repeated(row.repeats for row in rows)}{reductions(rows[0])}" if rows else MISSING
     table.caption = f"paper's device: {hardware}; ours: {ours}"
     return table
 
@@ -92,7 +145,7 @@ def bar_table(rows: Sequence[Row]) -> Table | None:
     for row in bars:
         figure = MISSING if row.median is None else f"{row.median:.3g}"
         table.add_row(row.figure, row.method, str(row.batch or MISSING), tokens(row), figure, row.note)
-    smaller = _smaller_note([replace(bars[0], compress_every=1)])  # the bars' notes state it
+    smaller = reductions(replace(bars[0], compress_every=1))  # the bars' notes state it
     table.caption = f"{repeated(row.repeats for row in bars)}, not of prompts; {bars[0].device}{smaller}"
     return table
 
@@ -115,10 +168,6 @@ def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
     rate = next((r for r in rows if r.figure == "copy bandwidth" and r.device == row.device), None)
     copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
     return f"{over}, not of prompts; * the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"
-
-
-def _smaller_note(rows: Sequence[Row]) -> str:
-    return reductions(rows[0]) if rows else ""
 
 
 FIGURES = {
@@ -166,3 +215,74 @@ def _over_live(allocated: Row | None, live: Row | None, block: Row | None) -> st
     """Padding: allocated bytes minus one block per head, over live bytes."""
     given = [row.median for row in (allocated, live, block) if row is not None and row.median is not None]
     return plain(max(given[0] - given[2], given[1]) / given[1]) if len(given) == 3 and given[1] else MISSING
+
+
+NUMBERS = Path(__file__).with_name("paper_numbers.csv")
+IN_UNIT = {"GB": 1e9}
+SETTING = ["preset", "model", "batch", "context", "new_tokens", "figure"]
+
+
+def paper_numbers(preset: str = "") -> pd.DataFrame:
+    """The papers' numbers, all or those of one preset: `value` in `unit`, NaN for out of memory.
+
+    `method` is kvlab's name, `budget` is empty for the full cache, `source` is the paper's table or figure.
+    """
+    numbers = pd.read_csv(NUMBERS, dtype={"budget": "string"}, keep_default_na=True)
+    numbers[["note", "budget"]] = numbers[["note", "budget"]].fillna("")
+    return numbers[numbers["preset"] == preset].reset_index(drop=True) if preset else numbers
+
+
+def beside_the_paper(rows: Sequence[Row], preset: str) -> pd.DataFrame:
+    """The preset's paper numbers with `ours` (same unit), and for both the ratio to the full cache at equal batch.
+
+    A setting that was not measured has NaN in `ours` and the reason in `why`.
+    """
+    numbers = paper_numbers(preset)
+    mine = [_ours(number, rows) for number in numbers.itertuples()]
+    numbers["ours"] = [
+        row.median / IN_UNIT.get(unit, 1.0) if row is not None and row.median is not None else float("nan")
+        for row, unit in zip(mine, numbers["unit"], strict=True)
+    ]
+    numbers["why"] = [_why(row) for row in mine]
+    for name, column in (("value", "paper_ratio"), ("ours", "our_ratio")):
+        full = numbers[numbers["method"] == "full"].set_index(SETTING)[name]
+        index = pd.MultiIndex.from_frame(numbers[SETTING])
+        numbers[column] = numbers[name].to_numpy() / full.reindex(index).to_numpy()
+    measured = [row.ratio_to_full if row is not None else None for row in mine]  # if the paper has no full cache
+    numbers["our_ratio"] = numbers["our_ratio"].fillna(pd.Series(measured, dtype="float64"))
+    return numbers
+
+
+def _ours(number: object, rows: Sequence[Row]) -> Row | None:
+    for row in rows:
+        same = all(
+            getattr(row, mine) == getattr(number, theirs)
+            for mine, theirs in (
+                ("preset", "preset"),
+                ("model", "model"),
+                ("batch", "batch"),
+                ("asked_context", "context"),
+                ("asked_new_tokens", "new_tokens"),
+                ("figure", "figure"),
+            )
+        )
+        if same and _same_method(row, number):
+            return row
+    return None
+
+
+def _same_method(row: Row, number: object) -> bool:
+    if number.method == "full":  # type: ignore[attr-defined]
+        return row.is_full
+    # With defaults or a paper preset; with other settings it is another method.
+    name, _, settings = row.method.partition(":")
+    if name != number.method or ":" in settings or row.budget is None:  # type: ignore[attr-defined]
+        return False
+    if settings and not settings.startswith("preset=paper"):
+        return False
+    budget = float(number.budget)  # type: ignore[attr-defined]
+    return row.budget == (max(1, budget // row.shorten) if row.budget_unit == "slots" else budget)
+
+
+def _why(row: Row | None) -> str:
+    return "not measured" if row is None else row.note if row.status != "ok" else ""

@@ -1,20 +1,48 @@
-"""Available memory and peak rates of a device."""
+"""The device of a benchmark: work timed on it, medians of repeats, its free memory and its peak rates."""
 
 from __future__ import annotations
 
+import statistics
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psutil
 import torch
 
-from kvlab.bench.clock import seconds_of
+from kvlab.cache.settings import synchronize
 from kvlab.common.formatting import format_bytes
-from kvlab.common.memory_errors import is_out_of_memory
-from kvlab.engine.out_of_memory import release_memory
-
-__all__ = ["check_room", "free_bytes", "is_out_of_memory", "release_memory"]
 
 HOST_SHARE = 0.8  # of the free host memory: the kernel kills a process that takes all of it
+COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
+MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
+REPEATS = 7
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and interquartile range of repeated measurements."""
+
+    median: float
+    iqr: float
+    repeats: int
+
+
+def spread(samples: Sequence[float]) -> Spread:
+    """Median and interquartile range of `samples` (at least one); 0 for a single sample."""
+    if len(samples) == 1:
+        return Spread(samples[0], 0.0, 1)
+    low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return Spread(statistics.median(samples), high - low, len(samples))
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Wall-clock seconds of a call, with the device synchronised before and after."""
+    synchronize(device)
+    begun = time.perf_counter()
+    work()
+    synchronize(device)
+    return time.perf_counter() - begun
 
 
 def free_bytes(device: torch.device) -> int:
@@ -28,11 +56,6 @@ def check_room(needed: int, device: torch.device) -> None:
     """Raise MemoryError if the host would run out; a GPU reports that itself and is not checked."""
     if device.type != "cuda" and needed > (free := free_bytes(device)):
         raise MemoryError(f"needs {format_bytes(needed)}, {format_bytes(free)} may be used")
-
-
-COPY_BYTES = {"cuda": 2**30, "cpu": 2**28}
-MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
-REPEATS = 7
 
 
 @dataclass(frozen=True)
