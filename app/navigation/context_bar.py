@@ -1,7 +1,7 @@
 """The bar at the top of every page: pickers of prompt, run, layer, head and step, and one line about the runs shown.
 
 `app/main.py` opens it before the page runs. Pickers appear as the page requests a run, a layer, a head or a step from
-`app.navigation.selection`. A click on a chart's cell with a target (`kvlab.figures.base.cells`) goes there.
+`app.navigation.selection`. A click on a chart's cell whose `customdata` names a layer, head or step goes there.
 """
 
 from __future__ import annotations
