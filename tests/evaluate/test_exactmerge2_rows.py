@@ -144,3 +144,18 @@ def test_the_rows_are_of_the_weights_that_come_along(model: str, folder: str):
 
 def test_the_rows_are_small_enough_to_come_along():
     assert sum(file.stat().st_size for file in (project_root() / "assets" / "exactmerge2").rglob("*")) < 2 << 20
+
+
+@pytest.mark.parametrize(("head", "folder"), MODELS.items())
+def test_the_present_settings_are_compared_with_the_first_prompt_by_prompt(head: str, folder: str):
+    found, (budgets, lines) = rows(folder), table(f"{head}, present settings")
+    assert [line[0].strip("`") for line in lines] == ["exactmerge2", "less the first"]
+    for budget, mean, gap in zip(budgets, *(line[1:] for line in lines), strict=True):
+        now, first = (
+            {row["index"]: float(str(row["kl"])) for row in of(found, "next_token_kl", budget, name)}
+            for name in ("exactmerge2", OURS)
+        )
+        assert len(now) == 30 and now.keys() <= first.keys()
+        assert float(mean.split()[0]) == pytest.approx(statistics.fmean(now.values()), abs=0.51e-4)
+        expected = statistics.fmean(now[index] - first[index] for index in now)
+        assert float(gap.split()[0]) == pytest.approx(expected, abs=0.51e-4)
