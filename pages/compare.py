@@ -43,8 +43,11 @@ from kvlab.trace.reader import Run
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")
 AGAINST = "x kvlab full"
+MOST_ROWS = 24  # of a table that is shown whole
 COLUMNS = {
-    "answer": st.column_config.TextColumn(help="Whether its own text contains the answer, or its first wrong token."),
+    "answer": st.column_config.TextColumn(
+        width="medium", help="Whether its own text contains the answer, or its first wrong token."
+    ),
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, of all layers, after the last step."),
     "over budget": st.column_config.TextColumn(
         width="small", help="Live bytes above the budget: slot metadata, and generated tokens beyond it."
@@ -145,8 +148,9 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     offer = Offer("The runs in numbers", lambda: table_of(text_table(table)), ONE_ROW, of_comparison(runs))
     titled(offer, "compare-table")
     st.dataframe(
-        readable(table), hide_index=True, column_config=COLUMNS, alt="One row per run: bytes, speed, closeness"
-    )
+        readable(table), hide_index=True, column_config=COLUMNS, alt="One row per run: bytes, speed, closeness",
+        height="content" if len(table) <= MOST_ROWS else "auto",
+    )  # fmt: skip
     if beyond:
         st.caption(plain(beyond))
     csv_button(table, "comparison")
@@ -197,7 +201,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
         "over budget": over_budget_words(table),
-        AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
+        # Why there is none is said with the rate.
+        AGAINST: [ratio_text(None if row.speed_ratio_doubt else row.speed_ratio, "") for row in table.itertuples()],
         "tokens/s": table["speed"],
         "prompt s": table["prompt_seconds"].astype(float),
         "rehearsal s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
