@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -261,6 +262,8 @@ def _cell(row: pd.Series, name: str) -> str:
         return ", ".join(value)
     if name == "least_kl":
         return "" if value != value else f"{value:.4f}"
+    if name == "model":
+        return ", ".join(map(model_title, str(value).split(", ")))
     if name == "created":
         return str(value)[:16].replace("T", " ")
     return ("* " if name == "title" and row["starred"] else "") + str(value)[:60]
