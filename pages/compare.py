@@ -201,9 +201,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
         "over budget": over_budget_words(table),
-        # Why there is none is said with the rate.
-        AGAINST: [ratio_text(None if row.speed_ratio_doubt else row.speed_ratio, "") for row in table.itertuples()],
         "tokens/s": table["speed"],
+        AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         "prompt s": table["prompt_seconds"].astype(float),
         "rehearsal s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
         "allocated": 100 * table["allocated_ratio"].astype(float),

@@ -56,15 +56,13 @@ def incomplete(found: Mapping[str, Lines], known: int, of: int, query: Mapping[s
     st.markdown(f"**{TITLE}**")
     st.progress(known / of, f"{known} of {of} exhibits judged; the others are being drawn.")
     _rows(found, query)
-    if found:
-        st.dataframe(_claim_rows(claims_by_model(found), [*map(model_title, found)]), **LOOK)
+    if len(claims := claims_by_model(found)):
+        st.dataframe(_claim_rows(claims, [*map(model_title, found)]), **LOOK)
     else:
         st.caption(f"The verdicts on the claims of {listed([*PAPERS.values()])} come in as their figures are drawn.")
 
 
 def _rows(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
-    if not found:
-        return
     widths = (PAPER_WIDTH, *(SHAPES_WIDTH if model == SHAPES else MODEL_WIDTH for model in found))
     heads = st.columns(widths, gap="small")
     for head, model in zip(heads[1:], found, strict=True):

@@ -9,7 +9,7 @@ from kvlab.common.limits import BLOCK
 from kvlab.figures.base.layer_axis import axis_height, layer_axis, mark_size
 from kvlab.figures.base.lines import add_area
 from kvlab.figures.base.palette import HUES, Theme, pick
-from kvlab.figures.base.template import finish
+from kvlab.figures.base.template import INK, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, percent, plural
 
 LAYERS = (
@@ -127,7 +127,7 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     bare = frame["doubt"] == ""
     spread = {
         "type": "data", "symmetric": False, "array": frame["off_high"] - frame["off"],
-        "arrayminus": frame["off"] - frame["off_low"], "thickness": 1.2, "width": 4,
+        "arrayminus": frame["off"] - frame["off_low"], "thickness": 1.2, "width": 4, "color": INK[theme],
     }  # fmt: skip
     for column, name, hue, patterns, bars in (
         ("off", "recording off", "blue", ["" if sure else "x" for sure in bare], spread),
