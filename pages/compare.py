@@ -71,7 +71,7 @@ COLUMNS = {
     ),
     "agrees": NUMBER(format="%.0f %%", help="How often both caches predict the same next token (top-1 agreement)."),
     "prompt s": NUMBER(format="%.2g", help="Seconds to read and compress the prompt, including a second reading."),
-    "rehearsal s": NUMBER(format="%.2g", help="Part of the prompt's seconds for reading the context a second time."),
+    "second pass s": NUMBER(format="%.2g", help="Part of the prompt's seconds for reading the context a second time."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
 ONE_ROW = "One row per run; KL in nats per token from the full cache, mean over its continuation of this prompt."
@@ -204,7 +204,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "tokens/s": table["speed"],
         AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         "prompt s": table["prompt_seconds"].astype(float),
-        "rehearsal s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
+        "second pass s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
         "allocated": 100 * table["allocated_ratio"].astype(float),
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
