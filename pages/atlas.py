@@ -17,7 +17,7 @@ from app.run_views.require_level import warn_of_reference
 from kvlab.atlas.cards import Card, models_to_judge
 from kvlab.atlas.exhibit import RECORDED, Exhibit
 from kvlab.atlas.registry import PAPERS, of_paper
-from kvlab.atlas.scorecard import Judged, by_model, own_claims
+from kvlab.atlas.scorecard import SHAPES, Judged, by_model, own_claims
 from kvlab.common.model_title import model_title
 from kvlab.results.sources import Sources
 
@@ -89,7 +89,10 @@ def draw(places: list[Place], sources: Sources, verdicts: st.delta_generator.Del
             cards.show_card(place_of[exhibit], card, here)
 
     def summarise(is_whole: bool = False) -> None:
-        lines = by_model((pair[0], judged[pair]) for pair in wanted if pair in judged)
+        # A column for every model from the start: until the page is drawn, the browser shows in an empty cell what
+        # was there before, which would be another model's if columns moved.
+        known = ((pair[0], judged[pair]) for pair in wanted if pair in judged)
+        lines = by_model(known, (*of_model, SHAPES))
         with verdicts.container(gap="small"):
             if is_whole:
                 summary.summary(lines, query)

@@ -43,8 +43,11 @@ from kvlab.trace.reader import Run
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")
 AGAINST = "x kvlab full"
+MOST_ROWS = 24  # of a table that is shown whole
 COLUMNS = {
-    "answer": st.column_config.TextColumn(help="Whether its own text contains the answer, or its first wrong token."),
+    "answer": st.column_config.TextColumn(
+        width="medium", help="Whether its own text contains the answer, or its first wrong token."
+    ),
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, of all layers, after the last step."),
     "over budget": st.column_config.TextColumn(
         width="small", help="Live bytes above the budget: slot metadata, and generated tokens beyond it."
@@ -68,7 +71,7 @@ COLUMNS = {
     ),
     "agrees": NUMBER(format="%.0f %%", help="How often both caches predict the same next token (top-1 agreement)."),
     "prompt s": NUMBER(format="%.2g", help="Seconds to read and compress the prompt, including a second reading."),
-    "rehearsal s": NUMBER(format="%.2g", help="Part of the prompt's seconds for reading the context a second time."),
+    "second pass s": NUMBER(format="%.2g", help="Part of the prompt's seconds for reading the context a second time."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
 ONE_ROW = "One row per run; KL in nats per token from the full cache, mean over its continuation of this prompt."
@@ -145,8 +148,9 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     offer = Offer("The runs in numbers", lambda: table_of(text_table(table)), ONE_ROW, of_comparison(runs))
     titled(offer, "compare-table")
     st.dataframe(
-        readable(table), hide_index=True, column_config=COLUMNS, alt="One row per run: bytes, speed, closeness"
-    )
+        readable(table), hide_index=True, column_config=COLUMNS, alt="One row per run: bytes, speed, closeness",
+        height="content" if len(table) <= MOST_ROWS else "auto",
+    )  # fmt: skip
     if beyond:
         st.caption(plain(beyond))
     csv_button(table, "comparison")
@@ -197,10 +201,10 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
         "over budget": over_budget_words(table),
-        AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         "tokens/s": table["speed"],
+        AGAINST: [ratio_text(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         "prompt s": table["prompt_seconds"].astype(float),
-        "rehearsal s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
+        "second pass s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
         "allocated": 100 * table["allocated_ratio"].astype(float),
         "status": None if (table["status"] == "complete").all() else table["status"],
     }

@@ -113,6 +113,9 @@ def half_life(run: Run, layer: int, head: int) -> None:
     share, merges = influence_of(run, layer, head)
     decay = influence.decay_by_merges(share, merges)
     half = influence.half_life(decay)
+    if len(decay) < 2:  # one point is a sentence, not a curve
+        st.caption(plain(figures.read_influence_decay(decay, half)))
+        return
     figure = figures.influence_decay(decay, half, page_theme())
     reading = figures.read_influence_decay(decay, half)
     page.show_figure(run, figure, decay, reading, "lineage-decay", f"half-life-layer-{layer}-head-{head}")

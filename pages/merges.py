@@ -66,11 +66,12 @@ def facts(run: Run, steps: pd.DataFrame) -> None:
     values = [
         ("Slots merged", f"{total['merged']:,.0f}", "Merged and pooled slots, over the layers and heads shown."),
         ("Slots evicted", f"{total['evicted']:,.0f}", "Slots dropped with their content."),
-        ("Guard activations", f"{total['guard_activations']:,.0f}", "How often the method's safeguard intervened."),
         ("Mean sag", percent(total["sag"]), "Attention that merged tokens lose; below 0 they gain."),
         ("Mean regret", percent(total["regret"]), "Share of the full cache's attention that goes to dropped tokens."),
         ("Mean output error", percent(total["output_error"]), "Relative distance from the full cache's output."),
     ]
+    if guarded := total["guard_activations"]:  # most methods have no safeguard
+        values.insert(2, ("Guard activations", f"{guarded:,.0f}", "How often the method's safeguard intervened."))
     page.metrics(values)
     explain_nothing(run, total)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -14,6 +15,7 @@ from app.figures.export_menu import Offer, titled
 from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.registry import PAPERS
 from kvlab.atlas.scorecard import SHAPES, VERDICTS, Lines, claims_by_model
+from kvlab.common.formatting import listed
 from kvlab.common.model_title import model_title
 from kvlab.figures.base import export
 from kvlab.report.views import Table
@@ -32,12 +34,17 @@ STYLE = (
     f".st-key-{KEY} [data-testid=stPageLink] a{{padding:0 2px;min-height:0}}"
     f".st-key-{KEY} [data-testid=stPageLink] p{{white-space:nowrap}}</style>"
 )
+LOOK: dict[str, Any] = {
+    "hide_index": True, "height": TABLE_HEIGHT, "alt": TITLE,
+    "column_config": {"claim": st.column_config.TextColumn(width="large")},
+}  # fmt: skip
 PAPER_WIDTH, MODEL_WIDTH, SHAPES_WIDTH = 1.0, 3.0, 1.1
 MARKS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "not enough to say": "? not enough to say"}
 
 
 def summary(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
     """One row per paper, one column per model, then one row per claim."""
+    st.html(f"<style>.st-key-{KEY}{{min-height:0}}</style>")  # all verdicts are in: nothing is reserved
     titled(Offer(TITLE, lambda: _table(found), READING), "scorecard")
     st.caption(READING)
     _rows(found, query)
@@ -45,15 +52,17 @@ def summary(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
 
 
 def incomplete(found: Mapping[str, Lines], known: int, of: int, query: Mapping[str, str]) -> None:
-    """The rows while `known` of `of` exhibits are judged; without the table, whose widgets can be made only once."""
+    """The rows and claims while `known` of `of` exhibits are judged; without widgets, which can be made only once."""
     st.markdown(f"**{TITLE}**")
     st.progress(known / of, f"{known} of {of} exhibits judged; the others are being drawn.")
     _rows(found, query)
+    if len(claims := claims_by_model(found)):
+        st.dataframe(_claim_rows(claims, [*map(model_title, found)]), **LOOK)
+    else:
+        st.caption(f"The verdicts on the claims of {listed([*PAPERS.values()])} come in as their figures are drawn.")
 
 
 def _rows(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
-    if not found:
-        return
     widths = (PAPER_WIDTH, *(SHAPES_WIDTH if model == SHAPES else MODEL_WIDTH for model in found))
     heads = st.columns(widths, gap="small")
     for head, model in zip(heads[1:], found, strict=True):
@@ -80,17 +89,18 @@ def _verdict(verdict: str, claims: Sequence[tuple[Exhibit, Claim]], model: str, 
 
 def _claims(frame: pd.DataFrame, models: Sequence[str]) -> None:
     """Claim by claim, searchable, with a CSV of all models."""
-    shown = frame[["paper", "exhibit", "claim"]].copy()
-    for model in models:
-        shown[model] = [_cell(verdict, n) for verdict, n in zip(frame[model], frame[f"{model}, n"], strict=True)]
-    st.dataframe(
-        shown, hide_index=True, height=TABLE_HEIGHT, key="atlas-claims", alt=TITLE,
-        column_config={"claim": st.column_config.TextColumn(width="large")},
-    )  # fmt: skip
+    st.dataframe(_claim_rows(frame, models), key="atlas-claims", **LOOK)
     st.download_button(
         "Claims by model (CSV)", lambda: export.csv(frame), "claims-by-model.csv", key="atlas-claims-csv",
         on_click="ignore", icon=":material/download:", type="tertiary",
     )  # fmt: skip
+
+
+def _claim_rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
+    shown = frame[["paper", "exhibit", "claim"]].copy()
+    for model in models:
+        shown[model] = [_cell(verdict, n) for verdict, n in zip(frame[model], frame[f"{model}, n"], strict=True)]
+    return shown
 
 
 def _cell(verdict: object, n: object) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+from kvlab.tasks.style import StyleChoice, choose_style
+from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
-from app.base.text import plain
+from app.base.text import code, plain
 from app.base.widgets import private_switch
 from app.evaluation.fit_section import fit_section
 from app.navigation.selection import runs_root
@@ -19,8 +23,16 @@ from kvlab.catalogue.models import model_field_help
 from kvlab.catalogue.tasks import TaskEntry, TaskList, task_list
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
-from kvlab.evaluate.request import EvalJob, FileChoice
+from kvlab.common.formatting import listed as in_words
+from kvlab.common.model_title import model_title
+from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice
+from kvlab.evaluate.results.rows import canonical_json
 from kvlab.forms import eval_form, prompt_files
+from kvlab.model_info.chat_template import has_template
+from kvlab.requests.measurement import MINI
+from kvlab.results.informative import task_notes
+from kvlab.results.shipped_folder import shipped
+from kvlab.results.sources import Sources
 
 FIRST_TASKS = ("needle", "key_value")
 BUDGETS = "10%, 20%, 40%"
@@ -29,6 +41,12 @@ UPLOAD = (
     "benchmark's own file; up to 4 MB"
 )
 BY_FIELDS = "detected"
+STYLES: dict[StyleChoice, str] = {
+    "auto": "chosen by the model: {}",
+    "continuation": "continuation: text that ends with the answer's first words",
+    "chat": "chat: the model's turn begins with the answer's first words",
+    "question": "question: answered in the model's own words",
+}
 
 
 def evaluation_form(rows: pd.DataFrame) -> None:
@@ -37,12 +55,13 @@ def evaluation_form(rows: pd.DataFrame) -> None:
         with st.spinner("Reading the list of tasks"):
             listed = task_list()
         left, right = st.columns(2, gap="large")
-        with left:
-            tasks, files, uploaded = tasks_section(listed)
-            options = prompts_section()
         with right:
             st.subheader("Model")
             model = st.text_input("Name", "mini", **in_url("eval_model"), help=plain(model_field_help()))
+        with left:
+            tasks, files, uploaded, notes = tasks_section(listed)
+            options = prompts_section(model)
+        with right:
             chosen, budgets = method_section(0, BUDGETS, "Evaluate")
             typed = hyper_parameter_section(chosen)
             fit_section(model, chosen)
@@ -66,6 +85,8 @@ def evaluation_form(rows: pd.DataFrame) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
+    with notes:
+        abilities_of(job.request, listed, rows)
     estimate(job, listed, rows)
     if not is_possible(job, listed):
         return
@@ -74,8 +95,10 @@ def evaluation_form(rows: pd.DataFrame) -> None:
         queue_and_open("quality", lambda: job)
 
 
-def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, FileChoice | None]:
-    """The tasks with their difficulty, the files, and the upload."""
+def tasks_section(
+    listed: TaskList,
+) -> tuple[dict[str, dict[str, int]], str, FileChoice | None, DeltaGenerator]:
+    """The tasks with their difficulty, the files, the upload, and the place for what is known of the tasks."""
     st.subheader("Tasks")
     known = {task.name: task for task in listed.tasks}
     names = st.multiselect(
@@ -83,6 +106,7 @@ def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Fil
     )
     for name in names:
         st.caption(plain(f"{name}: {known[name].summary}."))
+    notes = st.container(key="abilities")
     with_parameters = [known[name] for name in names if known[name].parameters]
     difficulty = _difficulty(with_parameters) if with_parameters else {}
     uploaded = _uploaded(listed)
@@ -92,7 +116,7 @@ def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Fil
             **in_url("eval_files"),
             placeholder="ruler=/data/niah_single_1/validation.jsonl",
         )
-    return {name: difficulty.get(name, {}) for name in names}, files, uploaded
+    return {name: difficulty.get(name, {}) for name in names}, files, uploaded, notes
 
 
 def _uploaded(listed: TaskList) -> FileChoice | None:
@@ -126,8 +150,34 @@ def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, int]]:
     return changed
 
 
-def prompts_section() -> dict[str, Any]:
-    """Number and length of prompts, and whether the question is visible during compression."""
+def abilities_of(request: EvalRequest, listed: TaskList, rows: pd.DataFrame) -> None:
+    """Tasks that say nothing of a method, as the model's full cache fails in them, and tasks it was not tried in."""
+    style = choose_style(request.style, has_template(request.model))
+    known, asked = {task.name: task for task in listed.tasks}, {}
+    for choice in request.tasks:
+        difficulty = {**known[choice.task].parameters, **choice.difficulty}
+        asked[choice.task] = canonical_json(difficulty if style == "continuation" else {**difficulty, "style": style})
+    notes: dict[str, str] = {}
+    for measured in (shipped_rows(), rows) if request.model == MINI else (rows,):
+        notes |= task_notes(measured, request.model, asked, request.lengths)
+    title = model_title(request.model)
+    for note in filter(None, notes.values()):
+        st.warning(plain(f"Not informative on {title}: {note}"))
+    if unknown := [task for task in asked if task not in notes]:
+        where = "" if runs_root() == Path("runs").absolute() else f" --out {runs_root() / 'eval' / 'tasks'}"
+        command = code(f"kvlab tasks --model {shlex.quote(request.model)}{where}", 300)
+        words = plain(f"Whether {title} can do {in_words(unknown)} is not known here:")
+        st.caption(f"{words} {command} measures its full cache.")
+
+
+@st.cache_resource(show_spinner=False)
+def shipped_rows() -> pd.DataFrame:
+    """The rows of mini that ship with kvlab."""
+    return Sources(runs_root(), shipped=shipped()).evaluations
+
+
+def prompts_section(model: str) -> dict[str, Any]:
+    """Number and length of prompts, how tasks ask, and whether the question is visible during compression."""
     st.subheader("Prompts")
     left, middle, right = st.columns(3)
     samples = left.number_input(
@@ -139,6 +189,14 @@ def prompts_section() -> dict[str, Any]:
     depths = right.text_input(
         "Depths", **in_url("depths"), placeholder="random", help="For example 0, 0.5, 1, which give a needle map"
     )
+    style = st.selectbox(
+        "How tasks ask",
+        list(STYLES),
+        format_func=lambda name: STYLES[name].format(choose_style("auto", has_template(model.strip()))),
+        **in_url("style"),
+        help="The first words of the answer are given in text to be continued, and begin a chat model's turn; a plain "
+        "question gives none",
+    )
     aware = st.toggle("Question visible when the prompt is compressed", True, **in_url("question_aware"))
     with st.expander("Seed and chunks", **in_url("eval_more")):
         seed = st.number_input("Seed", 0, 9_999_999, 0, **in_url("eval_seed"))
@@ -146,8 +204,8 @@ def prompts_section() -> dict[str, Any]:
             "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, **in_url("eval_chunk")
         )
     return {
-        "samples": int(samples), "lengths": lengths, "depths": depths, "question_aware": aware, "seed": int(seed),
-        "prefill_chunk": int(chunk) or None,
+        "samples": int(samples), "lengths": lengths, "depths": depths, "style": style, "question_aware": aware,
+        "seed": int(seed), "prefill_chunk": int(chunk) or None,
     }  # fmt: skip
 
 

@@ -30,8 +30,8 @@ from kvlab.forms import eval_form
 from kvlab.report.views import table_of
 from kvlab.requests.compare import FULL
 from kvlab.results import quality_tables
+from kvlab.results.informative import informative
 from kvlab.results.provenance import Provenance
-from kvlab.results.quality_tables import informative
 from kvlab.trace.user_labels import load_labels
 
 RANKS = "quality-ranks"

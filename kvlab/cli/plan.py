@@ -84,11 +84,13 @@ def parse_memory(text: str) -> int:
 
 
 def _show(made: Plan) -> None:
+    from kvlab.common.model_title import model_title
+
     model, places = made.model, {"device": made.machine.device, "host": "host", "disk": "disk"}
     counted = "counted" if model.counted else "computed from the shape"
     typer.echo(
-        f"{model.name}: {model.parameters:,} parameters ({counted}), {model.layers} layers, {model.key_value_heads} KV "
-        f"heads of {model.head_dim}; {made.tokens:,} prompt tokens, on {made.machine.name}"
+        f"{model_title(model.name)}: {model.parameters:,} parameters ({counted}), {model.layers} layers, "
+        f"{model.key_value_heads} KV heads of {model.head_dim}; {made.tokens:,} prompt tokens, on {made.machine.name}"
     )
     parts = Table("part", "where", "at most", "what it is", caption="not all at the same time")
     for part in made.parts:

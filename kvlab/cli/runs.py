@@ -11,6 +11,7 @@ from rich.table import Table
 from kvlab.cli.options.tables import print_wide
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_bytes
+from kvlab.common.model_title import model_title
 from kvlab.server.quotas import seconds_of
 from kvlab.trace.user_labels import change_labels, change_tags
 
@@ -256,6 +257,8 @@ def _cell(row: pd.Series, name: str) -> str:
         return ", ".join(value)
     if name == "least_kl":
         return "" if value != value else f"{value:.4f}"
+    if name == "model":
+        return ", ".join(map(model_title, str(value).split(", ")))
     if name == "created":
         return str(value)[:16].replace("T", " ")
     return ("* " if name == "title" and row["starred"] else "") + str(value)[:60]

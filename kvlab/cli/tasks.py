@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -70,34 +71,71 @@ def tasks(
 
 
 def _measure(model: str, samples: int, style: str, out: Path | None, as_json: bool) -> None:
-    """Evaluate the full cache on every generated task and print one line per task."""
+    """Evaluate the full cache on every generated task and print one line per task.
+
+    A task whose own length does not fit the model's window is measured at the longest that does, or named with the
+    reason.
+    """
+    import pandas as pd
+
     from kvlab.common.model_title import model_title
+    from kvlab.engine.progress import download_reporter
     from kvlab.evaluate.harness import evaluate
+    from kvlab.evaluate.measurable import measurable_tasks
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request_parser import parse_style
-    from kvlab.results.quality_tables import LEAST_SCORE, abilities
+    from kvlab.models.load import held_model
+    from kvlab.results.informative import LEAST_SCORE, abilities
     from kvlab.tasks.registry import TASKS
 
     title = model_title(model)
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
     asked = tuple(TaskChoice(task=name) for name in TASKS)
     request = EvalRequest(model=model, tasks=asked, samples=samples, style=parse_style(style))
+    folder = out or Path("runs/eval") / f"tasks-{_as_file_name(title)}"
     with shown_progress(standard_error()) as listener:
-        rows = evaluate(request, out or Path("runs/eval") / f"tasks-{stem}", on_progress=listener).rows
-    found = abilities(rows)
+        loaded = held_model(request, download_reporter(listener))
+        possible = measurable_tasks(request, loaded)
+        parts = []
+        for length, choices in possible.tasks.items():
+            part = {"tasks": tuple(choices), "lengths": None if length is None else (length,)}
+            parts.append(evaluate(request.model_copy(update=part), folder, loaded, on_progress=listener).rows)
+    if not parts:
+        raise UserError(f"{title} can do none of the tasks: its window of {possible.window:,} tokens is too short.")
+    found = abilities(pd.concat(parts, ignore_index=True))
+    found["note"] = [
+        _length_note(TASKS[line.task].lengths, line.length, possible.window) for line in found.itertuples()
+    ]
     if as_json:
-        typer.echo(found.to_json(orient="records", indent=2))
+        lines = json.loads(found.to_json(orient="records"))
+        lines += [
+            {"task": task, "prompts": 0, "score": None, "informative": False, "note": f"not measurable: {reason}"}
+            for task, reason in possible.reasons.items()
+        ]
+        typer.echo(json.dumps(lines, indent=2))
         return
     table = Table("task", "options", "tokens", "metric", "prompts", "full cache", "95 % interval", "")
     for line in found.itertuples():
         low, high = f"{line.score_low:.2f}", f"{line.score_high:.2f}"
-        words = "" if line.informative else "not informative"
+        words = "; ".join(filter(None, ["" if line.informative else "not informative", line.note]))
         table.add_row(
             line.task, line.difficulty, str(line.length), line.metric, str(line.prompts), f"{line.score:.2f}",
             f"{low} to {high}", words,
         )  # fmt: skip
+    for task, reason in possible.reasons.items():
+        table.add_row(task, "", "–", "", "0", "–", "–", f"not measurable: {reason}")
     table.caption = f"{title}; not informative: the full cache scores below {LEAST_SCORE:g}"
     print_wide(table)
+
+
+def _length_note(default: Sequence[int], length: int, window: int) -> str:
+    """Why a task was measured at another length than its own; empty if it was not."""
+    if length in default:
+        return ""
+    return f"shortened from {max(default):,} tokens to fit the window of {window:,}"
+
+
+def _as_file_name(title: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", title).strip("-.") or "model"
 
 
 def _problem(request: str) -> str:

@@ -151,7 +151,7 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     bare = frame["doubt"] == ""
     spread = {
         "type": "data", "symmetric": False, "array": frame["off_high"] - frame["off"],
-        "arrayminus": frame["off"] - frame["off_low"], "thickness": 1.2, "width": 4,
+        "arrayminus": frame["off"] - frame["off_low"], "thickness": 1.2, "width": 4, "color": INK[theme],
     }  # fmt: skip
     for column, name, hue, patterns, bars in (
         ("off", "recording off", "blue", ["" if sure else "x" for sure in bare], spread),

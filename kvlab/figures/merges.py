@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,6 +18,7 @@ from kvlab.figures.base.words import lost, number, percent, plural
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
 FLOOR = 1e-7
 MOST_POINTS = 2000
+WIDE = 20.0  # largest over smallest count from which bars are on a log axis
 PATTERNS = {"evict": "/", "merge": "", "pool": "x"}
 
 
@@ -27,7 +29,7 @@ def _by_kind(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, str, str,
 
 
 def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Departures in each step by kind, on a log axis because the prefill dominates."""
+    """Departures in each step by kind; on a log axis from 1 if the prefill dominates."""
     figure = go.Figure()
     for kind, name, colour, group in _by_kind(frame, theme):
         figure.add_bar(
@@ -35,9 +37,17 @@ def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": PATTERNS[kind], "size": 4}},
             hovertemplate=f"step %{{x}}: %{{y:,}} slots {name}<extra></extra>",
         )  # fmt: skip
-    finish(figure, title="Departures per step", x="step (0 is the prefill)", y="slots (log)", theme=theme)
+    counts = frame.loc[frame["count"] > 0, "count"]
+    wide = len(counts) > 0 and counts.max() > WIDE * counts.min()
+    y = "slots (log)" if wide else "slots"
+    finish(figure, title="Departures per step", x="step (0 is the prefill)", y=y, theme=theme)
     figure.update_layout(barmode="group", bargap=0.15, showlegend=True)
-    return figure.update_yaxes(**log_axis(frame["count"]))
+    if frame["step"].nunique() == 1:  # bars as wide as the page say nothing
+        figure.update_xaxes(range=[frame["step"].min() - 3, frame["step"].min() + 3], tickvals=[frame["step"].min()])
+    if wide:
+        ends = [math.log10(0.8), math.log10(1.5 * counts.max())]
+        return figure.update_yaxes(**log_axis(pd.Series([1, counts.max()])), range=ends)
+    return figure.update_yaxes(rangemode="tozero")
 
 
 def read_events_over_steps(frame: pd.DataFrame) -> str:
@@ -131,7 +141,7 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """
     frame = frame.head(MOST_POINTS)
     before, after = frame["mass_before"].clip(lower=FLOOR), frame["mass_after"].clip(lower=FLOOR)
-    low, high = float(min(before.min(), after.min())), float(max(before.max(), after.max()))
+    low, high = float(before.min()), float(before.max())
     columns = ["step", "layer", "head", "slot", "votes", "sag", "mass_before", "mass_after"]
     details = frame[columns].to_numpy(np.float32)
     figure = go.Figure()

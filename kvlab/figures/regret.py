@@ -13,6 +13,7 @@ from kvlab.figures.base.template import axis_height, colour_bar, finish, layer_a
 from kvlab.figures.base.words import number, percent, plural, visible
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
+SEEN: dict[Theme, tuple[float, float]] = {"light": (0.0, 0.72), "dark": (0.35, 1.0)}  # of Viridis on the ground
 TALLEST = 520  # pixels of the axis of layers
 
 
@@ -76,7 +77,8 @@ def read_regret_over_steps(frame: pd.DataFrame) -> str:
 def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Slots of each head against its regret, from `budget_and_regret`; one marker per layer."""
     layers = sorted(frame["layer"].unique())
-    places = [index / max(1, len(layers) - 1) for index in range(len(layers))]
+    low, high = SEEN[theme]
+    places = [low + (high - low) * index / max(1, len(layers) - 1) for index in range(len(layers))]
     colours = sample_colorscale("Viridis", places)
     figure = go.Figure()
     for index, layer in enumerate(layers):

@@ -19,7 +19,7 @@ MAX_WALL_SIDE = 768
 MOST_OUTLINES = 2000
 TALLEST_WALL, WIDEST_WALL = 900, 880  # pixels
 LARGEST_MAP, SMALLEST_MAP = 230, 28  # pixels of a side
-MOST_LAYERS = 16  # with more, the maps would be too small to read
+MOST_LAYERS = 32  # with more, the maps would be smaller than `SMALLEST_MAP`
 
 
 def similarity_map(

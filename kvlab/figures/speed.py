@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from kvlab.analysis.comparison.speed import REFERENCE, SCATTERED
 from kvlab.figures.base.cells import channels, ink_on
 from kvlab.figures.base.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.base.template import QUIET, finish
+from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import byte_size, byte_unit, number, plural
 
 PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
@@ -37,7 +37,7 @@ def measured(
     figure.add_bar(
         y=frame["label"], x=value, orientation="h", name="measured", showlegend=False,
         marker={"color": colours, "pattern": {"shape": hatched, "solidity": 0.3}},
-        error_x={"type": "data", "array": frame["spread"].fillna(0) / 2 / factor, "thickness": 1.2, "width": 4},
+        error_x=_spread(frame["spread"] / factor, theme),
         text=words, textposition="auto", insidetextanchor="start", insidetextfont={"color": inks},
         outsidetextfont={"size": 12}, customdata=[_told(line, unit) for line in frame.itertuples(index=False)],
         hovertemplate="%{y}: %{customdata}<extra></extra>",
@@ -99,6 +99,11 @@ def read_step_split(frame: pd.DataFrame) -> str:
     return f"{first}, {frame.loc[least, 'label']} {number(100 * share[least], 2)} %."
 
 
+def _spread(spread: pd.Series, theme: Theme) -> dict[str, object]:
+    """Error bars over the range of the readings."""
+    return {"type": "data", "array": spread.fillna(0) / 2, "thickness": 1.2, "width": 4, "color": INK[theme]}
+
+
 def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
     """Duration of a recorded step relative to an unrecorded one, one bar per level."""
     figure = go.Figure()
@@ -106,7 +111,7 @@ def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Fig
         hue, pattern = LEVEL_HUES[str(level)]
         figure.add_bar(
             y=group["label"], x=group["value"], orientation="h", name=f"level {level}",
-            error_x={"type": "data", "array": group["spread"].fillna(0) / 2, "thickness": 1.2, "width": 4},
+            error_x=_spread(group["spread"], theme),
             marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
             hovertemplate=f"%{{y}}, level {level}: %{{x:.3g}} times<extra></extra>",
         )  # fmt: skip

@@ -224,8 +224,10 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private:
         evaluation = EvalRequest(files=(file,), samples=100_000, seed=int(row["seed"]), **cut, **placed, **common)
         return SampleJob(request=evaluation, content=row["content"], title=title, private=private)
     depth = row["depth"]
+    style = difficulty.pop("style", "continuation")  # the latter is not written
     evaluation = EvalRequest(
         tasks=(TaskChoice(task=row["task"], difficulty=difficulty),),
+        style=style,
         lengths=(int(row["length"]),),
         depths=None if pd.isna(depth) else (_depth(depth),),
         samples=int(row["index"]) + 1,

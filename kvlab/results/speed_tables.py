@@ -7,6 +7,7 @@ import json
 import pandas as pd
 
 from kvlab.analysis.comparison.speed import REFERENCE
+from kvlab.common.model_title import model_title
 from kvlab.results.provenance import Provenance
 
 # measure: (name of the figure in the rows, unit)
@@ -107,7 +108,7 @@ def place(rows: pd.DataFrame, load: tuple[str, int, int]) -> str:
     first = rows.iloc[0]
     smaller = f", 1/{first['scale']} of its layers and width" if first["scale"] > 1 else ""
     devices = ", ".join(sorted(rows["device"].dropna().unique()))
-    return f"{devices} · {first['dtype']} · {model}{smaller} · batch {batch} · {context:,} tokens"
+    return f"{devices} · {first['dtype']} · {model_title(model)}{smaller} · batch {batch} · {context:,} tokens"
 
 
 def origin(rows: pd.DataFrame) -> Provenance:

@@ -25,6 +25,17 @@ def test_only_what_differs_is_named(tmp_path: Path):
     assert table.loc["device"].tolist() == ["none", "cuda:0", "none"]
 
 
+def test_models_are_named_by_their_titles_where_these_differ(tmp_path: Path):
+    record = open_run(write_synthetic_run(tmp_path, method="h2o", **SMALL)).record  # type: ignore[arg-type]
+
+    def told(*names: str) -> list[str]:
+        made = [record.model_copy(update={"model": record.model.model_copy(update={"name": name})}) for name in names]
+        return differing_settings(made).loc["model"].tolist()
+
+    assert told("/data/one", "/data/two.Q4_1.gguf") == ["one", "two (Q4_1)"]
+    assert told("/here/one", "/there/one") == ["/here/one", "/there/one"]
+
+
 def test_one_run_differs_in_nothing(tmp_path: Path):
     record = open_run(write_synthetic_run(tmp_path, **SMALL)).record  # type: ignore[arg-type]
     assert differing_settings([record]).empty and differing_settings([]).empty

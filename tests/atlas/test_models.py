@@ -66,6 +66,9 @@ def test_rows_of_two_models_are_judged_apart(tmp_path: Path):
     ]
     found = by_model(judged)
     assert list(found) == ["mini", OTHER]
+    of_one = by_model(judged[:1], ("zeta", OTHER))
+    assert list(of_one) == ["mini", OTHER, "zeta"], "the columns do not move as claims come in"
+    assert not any(any(verdicts.values()) for verdicts in of_one[OTHER].values())
     for lines, name in zip(found.values(), ("holds", "fails"), strict=True):
         assert counts(lines).set_index("paper").loc["beyond", name] == 1
     table = claims_by_model(found)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
 from typer.testing import CliRunner
 
 from kvlab.cli import commands
-from kvlab.results.quality_tables import ALL_TASKS, abilities, informative, ranks
+from kvlab.common.intervals import wilson
+from kvlab.results.informative import abilities, informative, task_notes
+from kvlab.results.quality_tables import ALL_TASKS, ranks
+from kvlab.tasks.registry import TASKS
 
 
 def rows_of(full: dict[str, list[float]], other: dict[str, list[float]]) -> pd.DataFrame:
@@ -65,3 +70,36 @@ def test_the_command_measures_the_full_cache_alone(tmp_path: Path) -> None:
     found = json.loads(done.stdout[done.stdout.index("[") :])
     assert {line["task"] for line in found} >= {"needle", "copy", "next_token_kl"}
     assert all(line["prompts"] == 1 for line in found)
+
+
+def test_a_short_window_takes_shorter_tasks_and_names_those_it_cannot_hold(tiny_folder: Path, tmp_path: Path) -> None:
+    """Each task is there once: measured within 256 tokens, its length said, or with what it would need."""
+    folder = shutil.copytree(tiny_folder, tmp_path / "short")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 256}))
+    words = ["tasks", "--model", str(folder), "--samples", "2", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(commands, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    found = {line["task"]: line for line in json.loads(done.stdout[done.stdout.index("[") :])}
+    assert set(found) == set(TASKS)
+    needle, pairs = found["needle"], found["key_value"]
+    assert needle["prompts"] == 2 and needle["length"] < 256 and "fit the window of 256" in needle["note"]
+    assert pairs["prompts"] == 0 and re.match(r"not measurable: \d+ tokens cannot hold this task: ask", pairs["note"])
+    table = CliRunner().invoke(commands, words)
+    assert table.exit_code == 0 and "not measurable" in table.stdout and "short" in table.stdout
+
+
+def test_a_task_note_counts_the_right_prompts_of_the_lengths_asked_for() -> None:
+    rows = rows_of({"needle": [1, 1], "copy": [0, 1, 0, 0], "common_words": [0.25, 0.5]}, {"needle": [0, 0]})
+    unaware = rows.assign(question_aware=False, key="unaware-" + rows["key"])  # the full cache answers the same
+    both = pd.concat([rows, unaware, rows.assign(model="other", score=0.0)])
+    asked = dict.fromkeys(("needle", "copy", "common_words", "few_shot"), "{}")
+    notes = task_notes(both, "mini", asked)
+    assert notes["needle"] == "" and "few_shot" not in notes
+    low, high = wilson(1, 4)[1:]
+    right = f"right in 1 of 4 prompts of 1,024 tokens: 0.25 ({low:.3g} to {high:.3g}, 95 % interval)"
+    assert notes["copy"] == f"copy: full cache {right}."
+    assert "scored on 2 prompts of 1,024 tokens: 0.375 (" in notes["common_words"]
+    assert task_notes(both, "mini", asked, [1024]) == notes
+    assert task_notes(both, "mini", asked, [512]) == {}
+    assert task_notes(both, "mini", {"copy": '{"style":"chat"}'}) == {} == task_notes(pd.DataFrame(), "mini", asked)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
+import pandas as pd
+
+from kvlab.figures import regret
 from kvlab.figures.base.palette import (
     HUES,
     METHODS,
@@ -32,6 +36,14 @@ def test_every_hue_stands_out_from_its_ground():
     for name, pair in HUES.items():
         for theme, colour in zip(("light", "dark"), pair, strict=True):
             assert contrast(colour, SURFACES[theme]) >= 3, (name, theme)
+
+
+def test_marks_of_all_layers_stand_out_from_their_ground():
+    frame = pd.DataFrame({"layer": range(30), "head": 0, "live_slots": 1, "regret": 0.1, "output_error": 0.1})
+    for theme in ("light", "dark"):
+        for trace in regret.budget_against_regret(frame, theme).data:
+            colour = "#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", trace.marker.color)[:3])
+            assert contrast(colour, SURFACES[theme]) >= 2, (trace.name, theme)
 
 
 def test_no_two_methods_look_the_same():

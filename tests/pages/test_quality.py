@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.base.text import plain
 from kvlab import jobs
 from kvlab.catalogue import methods
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
@@ -24,6 +25,12 @@ from tests.pages.test_board_page import told
 
 Open = Callable[..., AppTest]
 ROWS_MADE = 12
+
+
+@pytest.fixture(autouse=True)
+def nothing_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rows of mini but those a test writes; reading the shipped ones takes seconds."""
+    monkeypatch.setattr("app.evaluation.quality_form.shipped_rows", pd.DataFrame)
 
 
 def results(root: Path, name: str = "mine", depths: tuple[float | None, ...] = (None,)) -> pd.DataFrame:
@@ -139,6 +146,49 @@ def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
     assert "evaluate" not in {button.key for button in page.button}
     assert told(page).count("The budget of 32 slots per head does not exceed the observation window of 32: H2O") == 1
     assert "The budget of 64" not in told(page)
+
+
+def test_tasks_that_the_model_cannot_do_are_marked_before_they_are_measured(runs_root: Path, open_page: Open):
+    rows = results(runs_root)
+    lost = rows[rows["method"] == "full"].assign(difficulty='{"pairs":32}', length=512, key="w" + rows["key"])
+    lost = lost[lost["task"] == "key_value"].assign(score=[1.0] * 4 + [0.0] * 8)
+    pq.write_table(
+        pa.Table.from_pandas(lost[ROWS.names], schema=ROWS, preserve_index=False),
+        runs_root / "eval" / "mine" / "part-000001.parquet",
+    )
+    page = open_page("quality", quality_view="New evaluation", tasks="needle,key_value", methods="H2O", budgets="0.1")
+    assert not page.exception
+    assert [warning.value for warning in page.warning if "Not informative on mini" in warning.value] == [
+        plain(
+            "Not informative on mini: key_value: full cache right in 4 of 12 prompts of 512 tokens: 0.333 (0.138 to "
+            "0.609, 95 % interval)."
+        )
+    ]
+    assert "is not known here" not in told(page)
+    page = page.number_input(key="key_value.pairs").set_value(7).run()
+    assert not [warning for warning in page.warning if "Not informative" in warning.value]
+    assert "Whether mini can do key_value is not known here:" in told(page)
+    assert f"kvlab tasks --model mini --out {runs_root / 'eval' / 'tasks'}" in told(page)
+
+
+def test_how_tasks_ask_is_chosen_by_the_model_and_sent(
+    runs_root: Path, open_page: Open, started_workers: list, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("app.evaluation.quality_form.has_template", lambda model: model == "mini")
+    page = open_page("quality", quality_view="New evaluation", tasks="needle", methods="H2O", budgets="0.1")
+    assert page.selectbox(key="style").options[0] == "chosen by the model: chat"
+    page = page.selectbox(key="style").set_value("question").run()
+    page.button(key="evaluate").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(request, EvalJob) and request.request.style == "question"
+
+
+def test_the_recorded_prompt_asks_as_the_row_did(runs_root: Path):
+    rows = results(runs_root)
+    asked = eval_form.sample_job(rows.iloc[0].to_dict() | {"difficulty": '{"pairs":8,"style":"chat"}'}, {}).request
+    assert (asked.style, asked.tasks[0].difficulty) == ("chat", {"pairs": 8})
+    assert eval_form.sample_job(rows.iloc[0].to_dict(), {}).request.style == "continuation"
 
 
 def test_files_that_are_named_are_checked(runs_root: Path, tmp_path: Path):

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pandas as pd
 
+from kvlab.common.model_title import model_title
 from kvlab.requests.budget import Amount, Budget
 from kvlab.requests.compare import FULL
 from kvlab.trace.schema import RunRecord
@@ -145,6 +146,8 @@ def differing_settings(records: Sequence[RunRecord]) -> pd.DataFrame:
     for method in dict.fromkeys(record.method for record in runs):
         rows |= _of_method(method, runs)
     changed = {name: values for name, values in rows.items() if len(set(values) - {ABSENT}) > 1}
+    if (models := changed.get("model")) is not None and len({*map(model_title, models)}) == len({*models}):
+        changed["model"] = [*map(model_title, models)]
     table = pd.DataFrame(list(changed.values()), columns=distinct_names(runs), index=list(changed))
     return table.rename_axis("setting")
 

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvlab.common.formatting import ONE_PROMPT, in_range
+from kvlab.common.model_title import model_title
 from kvlab.evaluate.results.rows import ANY_LENGTH
 from kvlab.evaluate.scoring.metrics import higher_is_better, packages
 from kvlab.requests.budget import Budget
@@ -100,7 +101,8 @@ def _caption(summary: pd.DataFrame, timed: bool) -> str:
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
     chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
     scored = packages(summary["metric"])
-    about = "; ".join([", ".join(summary["model"].unique()), modes, *chunks, *([scored] if scored else [])])
+    models = ", ".join(map(model_title, summary["model"].unique()))
+    about = "; ".join([models, modes, *chunks, *([scored] if scored else [])])
     also = "; prompt s: time to read and compress the prompt, including a second reading" if timed else ""
     kept = "kept: live slots over tokens seen, mean over KV heads, with its interval if at least 1 %"
     return f"{about}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"

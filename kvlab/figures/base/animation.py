@@ -27,11 +27,11 @@ def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = 
         updatemenus=[
             {
                 "type": "buttons", "direction": "left", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top",
-                "pad": {"t": below + 72}, "buttons": [button, pause], "showactive": False, **look,
+                "pad": {"t": below + 92}, "buttons": [button, pause], "showactive": False, **look,
             }
         ],
-        margin_b=below + 120,
-        height=(figure.layout.height or HEIGHT) + below + 64,
+        margin_b=below + 140,
+        height=(figure.layout.height or HEIGHT) + below + 84,
     )  # fmt: skip
     return figure
 

@@ -19,7 +19,7 @@ QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
 BAR_LENGTH, BAR_CHARACTER = 200, 6.5  # pixels: a horizontal colour bar, and a character of its title
-MANY_LINES, PALE = 4, 0.28  # with more lines, all but the one in focus have this opacity
+MANY_LINES, PALE = 4, 0.5  # with more lines, all but the one in focus have this opacity
 # Axis title to URL parameter of the dashboard: a click on a mark navigates there.
 URL_PARAMETERS = {
     "KV head": "head", "layer": "layer", "step": "step", "token (position and text)": "token",

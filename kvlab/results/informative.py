@@ -1,0 +1,81 @@
+"""Tasks that a model can do at all: where the full cache fails, a compressed cache's score says nothing. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from kvlab.common.formatting import listed, prompts, range_words
+from kvlab.evaluate.results.summary import CHUNK, PROMPT, summarize
+from kvlab.evaluate.scoring.metrics import higher_is_better
+from kvlab.requests.compare import FULL
+
+LEAST_SCORE = 0.5  # of the full cache: it answers half of the prompts
+TASK = ["task", "difficulty", "length"]
+ONE_PROMPT = [name for name in PROMPT if name not in ("question_aware", CHUNK)]  # equal for a cache that keeps all
+COLUMNS = [*TASK, "metric", "prompts", "score", "score_low", "score_high"]
+
+
+def abilities(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row per task, difficulty and length: what one model's full cache scores.
+
+    Columns: task, difficulty, length, metric, prompts, score with `_low` and `_high` (95 %), informative (the mean is
+    at least `LEAST_SCORE`; always for likelihoods, which compare with the full cache).
+    """
+    found = summarize(rows[rows["method"] == FULL.method], TASK).rename(columns={"samples": "prompts"})
+    if found.empty:
+        return pd.DataFrame(columns=[*COLUMNS, "informative"])
+    scored = found["metric"].map(higher_is_better)
+    return found[COLUMNS].assign(informative=~scored | (found["score"] >= LEAST_SCORE))
+
+
+def informative(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The rows of informative tasks, and a sentence that names those left out (empty if there are none).
+
+    All rows stay if no task is informative, since there would be nothing to show; the sentence then says so.
+    """
+    found = abilities(rows)
+    others = found[~found["informative"]]
+    if others.empty:
+        return rows, ""
+    names = list(dict.fromkeys(others["task"].astype(str)))
+    if found["informative"].any():
+        left_out = rows.merge(others[TASK], on=TASK, how="left", indicator=True)["_merge"].to_numpy() == "both"
+        return rows[~left_out], (
+            f"Not informative for this model and left out of ranks and means: {listed(names)}. Its full cache scores "
+            f"below {LEAST_SCORE:g} there."
+        )
+    return rows, f"No task is informative for this model: its full cache scores below {LEAST_SCORE:g} in all of them."
+
+
+def task_notes(
+    rows: pd.DataFrame, model: str, tasks: Mapping[str, str], lengths: Sequence[int] | None = None
+) -> dict[str, str]:
+    """What `model`'s full cache scored in the `tasks` (name -> difficulty as in rows), in words.
+
+    One entry per measured task: a sentence that names the lengths at which it is not informative, else empty. With
+    `lengths` (tokens) only these count.
+    """
+    if rows.empty:
+        return {}
+    of_full = rows[(rows["method"] == FULL.method) & (rows["model"] == model)]
+    once = of_full.drop_duplicates(ONE_PROMPT).assign(question_aware=True, **{CHUNK: None})
+    notes = {}
+    for task, difficulty in tasks.items():
+        mine = once[(once["task"] == task) & (once["difficulty"] == difficulty)]
+        mine = mine[mine["length"].isin(lengths)] if lengths else mine
+        if mine.empty:
+            continue
+        weak = abilities(mine).query("not informative")
+        cells = [_cell_words(cell, mine.loc[mine["length"] == cell.length, "score"]) for cell in weak.itertuples()]
+        notes[task] = f"{task}: full cache {listed(cells)}." if cells else ""
+    return notes
+
+
+def _cell_words(cell: Any, scores: pd.Series) -> str:
+    """`right in 2 of 10 prompts of 1,024 tokens: 0.2 (0.06 to 0.51)`; scores between 0 and 1 count no right ones."""
+    of = f"{prompts(cell.prompts)} of {cell.length:,} tokens"
+    what = f"right in {scores.sum():.0f} of {of}" if scores.isin((0, 1)).all() else f"scored on {of}"
+    return f"{what}: {range_words(cell.score, cell.score_low, cell.score_high, more='95 % interval')}"
