@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
-from kvlab.tasks.style import StyleChoice, choose_style
 from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
@@ -33,6 +32,7 @@ from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
+from kvlab.tasks.sample import StyleChoice, choose_style
 
 FIRST_TASKS = ("needle", "key_value")
 BUDGETS = "10%, 20%, 40%"

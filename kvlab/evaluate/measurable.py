@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.common.errors import UserError
-from kvlab.evaluate.harness import model_window
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.evaluate.results.outcome import Loaded
 from kvlab.models.chat import chat_of
+from kvlab.models.tokenizer import window_of
 
 
 @dataclass
@@ -29,7 +29,7 @@ def measurable_tasks(request: EvalRequest, loaded: Loaded) -> Measurable:
     Every prompt is generated once, nothing is computed.
     """
     chat = chat_of(request, loaded.tokenizer)
-    room = model_window(loaded) - (0 if chat is None else sum(map(len, chat.around())))
+    room = window_of(loaded.model.config) - (0 if chat is None else sum(map(len, chat.around())))
     found = Measurable(room)
     for choice in request.tasks:
         one = request.model_copy(update={"tasks": (choice,)})
