@@ -18,11 +18,11 @@ from kvlab.atlas.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
 from kvlab.atlas.claims.contests import contest
 from kvlab.atlas.exhibit import RECORDED, Choice
 from kvlab.atlas.registry import EXHIBITS
-from kvlab.atlas.shipped_exhibits import draw_shipped
 from kvlab.common.intervals import Interval
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Threshold, basis_sentences, decisive
+from tests.atlas.shipped_drawings import draw_shipped
 
 NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)"
 WORDS = r"(?: %| points)?(?: lost| gained)?"

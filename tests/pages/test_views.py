@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,6 +33,12 @@ def texts(page: AppTest) -> str:
 
 def charts(page: AppTest) -> list[dict]:
     return [json.loads(element.proto.spec) for element in page.get("plotly_chart")]
+
+
+@pytest.fixture(scope="module")
+def shared_folder(made_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of this file, to which it adds runs."""
+    return shutil.copytree(made_runs, tmp_path_factory.mktemp("shared") / "runs")
 
 
 @pytest.mark.parametrize("method", ["full", "h2o", "keepkv", "pool"])
