@@ -21,8 +21,16 @@ _draw = shipped_exhibits.draw_shipped
 
 
 @cache
+def _sources(root: Path, shipped: Shipped) -> Sources:
+    """What one exhibit read and judged is there for the next."""
+    return Sources(root, shipped=shipped)
+
+
+@cache
 def _drawn(root: Path, exhibit: Exhibit, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    return _draw(Shipped(root), exhibit, Sources(NOWHERE), theme)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shipped_exhibits, "Sources", _sources)
+        return _draw(Shipped(root), exhibit, Sources(NOWHERE), theme)
 
 
 def draw_shipped(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> tuple[Drawn, ...] | Needs:

@@ -57,7 +57,7 @@ def test_a_link_to_what_comes_after_the_first_picture_says_what_it_shows(visit: 
     until(page, "location.search.includes('bytes=peak')")
 
 
-def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callable[..., Any]):
+def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
     page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("ArrowRight")
@@ -75,15 +75,26 @@ def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callab
     page.keyboard.press("?")
     page.locator(".kv-keys dialog[open] dl").wait_for()
     assert "next head" in page.locator(".kv-keys dialog").inner_text()
+    listed = page.locator(".kv-keys dialog dt").all_inner_texts()
+    assert listed == ["← →", "Home, End", "n", "space", "j or ]", "k or [", "?"]
     page.keyboard.press("?")
     page.locator(".kv-keys dialog:not([open])").wait_for(state="attached")
     page.locator(".kv-keys button.open").click()
     page.locator(".kv-keys button.close").click()
     page.keyboard.press("ArrowLeft")  # the step still follows the keys
     page.wait_for_selector(".kv-scrubber[data-step='3']")
+    for key, step in (("ArrowLeft", 2), ("ArrowRight", 3), ("End", 6), ("Home", 0), ("n", 1)):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".kv-scrubber[data-step='{step}']")
+    page.keyboard.press("Space")
+    page.wait_for_selector(".kv-scrubber[data-step='6']")
+    for key, place in (("]", "head=1"), ("[", "head=0"), ("j", "head=1"), ("k", "head=0")):
+        page.keyboard.press(key)
+        shown = place.removeprefix("head=")
+        until(page, "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", f"1/{shown}")
 
 
-def test_no_step_is_lost_that_is_pressed_while_the_first_is_drawn(visit: Callable[..., Any]):
+def test_no_step_or_head_is_lost_that_is_pressed_while_the_one_before_is_drawn(visit: Callable[..., Any]):
     page = visit(f"sag?run={RUN}&step=0&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='0']")
     for _ in range(4):
@@ -91,11 +102,6 @@ def test_no_step_is_lost_that_is_pressed_while_the_first_is_drawn(visit: Callabl
         page.wait_for_timeout(90)
     page.wait_for_selector(".kv-scrubber[data-step='4']")
     page.wait_for_url(re.compile("step=4"))
-
-
-def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[..., Any]):
-    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
-    page.wait_for_selector(".kv-scrubber[data-step='3']")
     for wait in (0, 40, 150):  # into each part of what a press starts
         for _ in range(3):
             page.keyboard.press("j")
@@ -125,25 +131,6 @@ def test_the_worst_head_is_one_click_away_and_the_rest_of_the_page_is_not_drawn_
     assert came.count(f"Dropped tokens that layer {layer}, head {head} misses at step 3".encode())
     assert came.count(b"Budget and regret"), "the maps outline the head in view"
     assert not came.count(top), "what is of all heads stays as it was drawn"
-
-
-def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
-    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
-    page.wait_for_selector(".kv-scrubber[data-step='3']")
-    page.keyboard.press("?")
-    listed = page.locator(".kv-keys dialog dt").all_inner_texts()
-    assert listed == ["← →", "Home, End", "n", "space", "j or ]", "k or [", "?"]
-    page.keyboard.press("?")
-    page.locator(".kv-keys dialog:not([open])").wait_for(state="attached")
-    for key, step in (("ArrowLeft", 2), ("ArrowRight", 3), ("End", 6), ("Home", 0), ("n", 1)):
-        page.keyboard.press(key)
-        page.wait_for_selector(f".kv-scrubber[data-step='{step}']")
-    page.keyboard.press("Space")
-    page.wait_for_selector(".kv-scrubber[data-step='6']")
-    for key, place in (("]", "head=1"), ("[", "head=0"), ("j", "head=1"), ("k", "head=0")):
-        page.keyboard.press(key)
-        shown = place.removeprefix("head=")
-        until(page, "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", f"0/{shown}")
 
 
 def test_the_keys_of_the_similarity_map(visit: Callable[..., Any]):
