@@ -110,11 +110,14 @@ def test_equals_the_pipeline(method: str, options: dict, shape: str, monkeypatch
 @pytest.mark.parametrize(("method", "options"), CASES)
 def test_other_types_are_the_pipelines(method: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the shape."""
-    _module()
-    monkeypatch.setattr(decisions, "decision_kernel", lambda device: lambda work: pytest.fail("a kernel was asked"))
+    module, works = _module(), []
+    watched = works.append
+    monkeypatch.setattr(module, "decide", watched)
+    monkeypatch.setattr(decisions, "decision_kernel", lambda device: watched)
     model = lab_model("grouped queries", torch.bfloat16)
     cache = make_cache(model, method, 0.4, **options)
     assert torch.isfinite(_decoded(model, cache)).all()
+    assert not works
     assert all((layer.evicted_votes > 0).any() or layer.slots.votes.max() > 1 for layer in cache.compressed_layers())
 
 
