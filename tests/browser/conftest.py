@@ -37,12 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the dashboard's runs: `sample`, `linked` of 90 tokens, `some` of 60, `papers` and `nasty`."""
+    """The folder of the dashboard's runs: `sample`, `linked` of 90 tokens, `papers` and `nasty`."""
     root = tmp_path_factory.mktemp("runs")
     for method in ("full", "h2o", "keepkv"):
         write_synthetic_run(root, method=method, comparison_id="sample", title="a sample comparison")
         write_synthetic_run(root, method=method, prompt_tokens=90, steps=6, comparison_id="linked")
-        write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
     for method in ("h2o", "zsmerge"):
         write_synthetic_run(root, method=method, comparison_id="papers", title="what the papers' figures need")
     write_synthetic_run(root, comparison_id="nasty", prompt=NASTY, steps=4)

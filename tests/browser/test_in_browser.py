@@ -160,7 +160,7 @@ def test_a_talk_is_presented_in_a_tab_of_its_own(visit: Callable[..., Any], serv
     drawn = str(go.Figure(go.Scatter(y=[1, 2, 4])).to_json())
     views = tuple(View(page="sag", slide=Slide(title=title, figure=drawn)) for title in ("First", "Second"))
     save_story(served, Story(name="Talk", views=views))
-    page = visit("story?story=Talk")
+    page = visit("story")
     with page.context.expect_page() as opened:
         page.get_by_role("button", name="Present").click()
     talk = opened.value

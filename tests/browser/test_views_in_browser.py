@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,27 @@ import pytest
 from kvlab.trace.stories import Story, View, save_story
 from tests.browser.received import Received
 from tests.browser.settle import settle, until
+from tests.dashboard_speed.server import Dashboard
+from tests.synthetic.runs import write_synthetic_run
 
 RUN = "some-keepkv-25pc-0"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def story(served: Path) -> None:
-    """A story beside the runs."""
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of its own: what is scored and told here lies beside these runs alone."""
+    root = tmp_path_factory.mktemp("runs")
+    for method in ("full", "h2o", "keepkv"):
+        write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
     views = (
         View(page="sag", query={"run": RUN, "layer": "1", "head": "1"}, caption="First, the sag."),
         View(page="memory", query={"run": RUN}, caption="Then <b>bytes</b>."),
         View(page="memory", query={"run": RUN, "shape": "lines"}, caption="As lines."),
         View(page="memory", query={"run": RUN}, caption="As before."),
     )
-    save_story(served, Story(name="Two views", views=views))
+    save_story(root, Story(name="Two views", views=views))
+    with Dashboard(root) as dashboard:
+        yield dashboard.address
 
 
 def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..., Any]):
@@ -47,6 +54,22 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..
     assert 59 <= lit <= 65, "steps 0 to 6 are tokens 59 to 65"
 
 
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("merges", "Where it happened"),
+        ("regret", "Budget and regret"),
+        ("lineage", "Half-life"),
+        ("sag", "The text at a step"),
+        ("compare", "Generated texts"),
+    ],
+)
+def test_the_rest_of_a_page_follows_its_first_picture(visit: Callable[..., Any], name: str, last: str):
+    page = visit(f"{name}?run={RUN}", height=1400)
+    page.locator("h3", has_text=last).wait_for()
+    page.get_by_text("Drawing the rest").wait_for(state="detached")
+
+
 def test_a_link_to_what_comes_after_the_first_picture_says_what_it_shows(visit: Callable[..., Any]):
     page = visit("compare?comparison=some&bytes=allocated", height=1400)
     page.get_by_text("Bytes of the cache: allocated").wait_for()
@@ -57,7 +80,7 @@ def test_a_link_to_what_comes_after_the_first_picture_says_what_it_shows(visit: 
     until(page, "location.search.includes('bytes=peak')")
 
 
-def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
+def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callable[..., Any]):
     page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("ArrowRight")
@@ -68,27 +91,16 @@ def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("ArrowRight")
     page.wait_for_selector(".kv-scrubber[data-step='4']")
+    page.keyboard.press("j")
+    page.wait_for_url(re.compile("head=1"))
+    page.keyboard.press("j")
+    page.wait_for_url(re.compile("layer=1"))
     page.keyboard.press("?")
     page.locator(".kv-keys dialog[open] dl").wait_for()
     assert "next head" in page.locator(".kv-keys dialog").inner_text()
-    listed = page.locator(".kv-keys dialog dt").all_inner_texts()
-    assert listed == ["← →", "Home, End", "n", "space", "j or ]", "k or [", "?"]
-    page.keyboard.press("?")
-    page.locator(".kv-keys dialog:not([open])").wait_for(state="attached")
-    page.locator(".kv-keys button.open").click()
-    page.locator(".kv-keys button.close").click()  # the step still follows the keys
-    for key, step in (("ArrowLeft", 3), ("ArrowLeft", 2), ("ArrowRight", 3), ("End", 6), ("Home", 0), ("n", 1)):
-        page.keyboard.press(key)
-        page.wait_for_selector(f".kv-scrubber[data-step='{step}']")
-    page.keyboard.press("Space")
-    page.wait_for_selector(".kv-scrubber[data-step='6']")
-    for key, place in (("]", "0/1"), ("[", "0/0"), ("j", "0/1"), ("k", "0/0"), ("j", "0/1"), ("j", "1/0")):
-        page.keyboard.press(key)
-        until(page, "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", place)
-    until(page, "/layer=1.*head=0|head=0.*layer=1/.test(location.search)")
 
 
-def test_no_step_or_head_is_lost_that_is_pressed_while_the_one_before_is_drawn(visit: Callable[..., Any]):
+def test_no_step_is_lost_that_is_pressed_while_the_first_is_drawn(visit: Callable[..., Any]):
     page = visit(f"sag?run={RUN}&step=0&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='0']")
     for _ in range(4):
@@ -96,6 +108,11 @@ def test_no_step_or_head_is_lost_that_is_pressed_while_the_one_before_is_drawn(v
         page.wait_for_timeout(90)
     page.wait_for_selector(".kv-scrubber[data-step='4']")
     page.wait_for_url(re.compile("step=4"))
+
+
+def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
     for wait in (0, 40, 150):  # into each part of what a press starts
         for _ in range(3):
             page.keyboard.press("j")
@@ -125,6 +142,34 @@ def test_the_worst_head_is_one_click_away_and_the_rest_of_the_page_is_not_drawn_
     assert came.count(f"Dropped tokens that layer {layer}, head {head} misses at step 3".encode())
     assert came.count(b"Budget and regret"), "the maps outline the head in view"
     assert not came.count(top), "what is of all heads stays as it was drawn"
+
+
+def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3", height=1400)
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    page.locator(".kv-keys button.open").click()
+    page.locator(".kv-keys button.close").click()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(".kv-scrubber[data-step='2']")
+
+
+def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    page.keyboard.press("?")
+    listed = page.locator(".kv-keys dialog dt").all_inner_texts()
+    assert listed == ["← →", "Home, End", "n", "space", "j or ]", "k or [", "?"]
+    page.keyboard.press("?")
+    page.locator(".kv-keys dialog:not([open])").wait_for(state="attached")
+    for key, step in (("ArrowLeft", 2), ("ArrowRight", 3), ("End", 6), ("Home", 0), ("n", 1)):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".kv-scrubber[data-step='{step}']")
+    page.keyboard.press("Space")
+    page.wait_for_selector(".kv-scrubber[data-step='6']")
+    for key, place in (("]", "head=1"), ("[", "head=0"), ("j", "head=1"), ("k", "head=0")):
+        page.keyboard.press(key)
+        shown = place.removeprefix("head=")
+        until(page, "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", f"0/{shown}")
 
 
 def test_the_keys_of_the_similarity_map(visit: Callable[..., Any]):
@@ -161,7 +206,7 @@ def test_words_are_chosen_in_the_text(visit: Callable[..., Any]):
 
 
 def test_a_story_leads_from_view_to_view(visit: Callable[..., Any]):
-    page = visit("story?story=Two+views", height=1400)
+    page = visit("story", height=1400)
     page.get_by_role("button", name="Walk through the pages").click()
     page.get_by_text("First, the sag.").wait_for()
     page.wait_for_url(re.compile(r"/sag\?.*head=1"))
@@ -192,20 +237,10 @@ def test_a_view_of_a_story_keeps_nothing_of_the_view_before(visit: Callable[...,
     assert chosen.inner_text() == first
 
 
-# What stands last on a page whose rest is drawn after its first picture.
-LAST = {
-    "merges": "Where it happened", "regret": "Budget and regret", "lineage": "Half-life", "sag": "The text at a step",
-    "compare": "Generated texts",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*LAST, "difference", "autopsy", "memory", "heads", "story"])
-def test_a_page_is_drawn_to_its_end_and_nothing_is_cut_at_125_percent(visit: Callable[..., Any], name: str):
+@pytest.mark.parametrize("name", ["sag", "lineage", "regret", "difference", "autopsy", "memory", "heads", "story"])
+def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any], name: str):
     wide, narrow = (int(width / 1.25) for width in (1920, 1280))
     page = visit(f"{name}?run={RUN}&words=the", wide, 900, scheme="dark")
-    if name in LAST:
-        page.locator("h3", has_text=LAST[name]).wait_for()
-        page.get_by_text("Drawing the rest").wait_for(state="detached")
     for width in (wide, narrow):
         page.set_viewport_size({"width": width, "height": 900})
         until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
