@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from kvlab.models.load import LoadedModel
 
 # The suite finds the same every time; `pytest --hypothesis-profile=explore` looks for what nobody has seen yet.
-settings.register_profile("repeatable", derandomize=True)
-settings.register_profile("explore", derandomize=False, print_blob=True)
+settings.register_profile("repeatable", derandomize=True, max_examples=50)
+settings.register_profile("explore", derandomize=False, print_blob=True, max_examples=200)
 settings.load_profile("repeatable")
 
 # Tests run side by side and their models are tiny: threads of each would only wait for one another.
@@ -96,6 +96,26 @@ def commands_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
     monkeypatch.setattr(methods, "run_command", run_command)
+
+
+@pytest.fixture
+def templates_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render chat templates in this process, which has imported transformers, not in one for each prompt.
+
+    That a second process does is asked in tests/model_info/test_chat_template.py.
+    """
+    from kvlab.common.errors import UserError
+    from kvlab.model_info import chat_template
+    from kvlab.models.render import rendered
+    from kvlab.requests.compare import ChatRequest
+
+    def rendered_here(prompt: str, how: chat_template.ChatFormat, _: object) -> tuple[str | None, str]:
+        try:
+            return rendered(prompt, ChatRequest(**vars(how))), ""
+        except UserError as error:
+            return None, str(error)
+
+    monkeypatch.setattr(chat_template, "_rendered", rendered_here)
 
 
 @pytest.fixture(scope="session")

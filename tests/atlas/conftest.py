@@ -6,6 +6,7 @@ import pytest
 
 from kvlab.results.sources import Sources
 from kvlab.trace import open_run
+from tests.atlas.shipped_drawings import drawn_once as drawn_once
 from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("full", "h2o", "zsmerge", "pool", "kvmerger", "keepkv", "gvote", "pyramid-pool", "kvzip")

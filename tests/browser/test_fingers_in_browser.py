@@ -9,17 +9,13 @@ from typing import Any
 from tests.torture.fingers import listen, play, press, rests, seen_on, slide
 
 
-def test_keys_and_sliders_in_any_order_break_nothing(visit: Callable[..., Any]):
+def test_keys_and_sliders_in_any_order_break_nothing_and_what_breaks_is_seen(visit: Callable[..., Any]):
+    """A box, a script that fails and a lost server."""
     page = visit("sag?run=sample-keepkv-25pc-0")
     broken = listen(page)
     assert len(play(page, random.Random(7), 8, {press: 3, slide: 1})) == 8
     assert rests(page)
     assert broken + seen_on(page) == []
-
-
-def test_a_box_a_script_that_fails_and_a_lost_server_are_seen(visit: Callable[..., Any]):
-    page = visit("sag?run=sample-keepkv-25pc-0")
-    broken = listen(page)
     page.evaluate("setTimeout(() => { throw new Error('fallen') })")
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<p data-testid=stException>a trace</p>')")
     assert rests(page)

@@ -142,24 +142,6 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
     page.get_by_text(f"Merges into slot {slot}").first.wait_for()
 
 
-def test_where_nothing_merges_a_click_leaves_the_open_tab(visit: Callable[..., Any], runs: dict[str, Run]):
-    page = visit(f"timeline?run={runs['h2o'].record.run_id}&layer=0&head=0&step=4")
-    at_step(page, 4)
-    settle(page, ".kv-strip")
-    page.locator(".kv-strip .t[data-p='0']").click()
-    page.wait_for_url(re.compile("token=0"))
-    page.get_by_role("tab", name="Slots at this step", selected=True).wait_for()
-    page.get_by_text("Slots of layer 0, head 0 after step 4").first.wait_for()
-
-
-def test_playing_moves_on_and_tells_the_address_where_it_stopped(visit: Callable[..., Any], runs: dict[str, Run]):
-    page = visit(f"timeline?run={runs['h2o'].record.run_id}&layer=0&head=0&step=0")
-    at_step(page, 0)
-    page.get_by_label("Play", exact=True).click()
-    at_step(page, 6)
-    page.wait_for_url(re.compile("step=6"))
-
-
 def test_the_prompts_decision_is_played_to_where_it_ended(visit: Callable[..., Any], runs: dict[str, Run]):
     run, lineage = runs["keepkv"], history(runs["keepkv"])
     table = decision(run, 0, 0, lineage)
@@ -197,8 +179,20 @@ def test_the_wheel_zooms_and_the_value_under_the_pointer_is_the_cosine(visit: Ca
     assert last - first == right - left < 96
 
 
-def test_every_format_can_be_taken_away(visit: Callable[..., Any], runs: dict[str, Run]):
-    page = visit(f"timeline?run={runs['h2o'].record.run_id}&layer=0&head=0")
+def test_a_run_is_played_and_where_nothing_merges_a_click_leaves_the_open_tab(
+    visit: Callable[..., Any], runs: dict[str, Run]
+):
+    """Playing tells the address where it stopped; and every format can be taken away."""
+    page = visit(f"timeline?run={runs['h2o'].record.run_id}&layer=0&head=0&step=0")
+    at_step(page, 0)
+    page.get_by_label("Play", exact=True).click()
+    at_step(page, 6)
+    page.wait_for_url(re.compile("step=6"))
+    settle(page, ".kv-strip")
+    page.locator(".kv-strip .t[data-p='0']").click()
+    page.wait_for_url(re.compile("token=0"))
+    page.get_by_role("tab", name="Slots at this step", selected=True).wait_for()
+    page.get_by_text("Slots of layer 0, head 0 after step 6").first.wait_for()
     page.wait_for_selector("[class*='st-key-timeline-states'] .main-svg >> nth=0", state="attached")
     settle(page, "[class*='st-key-menu-timeline-mosaic']")
     page.locator("[class*='st-key-menu-timeline-mosaic'] button").first.click()

@@ -56,7 +56,7 @@ def test_a_plan_takes_every_option_of_a_comparison() -> None:
     assert options["compare"] - options["plan"] == {"--title", "--tag", "--force", "--resume"}
 
 
-def test_a_plan_is_of_the_prompt_as_the_model_is_given_it(tmp_path: Path) -> None:
+def test_a_plan_is_of_the_prompt_as_the_model_is_given_it(tmp_path: Path, templates_here: None) -> None:
     folder, text = tiny_folder(tmp_path / "model", chat_template=CHAT_TEMPLATE), PROMPT.strip()
     arguments = ["plan", "--model", str(folder), "--methods", "h2o", "--device", "cpu", "--json"]
     arguments += ["--out", str(tmp_path)]

@@ -72,20 +72,24 @@ def read(lab: LoadedModel, compressed: CompressedCache, ids: Tensor, mask: Tenso
     return torch.stack(found, 1)
 
 
-@pytest.mark.parametrize("variant", every_variant(), ids=str)
+def whole_variants() -> list[Variant]:
+    """Methods, presets and stores. One choice changed at a time seldom touches how a prompt comes in.
+
+    That its rows are the same alone and in a batch is asked in test_conversation.py.
+    """
+    return [variant for variant in every_variant() if FULL or variant.changed.keys() <= {"preset", "store"}]
+
+
+@pytest.mark.parametrize("variant", whole_variants(), ids=str)
 def test_a_row_is_the_same_alone_in_a_batch_and_in_pieces(lab: LoadedModel, variant: Variant) -> None:
     """A prompt in pieces was announced; or one sentence comes before anything is dropped."""
-    # One choice changed at a time seldom touches how a prompt comes in, and each read takes time.
-    changes_a_choice = not variant.changed.keys() <= {"preset", "store"}
     ids, mask = text()
     announced = fresh(lab, variant)
     announced.expect(PROMPT)
     together = read(lab, announced, ids, mask)
-    for row, pads in list(enumerate(PADS))[1 if changes_a_choice and not FULL else 0 :]:
+    for row, pads in enumerate(PADS):
         alone = read(lab, fresh(lab, variant), ids[row : row + 1, pads:], mask[row : row + 1, pads:])
         torch.testing.assert_close(together[row], alone[0], **tolerance(variant))
-    if changes_a_choice:
-        return
     compressed = fresh(lab, variant)
     compressed.expect(PROMPT)
     try:
@@ -108,13 +112,20 @@ def packed_variants() -> list[Variant]:
 def test_a_row_in_a_packed_store_is_the_same_alone_and_in_a_batch(lab: LoadedModel, variant: Variant) -> None:
     ids, mask = text()
     together = read(lab, fresh(lab, variant), ids, mask)
-    for row, pads in enumerate(PADS):
+    for row, pads in list(enumerate(PADS))[0 if FULL else 1 :]:
         alone = read(lab, fresh(lab, variant), ids[row : row + 1, pads:], mask[row : row + 1, pads:])
         torch.testing.assert_close(together[row], alone[0], **tolerance(variant))
 
 
-@pytest.mark.parametrize(("budget", "chunk"), [(0.3, 25), (9, 7), ("40%B", 20)])
-@pytest.mark.parametrize("variant", METHODS, ids=str)
+CHUNKS: list[tuple[float | int | str, int]] = [(0.3, 25), (9, 7), ("40%B", 20)]  # one a method, by turns
+CUT = [
+    (variant, *case)
+    for place, variant in enumerate(METHODS)
+    for case in (CHUNKS if FULL else [CHUNKS[place % len(CHUNKS)]])
+]
+
+
+@pytest.mark.parametrize(("variant", "budget", "chunk"), CUT, ids=str)
 def test_generate_in_chunks_is_generate_in_one_pass(
     lab: LoadedModel, variant: Variant, budget: float | int | str, chunk: int
 ) -> None:
@@ -216,8 +227,15 @@ class Interrupted(Exception):
     """In the middle of a pass."""
 
 
-@pytest.mark.parametrize("store", ["native", "short-kivi4"])
-@pytest.mark.parametrize("variant", METHODS, ids=str)
+HELD_IN = ("native", "short-kivi4")  # one a method, by turns: a store knows no method
+HELD = [
+    (variant, store)
+    for place, variant in enumerate(METHODS)
+    for store in (HELD_IN if FULL else [HELD_IN[place % len(HELD_IN)]])
+]
+
+
+@pytest.mark.parametrize(("variant", "store"), HELD, ids=str)
 def test_after_a_reset_a_cache_is_a_fresh_one(lab: LoadedModel, variant: Variant, store: str) -> None:
     """Whatever it held: a padded batch with steps, or part of a prompt whose next pass was interrupted."""
     (ids, mask), variant = text(), Variant(variant.method, {} if store == "native" else {"store": store})

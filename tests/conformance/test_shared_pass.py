@@ -24,6 +24,7 @@ from tests.families import DEVICE, cache_for, tiny_model
 # Attention is in float32, and on a GPU its rounding depends on the number of rows.
 CLOSE = 1e-6 if DEVICE.type == "cpu" else 1e-4
 
+FEW_STEPS = 2  # where every step decides; STEPS where decisions wait for others
 VARIANTS: list[tuple[str, float | int | str, dict[str, Any]]] = [
     ("h2o", 0.25, {}),
     ("h2o", 0.5, {}),
@@ -53,30 +54,30 @@ def step(model: PreTrainedModel, cache: Any, ids: Tensor, mask: Tensor) -> Tenso
     return model(ids, attention_mask=mask, past_key_values=cache, use_cache=True, **given).logits[:, -1].double()
 
 
-def forced(rows: int) -> list[Tensor]:
-    draws = (torch.Generator().manual_seed(index) for index in range(STEPS))
+def forced(rows: int, steps: int) -> list[Tensor]:
+    draws = (torch.Generator().manual_seed(index) for index in range(steps))
     return [torch.randint(3, 97, (rows, 1), generator=draw).to(DEVICE) for draw in draws]
 
 
 @torch.inference_mode()
-def alone(model: PreTrainedModel, cache: CompressedCache) -> Tensor:
+def alone(model: PreTrainedModel, cache: CompressedCache, steps: int = STEPS) -> Tensor:
     ids, mask = batch()
     logits = [step(model, cache, ids, mask)]
-    for tokens in forced(len(ids)):
+    for tokens in forced(len(ids), steps):
         mask = torch.cat([mask, torch.ones_like(tokens)], 1)
         logits.append(step(model, cache, tokens, mask))
     return torch.stack(logits, 1)
 
 
 @torch.inference_mode()
-def together(model: PreTrainedModel, caches: list[CompressedCache]) -> list[Tensor]:
+def together(model: PreTrainedModel, caches: list[CompressedCache], steps: int = STEPS) -> list[Tensor]:
     ids, mask = batch()
     fan_out, count = FanOutCache(caches, ids.device), len(caches)
     first = step(model, fan_out, ids, mask)
     fan_out.copy_recurrent_states()
     fan_out.split()
     rows, mask = [first.repeat(count, 1)], mask.repeat(count, 1)
-    for tokens in forced(len(ids)):
+    for tokens in forced(len(ids), steps):
         mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
         rows.append(step(model, fan_out, tokens.repeat(count, 1), mask))
     assert [branch.error for branch in fan_out.branches] == [None] * count
@@ -112,10 +113,10 @@ def test_every_method_together_equals_each_alone(family: str) -> None:
     methods = FEW if family in RECURRENT else [method for method, pair_family in PAIRS if pair_family == family]
     sharing = [method for method in methods if shares_passes(cache_for(model, method, 0.4))]
     caches = [cache_for(model, method, 0.4) for method in sharing]
-    logits = together(model, caches)
+    logits = together(model, caches, FEW_STEPS)
     for method, cache, given in zip(sharing, caches, logits, strict=True):
         own = cache_for(model, method, 0.4)
-        expected = alone(model, own)
+        expected = alone(model, own, FEW_STEPS)
         torch.testing.assert_close(given, expected, rtol=CLOSE, atol=CLOSE, msg=f"{family} {method}")
         check(f"{family} {method}", cache, own, CLOSE)
 

@@ -91,11 +91,11 @@ def heads_differ(variant: Variant) -> bool:
 def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Variant) -> None:
     plain, turned = models()
     logits, compressed = talk(variant, plain, [0, 1, 2])
-    again, same = talk(variant, plain, [0, 1, 2])
-    # On a GPU merges are summed by atomic additions, whose order is not fixed.
-    torch.testing.assert_close(again, logits, rtol=0, atol=0 if DEVICE.type == "cpu" else 1e-4)
-    assert places(compressed) == places(same)
-
+    if variant.changed.get("store", NATIVE) != NATIVE or variant in RANDOM:
+        again, same = talk(variant, plain, [0, 1, 2])
+        # On a GPU merges are summed by atomic additions, whose order is not fixed.
+        torch.testing.assert_close(again, logits, rtol=0, atol=0 if DEVICE.type == "cpu" else 1e-4)
+        assert places(compressed) == places(same)
     if variant.changed.get("store", NATIVE) != NATIVE:
         return  # where a number is rounded to may turn on the last bit of a sum, whose order changes below
     heads = list(range(len(OTHER_HEADS))) if heads_differ(variant) else OTHER_HEADS

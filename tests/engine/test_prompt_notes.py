@@ -64,7 +64,7 @@ def test_markers_of_every_template_are_known(marker: str):
     assert prompt_notes(f"{marker}user\nWhat?", [], False, LLAMA)
 
 
-def test_a_run_and_the_form_say_the_same(tmp_path: Path):
+def test_a_run_and_the_form_say_the_same(tmp_path: Path, templates_here: None):
     folder = shutil.copytree(asset_path("mini"), tmp_path / "chat")
     (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     loaded = load_model(str(folder), device="cpu")

@@ -17,7 +17,7 @@ from .test_harness import request
 
 
 def asked(methods: str, chunk: int | None, aware: str = "yes") -> EvalRequest:
-    made = request(tasks="needle,next_token_kl", methods=methods, budgets="0.3", samples=2, question_aware=aware)
+    made = request(tasks="needle,next_token_kl", methods=methods, budgets="0.3", samples=1, question_aware=aware)
     return made.model_copy(update={"prefill_chunk": chunk})
 
 

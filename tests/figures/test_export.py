@@ -6,6 +6,7 @@ import io
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -17,6 +18,7 @@ from kvlab.figures.base import export
 from kvlab.figures.base.caption import caption, wrapped
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.template import finish
+from tests.dashboard_speed.server import chromium
 
 FRAME = pd.DataFrame({"step": [0, 1], "text": ["a,\n<b>", "ü"]})
 READING = "The token “<b>” cost $5 & more; then it fell below $3. " + "It rose by 1 at every step of the text. " * 6
@@ -36,6 +38,13 @@ BOXES = """() => {
 @pytest.fixture
 def figure() -> go.Figure:
     return finish(go.Figure(go.Scatter(x=[0, 1], y=[1, 2])), title="Two <points>", x="step", y="slots")
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Any]:
+    """A page of a Chromium, to look at what was drawn."""
+    with chromium() as browser:
+        yield browser.new_page(viewport={"width": 1200, "height": 900})
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +92,12 @@ def test_without_a_browser_images_say_what_to_install(figure: go.Figure, monkeyp
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is missing")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_images_carry_their_reading_and_origin_below_the_picture(
-    figure: go.Figure, writer: export.ImageWriter, theme: Theme
+    figure: go.Figure, writer: export.ImageWriter, page: Any, theme: Theme
 ):
     bare, whole = writer.image(figure, "svg", theme=theme), writer.image(figure, "svg", READING, ORIGIN, theme)
     picture = writer.image(figure, "png", READING, ORIGIN, theme)
-    width, height, texts = _texts(whole)
-    _, above, marks = _texts(bare)
+    width, height, texts = _texts(whole, page)
+    _, above, marks = _texts(bare, page)
     words, places = [text for text, _ in texts], [place for _, place in texts]
     said = texts[len(marks) :]
     assert words[: len(marks)] == [text for text, _ in marks]
@@ -120,14 +129,8 @@ def test_a_caption_is_wrapped_and_as_high_as_its_lines():
     assert caption("", "").layout.annotations == ()
 
 
-def _texts(svg: bytes) -> tuple[float, float, list[tuple[str, dict[str, float]]]]:
+def _texts(svg: bytes, page: Any) -> tuple[float, float, list[tuple[str, dict[str, float]]]]:
     """(width, height, every line of text with its box in pixels) of an SVG as Chromium draws it."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1200, "height": 900})
-        page.set_content(f"<body style='margin:0'>{svg.decode()}</body>")
-        found = page.evaluate(BOXES)
-        browser.close()
+    page.set_content(f"<body style='margin:0'>{svg.decode()}</body>")
+    found = page.evaluate(BOXES)
     return found["width"], found["height"], [tuple(pair) for pair in found["texts"]]

@@ -19,11 +19,14 @@ from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 
 from app.base import lazy_views
 from kvlab.catalogue import methods, tasks
+from tests.atlas.shipped_drawings import drawn_once as drawn_once
 from tests.synthetic.runs import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # as app/main.py does, for pages that are run alone
+Open = Callable[..., AppTest]
 PATIENCE_SECONDS = 30
+RUN = "newer-keepkv-25pc-0"  # of `synthetic_runs` and `shared_runs`
 
 # Every AppTest reads the metadata of all installed packages and every run compiles the scripts: once is enough for all.
 manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.scan_component_manifests)
@@ -107,14 +110,14 @@ def synthetic_runs(made_runs: Path, runs_root: Path) -> Path:
     return runs_root
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_folder(made_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shutil.copytree(made_runs, tmp_path_factory.mktemp("shared") / "runs")
 
 
 @pytest.fixture
 def shared_runs(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As `synthetic_runs`, one folder for the tests of a file, which only look: what one read is kept for the next."""
+    """As `synthetic_runs`, one folder for all tests that only look: what one read and drew is kept for the next."""
     monkeypatch.setenv("KVLAB_RUNS", str(shared_folder))
     return shared_folder
 
@@ -151,6 +154,11 @@ def started_workers(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return asked
 
 
+@pytest.fixture(autouse=True)
+def one_process(templates_here: None) -> None:
+    """Pages render chat templates in this process."""
+
+
 @st.fragment
 def _drawn_at_once(identity: str, draw: Callable[..., None], *arguments: Any) -> None:
     draw(*arguments)
@@ -166,7 +174,7 @@ def first_chart_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def open_page() -> Callable[..., AppTest]:
+def open_page() -> Open:
     """Opens `pages/<name>.py` inside the app, as an address with these query parameters does, and waits for its end."""
 
     def opened(name: str, **query: str) -> AppTest:
@@ -177,3 +185,23 @@ def open_page() -> Callable[..., AppTest]:
         return page.run()
 
     return opened
+
+
+@pytest.fixture(scope="session")
+def _looked_at() -> dict[str, AppTest]:
+    return {}
+
+
+@pytest.fixture
+def look(
+    shared_runs: Path, open_page: Callable[..., AppTest], _looked_at: dict[str, AppTest]
+) -> Callable[..., AppTest]:
+    """`look(name)`: a page on the run `RUN` of `shared_runs`, opened once for all tests, which click nothing on it."""
+
+    def looked(name: str) -> AppTest:
+        if name not in _looked_at:
+            shown = {"comparison": "newer", "run": RUN, "a": RUN, "b": "newer-h2o-25pc-0", "words": "the"}
+            _looked_at[name] = open_page(name, **shown)
+        return _looked_at[name]
+
+    return looked

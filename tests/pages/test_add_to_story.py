@@ -79,8 +79,8 @@ def menus(page: AppTest) -> list[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name not in ("atlas", "killed")])
-def test_a_page_has_as_many_menus_as_tables_and_charts(shared_runs: Path, open_page: Open, name: str):
-    page = open_page(name, comparison="newer")
+def test_a_page_has_as_many_menus_as_tables_and_charts(look: Open, name: str):
+    page = look(name)
     assert not page.exception
     views = len(page.dataframe) + len(page.get("plotly_chart"))
     kept = [key for key in menus(page) if key != "context-prompt-slide"]

@@ -10,13 +10,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab.trace import open_run
-from tests.pages.conftest import ROOT
+from tests.pages.conftest import ROOT, RUN
 
 Open = Callable[..., AppTest]
 WITHOUT_RUNS = {"admin", "start", "new_run", "runs", "story", "quality", "speed"}
 SEVERAL = {"compare", "difference"}  # pages of a comparison, not of one run
 ABOUT_RUNS = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - WITHOUT_RUNS)
-RUN = "newer-keepkv-25pc-0"
 
 
 def line(page: AppTest) -> str:
@@ -33,8 +32,9 @@ def keys(page: AppTest) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ABOUT_RUNS)
-def test_every_page_about_runs_names_them_in_its_bar(shared_runs: Path, open_page: Open, name: str):
-    page = open_page(name, run=RUN, comparison="newer", words="the")
+def test_every_page_about_runs_names_them_in_its_bar(look: Open, name: str):
+    """And that its numbers are of one prompt."""
+    page = look(name)
     named = line(page)
     assert named.startswith("One prompt (the newer one, 64 tokens) · synthetic · ")
     methods = ("full", "h2o", "keepkv") if name in SEVERAL else ("keepkv",)
@@ -45,19 +45,19 @@ def test_every_page_about_runs_names_them_in_its_bar(shared_runs: Path, open_pag
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_RUNS))
-def test_a_page_that_shows_no_run_has_no_bar(shared_runs: Path, open_page: Open, name: str):
-    assert "pick_comparison" not in keys(open_page(name))
+def test_a_page_that_shows_no_run_has_no_bar(look: Open, name: str):
+    assert "pick_comparison" not in keys(look(name))
 
 
-def test_the_text_of_the_prompt_is_one_click_away(shared_runs: Path, open_page: Open):
-    page = open_page("memory", run=RUN)
+def test_the_text_of_the_prompt_is_one_click_away(shared_runs: Path, look: Open):
+    page = look("memory")
     words = open_run(shared_runs / RUN).record.prompt.split()
     assert words in [text.value.split() for text in page.text]
 
 
 @pytest.mark.parametrize("name", ["timeline", "similarity", "sag", "lineage", "regret", "autopsy", "difference"])
-def test_pages_of_one_head_open_at_the_same_head_and_say_why(shared_runs: Path, open_page: Open, name: str):
-    page = open_page(name, run=RUN, a=RUN, b="newer-h2o-25pc-0", words="the")
+def test_pages_of_one_head_open_at_the_same_head_and_say_why(shared_runs: Path, look: Open, name: str):
+    page = look(name)
     shown = tuple(page.selectbox(key=f"pick_{part}").value for part in ("layer", "head"))
     run = open_run(shared_runs / RUN)
     means = run.steps.groupby(["layer", "head"])["output_error"].mean()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.pages.conftest import ROOT, RUN
+
+Open = Callable[..., AppTest]
 PAGES = sorted(path.stem for path in (ROOT / "pages").glob("*.py"))
-RUN = "newer-keepkv-25pc-0"
 # Each was an exception, or is of the kind of one.
 VALUES = {
     "digits": "9" * 5000,
@@ -36,9 +36,9 @@ KINDS = ("number_input", "slider", "selectbox", "text_input", "toggle", "multise
 
 @pytest.mark.parametrize("turn", range(len(VALUES)) if os.environ.get("KVLAB_TORTURE") else [0])
 @pytest.mark.parametrize("name", PAGES)
-def test_no_value_is_an_exception(open_page: Callable[..., AppTest], shared_runs: Path, name: str, turn: int) -> None:
+def test_no_value_is_an_exception(open_page: Open, look: Open, name: str, turn: int) -> None:
     """Every name of the address has another of the values; over all turns each has every one."""
-    page = open_page(name, run=RUN)
+    page = look(name)
     bound = {widget.key for kind in KINDS for widget in page.get(kind) if widget.key}
     values = list(VALUES.values())
     query = {key: values[(at + turn) % len(values)] for at, key in enumerate(sorted({*NAMES, *bound}))}

@@ -12,10 +12,9 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.atlas.registry import PAPERS, of_paper
 from kvlab.trace.stories import Story, View, save_story
+from tests.pages.conftest import ROOT, RUN
 
-ROOT = Path(__file__).resolve().parents[2]
 Open = Callable[..., AppTest]
-RUN = "newer-keepkv-25pc-0"
 KINDS = (
     "selectbox", "multiselect", "slider", "number_input", "text_input", "text_area", "toggle", "checkbox",
     "button_group",
@@ -154,9 +153,11 @@ def another_number(widget: Any) -> float:
 
 
 @pytest.mark.parametrize(("name", "query"), cases())
-def test_every_widget_follows_the_address(shared_runs: Path, open_page: Open, name: str, query: dict[str, str]):
+def test_every_widget_follows_the_address(
+    shared_runs: Path, open_page: Open, look: Open, name: str, query: dict[str, str]
+):
     stories(shared_runs)
-    first = widgets(open_page(name, run=RUN, **query))
+    first = widgets(open_page(name, run=RUN, **query) if query or name == "story" else look(name))
     asked = {key: value for key, value in query.items() if key in first and steers(key)}
     assert {key: shown(first[key]) for key in asked} == {
         key: [value] if first[key].type == "multiselect" else value for key, value in asked.items()

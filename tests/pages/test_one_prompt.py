@@ -1,43 +1,17 @@
-"""A page about recorded runs says once, in its bar, that its numbers are of one prompt."""
+"""A ranking and an exhibit say that they are of one prompt; that the bar of a page does is in test_context_bar.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab.atlas.registry import PAPERS
-from tests.pages.conftest import ROOT
-
 Open = Callable[..., AppTest]
-# Pages that show no number of a run by themselves; exhibits say what they rest on one by one.
-OTHERS = {
-    "start",
-    "new_run",
-    "story",
-    "quality",
-    "runs",
-    "admin",
-    "speed",
-    "atlas",
-    *(paper.replace("-", "_") for paper in PAPERS),
-}
-RECORDED = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - OTHERS)
 
 
 def captions(page: AppTest) -> list[str]:
     return [str(caption.value).replace("\\", "") for caption in page.caption]
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_every_page_about_runs_says_that_it_is_one_prompt(shared_runs: Path, open_page: Open, name: str):
-    page = open_page(name, comparison="newer", layer="1", head="1", words="the")
-    assert not page.exception
-    said = [text for text in captions(page) if text.startswith("One prompt (")]
-    assert len(said) == 1
-    assert said[0].replace("\u00a0", " ").startswith("One prompt (the newer one, 64 tokens) · synthetic · ")
 
 
 def test_the_ranking_of_runs_says_over_how_many_tokens_of_one_prompt(shared_runs: Path, open_page: Open):

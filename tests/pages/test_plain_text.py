@@ -56,6 +56,20 @@ def hostile(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return runs
 
 
+@pytest.fixture(scope="module")
+def opened() -> dict[str, AppTest]:
+    return {}
+
+
+@pytest.fixture
+def shown(hostile: Path, open_page: Callable[..., AppTest], opened: dict[str, AppTest], name: str) -> AppTest:
+    """The page of this name, opened once for both tests that read it."""
+    if name not in opened:
+        opened[name] = open_page(name, comparison="one")
+    assert not opened[name].exception
+    return opened[name]
+
+
 def messages(page: AppTest) -> Iterator[Message]:
     for node in page._tree:
         proto = getattr(node, "proto", None)
@@ -80,10 +94,8 @@ def markdown(message: Message, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_page_reads_what_people_wrote_as_markup(hostile: Path, open_page: Callable[..., AppTest], name: str) -> None:
-    page = open_page(name, comparison="one")
-    assert not page.exception
-    found = [(place, text) for one in messages(page) for place, text in markdown(one)]
+def test_no_page_reads_what_people_wrote_as_markup(shown: AppTest, name: str) -> None:
+    found = [(place, text) for one in messages(shown) for place, text in markdown(one)]
     assert not [one for one in found if READ_AS_MARKDOWN.search(one[1])]
 
 
@@ -100,8 +112,7 @@ def labels(value: object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_figure_reads_what_people_wrote_as_tags(hostile: Path, open_page: Callable[..., AppTest], name: str) -> None:
-    page = open_page(name, comparison="one")
-    for figure in page.get("plotly_chart"):
+def test_no_figure_reads_what_people_wrote_as_tags(shown: AppTest, name: str) -> None:
+    for figure in shown.get("plotly_chart"):
         for text in labels(json.loads(figure.proto.spec)):
             assert "<b>h</b>" not in text

@@ -104,7 +104,9 @@ def test_results_are_drawn_and_a_cell_leads_to_a_recorded_prompt(runs_root: Path
     assert asked.choices == (MethodChoice(method="snapkv", budget=0.2),)
 
 
-def test_the_form_sends_what_it_shows_and_says_what_it_takes(runs_root: Path, open_page: Open, started_workers: list):
+def test_the_form_sends_what_it_shows_and_says_what_it_takes(
+    runs_root: Path, open_page: Open, started_workers: list, commands_here: None
+):
     results(runs_root)
     page = open_page("quality", quality_view="New evaluation", tasks="key_value", methods="H2O", budgets="0.1,64")
     assert not page.exception

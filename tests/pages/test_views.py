@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,12 @@ def charts(page: AppTest) -> list[dict]:
     return [json.loads(element.proto.spec) for element in page.get("plotly_chart")]
 
 
+@pytest.fixture(scope="module")
+def shared_folder(made_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of this file, to which it adds runs."""
+    return shutil.copytree(made_runs, tmp_path_factory.mktemp("shared") / "runs")
+
+
 @pytest.mark.parametrize("method", ["full", "h2o", "keepkv", "pool"])
 @pytest.mark.parametrize("name", PAGES)
 def test_every_view_opens_on_every_kind_of_run(shared_runs: Path, open_page: Open, name: str, method: str):
@@ -56,7 +63,18 @@ def test_a_run_that_recorded_less_says_how_to_record_it(runs_root: Path, open_pa
     assert name in ("memory",) or "kvlab compare --level full" in texts(page)
 
 
-@pytest.fixture(scope="module", params=["cut off", "gone"])
+LOST = ("cut off", "gone")
+TELLING = {"similarity": r"cut off or damaged|is missing", "heads": "missing or damaged", "sag": "rows are missing"}
+# A page that tells of it sees both, the others one, by turns.
+OF_LOST = [
+    (lost, name)
+    for at, lost in enumerate(LOST)
+    for place, name in enumerate([*PAGES, "timeline", "similarity", "merges", "compare"])
+    if name in TELLING or place % 2 == at
+]
+
+
+@pytest.fixture(scope="module")
 def without_arrays(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The last of two runs whose arrays were lost; the pages only look."""
     root = tmp_path_factory.mktemp("lost")
@@ -70,15 +88,14 @@ def without_arrays(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     return path
 
 
-@pytest.mark.parametrize("name", [*PAGES, "timeline", "similarity", "merges", "compare"])
+@pytest.mark.parametrize(("without_arrays", "name"), OF_LOST, indirect=["without_arrays"])
 def test_lost_arrays_are_told_in_a_sentence(
     without_arrays: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch, name: str
 ):
     monkeypatch.setenv("KVLAB_RUNS", str(without_arrays.parent))
     page = open_page(name, run=without_arrays.name, layer="1", head="1", words="the")
     assert not page.exception
-    told = {"similarity": r"cut off or damaged|is missing", "heads": "missing or damaged", "sag": "rows are missing"}
-    assert re.search(told[name], texts(page)) if name in told else charts(page)
+    assert re.search(TELLING[name], texts(page)) if name in TELLING else charts(page)
 
 
 @pytest.mark.parametrize("name", [*PAGES, "story"])

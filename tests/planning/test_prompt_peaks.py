@@ -47,10 +47,19 @@ METHODS = ["full", "snapkv", "keydiff", "key-norm", "lagkv", "zsmerge", "cam", "
 IN_BLOCKS = [("keydiff", 128), ("keydiff", 512)]
 
 
+CASES = [*((method, 0) for method in (*METHODS, "attention-matching")), *IN_BLOCKS]
+BOTH = ("full", "snapkv")  # the others in one of the shapes, by turns
+
+
 @pytest.mark.parametrize(
-    ("method", "block"), [*((method, 0) for method in (*METHODS, "attention-matching")), *IN_BLOCKS]
+    ("method", "block", "shape"),
+    [
+        (method, block, shape)
+        for place, (method, block) in enumerate(CASES)
+        for at, shape in enumerate(SHAPES)
+        if method in BOTH or place % 2 == at
+    ],
 )
-@pytest.mark.parametrize("shape", SHAPES)
 def test_of_each_kind_of_method(shape: str, method: str, block: int) -> None:
     heads, key_value_heads, head_dim, tokens, dtype = SHAPES[shape]
     config = LlamaConfig(
@@ -62,8 +71,13 @@ def test_of_each_kind_of_method(shape: str, method: str, block: int) -> None:
     assert share(model, method, tokens, **options) == pytest.approx(1.0, abs=0.1)
 
 
-@pytest.mark.parametrize("family", ["gemma3", "gemma2", "gpt-oss", "ministral", "ministral in bfloat16"])
-@pytest.mark.parametrize(("window", "tokens", "heads"), [(64, 3000, 8), (1024, 1500, 16)])
+WINDOWED = [
+    *(("gemma3", 64, 3000, 8), ("gemma3", 1024, 1500, 16), ("gemma2", 1024, 1500, 16), ("gpt-oss", 64, 3000, 8)),
+    *(("ministral", 1024, 1500, 16), ("ministral in bfloat16", 64, 3000, 8)),
+]
+
+
+@pytest.mark.parametrize(("family", "window", "tokens", "heads"), WINDOWED)
 def test_with_sliding_layers(family: str, window: int, tokens: int, heads: int) -> None:
     """Their attention goes by row blocks and their windows are short; logits that no kernel takes are written out."""
     family, _, half = family.partition(" in ")

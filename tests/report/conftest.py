@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from kvlab.figures.base.export import ImageWriter, find_browser
 from kvlab.report.views import History, Text, history_of, state_classes
 from kvlab.trace import open_run
 from kvlab.trace.reader import Run
+from tests.dashboard_speed.server import chromium
 from tests.synthetic.runs import write_synthetic_run
 
 
@@ -37,6 +39,21 @@ def history(keepkv: Run, lineage: Lineage) -> History:
 def text(history: History, lineage: Lineage) -> Text:
     codes = states_at(lineage, history.step).tolist()
     return Text(texts=history.texts, codes=tuple(codes), classes=state_classes(), chosen=(3, 4))
+
+
+@pytest.fixture(scope="package")
+def open_browser() -> Iterator[Any]:
+    """One Chromium for all tests of this folder; each opens a page of its own."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(open_browser: Any) -> Iterator[Any]:
+    """A page without a network."""
+    page = open_browser.new_page(viewport={"width": 1280, "height": 720}, offline=True)
+    yield page
+    page.close()
 
 
 @pytest.fixture(scope="session")

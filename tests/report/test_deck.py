@@ -17,7 +17,7 @@ from kvlab.report.deck import deck
 from kvlab.report.slides import story_slides
 from kvlab.report.views import Passages, Table, kind_of
 from kvlab.trace.stories import Slide, Story, View, load_story, parse_story, save_story
-from tests.dashboard_speed.server import BROWSERS, chromium
+from tests.dashboard_speed.server import BROWSERS
 from tests.report.test_report import picture
 
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
@@ -79,30 +79,28 @@ def test_an_empty_story_is_one_sentence():
 
 
 @needs_browser
-def test_keys_lead_through_and_nothing_is_cut(tmp_path: Path):
+def test_keys_lead_through_and_nothing_is_cut(page: Any, tmp_path: Path):
     (tmp_path / "talk.html").write_bytes(deck(story()))
-    with chromium() as browser:
-        page: Any = browser.new_page(viewport={"width": 1280, "height": 720}, offline=True)
-        failed: list[str] = []
-        page.on("pageerror", lambda error: failed.append(str(error)))
-        page.goto((tmp_path / "talk.html").as_uri())
-        page.wait_for_selector("#chart-0 .main-svg")
-        page.wait_for_selector("#chart-1 .main-svg", state="attached")
-        for key, at in (("ArrowRight", 2), ("End", 4), ("ArrowRight", 4), ("PageUp", 3), ("Home", 1), (" ", 2)):
-            page.keyboard.press(key)
-            assert page.evaluate("document.body.dataset.at") == str(at), key
-        for width, height in ((1280, 720), (1024, 768), (853, 480)):
-            page.set_viewport_size({"width": width, "height": height})
-            page.wait_for_timeout(300)
-            box = page.locator("section.shown .main-svg").first.bounding_box()
-            foot = page.locator("section.shown footer").bounding_box()
-            assert box["width"] > 0.8 * width and box["height"] > 0.4 * height
-            assert box["x"] + box["width"] <= width + 1 and foot["y"] + foot["height"] <= height + 1
-        assert not failed
+    failed: list[str] = []
+    page.on("pageerror", lambda error: failed.append(str(error)))
+    page.goto((tmp_path / "talk.html").as_uri())
+    page.wait_for_selector("#chart-0 .main-svg")
+    page.wait_for_selector("#chart-1 .main-svg", state="attached")
+    for key, at in (("ArrowRight", 2), ("End", 4), ("ArrowRight", 4), ("PageUp", 3), ("Home", 1), (" ", 2)):
+        page.keyboard.press(key)
+        assert page.evaluate("document.body.dataset.at") == str(at), key
+    for width, height in ((1280, 720), (1024, 768), (853, 480)):
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_timeout(300)
+        box = page.locator("section.shown .main-svg").first.bounding_box()
+        foot = page.locator("section.shown footer").bounding_box()
+        assert box["width"] > 0.8 * width and box["height"] > 0.4 * height
+        assert box["x"] + box["width"] <= width + 1 and foot["y"] + foot["height"] <= height + 1
+    assert not failed
 
 
 @needs_browser
-def test_a_table_or_text_a_little_too_large_is_written_smaller_and_one_far_too_large_scrolls(tmp_path: Path):
+def test_a_table_or_text_a_little_too_large_is_written_smaller_and_one_far_too_large_scrolls(page: Any, tmp_path: Path):
     def rows(count: int, columns: int = 3) -> Table:
         return Table(columns=tuple(f"column {at}" for at in range(columns)), rows=(("a word",) * columns,) * count)
 
@@ -112,13 +110,11 @@ def test_a_table_or_text_a_little_too_large_is_written_smaller_and_one_far_too_l
     shown = (rows(3), rows(15), rows(90), rows(3, 12), words(180), words(900))
     given = [Slide(title="x", kind=kind_of(one), figure=one.model_dump_json()) for one in shown]
     (tmp_path / "talk.html").write_bytes(deck(Story(name="x", views=tuple(View(page="", slide=one) for one in given))))
-    with chromium() as browser:
-        page: Any = browser.new_page(viewport={"width": 1280, "height": 720}, offline=True)
-        page.goto((tmp_path / "talk.html").as_uri())
-        found = []
-        for _ in shown:
-            found.append(page.evaluate(MEASURED))
-            page.keyboard.press("PageDown")
+    page.goto((tmp_path / "talk.html").as_uri())
+    found = []
+    for _ in shown:
+        found.append(page.evaluate(MEASURED))
+        page.keyboard.press("PageDown")
     sizes = [size for size, _, _ in found]
     assert [whole for _, whole, _ in found] == [True, True, False, True, True, False]
     assert all(inside for _, _, inside in found)

@@ -28,7 +28,7 @@ from kvlab.report.slides import MOST_ROWS, slides
 from kvlab.trace import open_run
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels, save_answer
-from tests.dashboard_speed.server import BROWSERS, chromium
+from tests.dashboard_speed.server import BROWSERS
 from tests.synthetic.runs import write_synthetic_run
 
 METHODS = ("full", "h2o", "keepkv")
@@ -124,24 +124,24 @@ def test_pictures_of_slides_are_drawn(told: Report, writer: ImageWriter):
 
 
 @pytest.fixture(scope="module")
-def in_figures(told: Report, tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], float]:
+def in_figures(told: Report, open_browser: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], float]:
     """The words in the page's figures and the pixels of the widest, opened without a network; none is blank or cut."""
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_bytes(page(told))
-    with chromium() as browser:
-        shown: Any = browser.new_page(viewport={"width": 1280, "height": 900}, offline=True)
-        failed: list[str] = []
-        shown.on("pageerror", lambda error: failed.append(str(error)))
-        shown.goto(file.as_uri())
-        charts = "[...document.querySelectorAll('.js-plotly-plot')]"
-        shown.wait_for_function(f"{charts}.filter(one => one.querySelector('.cartesianlayer .trace')).length === 5")
-        over = "[...document.querySelectorAll('section')].some(one => one.scrollWidth > one.clientWidth)"
-        assert not shown.evaluate(over) and not failed
-        for width in (1280, 1024, 853):
-            shown.set_viewport_size({"width": width, "height": 768})
-            assert shown.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        said = shown.evaluate("[...document.querySelectorAll('.js-plotly-plot text')].map(one => one.textContent)")
-        widest = shown.evaluate(f"Math.max(...{charts}.map(one => one.querySelector('.main-svg').clientWidth))")
+    shown: Any = open_browser.new_page(viewport={"width": 1280, "height": 900}, offline=True)
+    failed: list[str] = []
+    shown.on("pageerror", lambda error: failed.append(str(error)))
+    shown.goto(file.as_uri())
+    charts = "[...document.querySelectorAll('.js-plotly-plot')]"
+    shown.wait_for_function(f"{charts}.filter(one => one.querySelector('.cartesianlayer .trace')).length === 5")
+    over = "[...document.querySelectorAll('section')].some(one => one.scrollWidth > one.clientWidth)"
+    assert not shown.evaluate(over) and not failed
+    for width in (1280, 1024, 853):
+        shown.set_viewport_size({"width": width, "height": 768})
+        assert shown.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    said = shown.evaluate("[...document.querySelectorAll('.js-plotly-plot text')].map(one => one.textContent)")
+    widest = shown.evaluate(f"Math.max(...{charts}.map(one => one.querySelector('.main-svg').clientWidth))")
+    shown.close()
     return {word for text in said for word in text.split() if re.fullmatch(r"[\w.%]+", word)}, widest
 
 

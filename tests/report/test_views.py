@@ -27,7 +27,7 @@ from kvlab.report.native_charts import chart_kind as native_kind
 from kvlab.report.slides import story_slides
 from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of, table_of
 from kvlab.trace.stories import Slide, Story, View
-from tests.dashboard_speed.server import BROWSERS, chromium
+from tests.dashboard_speed.server import BROWSERS
 
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
 needs_office = pytest.mark.skipif(
@@ -194,41 +194,35 @@ def test_only_a_few_lines_or_bars_are_charts_of_the_office_program():
 
 
 @needs_browser
-def test_the_talk_opens_alive(story: Story, lineage: Lineage, tmp_path: Path):
+def test_the_talk_opens_alive(story: Story, lineage: Lineage, page: Any, tmp_path: Path):
     (tmp_path / "talk.html").write_bytes(deck(story))
-    with chromium() as browser:
-        page: Any = browser.new_page(viewport={"width": 1280, "height": 720}, offline=True)
-        failed: list[str] = []
-        page.on("pageerror", lambda error: failed.append(str(error)))
-        page.goto((tmp_path / "talk.html").as_uri())
-        assert page.locator("#slide-0 td").all_inner_texts()[3].startswith("</script><b>")
+    failed: list[str] = []
+    page.on("pageerror", lambda error: failed.append(str(error)))
+    page.goto((tmp_path / "talk.html").as_uri())
+    assert page.locator("#slide-0 td").all_inner_texts()[3].startswith("</script><b>")
+    page.keyboard.press("ArrowRight")
+    strip = page.locator("#slide-1 .kv-strip")
+    steps = lineage.steps.tolist()
+    strip.locator("[data-part='slider']").focus()
+    page.keyboard.press("Home")
+    for at in (0, 1):
+        slots = int(lineage.alive(steps[at]).sum())
+        assert strip.get_attribute("data-slots") == str(slots) and strip.get_attribute("data-step") == str(steps[at])
         page.keyboard.press("ArrowRight")
-        strip = page.locator("#slide-1 .kv-strip")
-        steps = lineage.steps.tolist()
-        strip.locator("[data-part='slider']").focus()
-        page.keyboard.press("Home")
-        for at in (0, 1):
-            slots = int(lineage.alive(steps[at]).sum())
-            assert strip.get_attribute("data-slots") == str(slots) and strip.get_attribute("data-step") == str(
-                steps[at]
-            )
-            page.keyboard.press("ArrowRight")
-        strip.locator(".t[data-p='5']").hover()
-        assert strip.locator(".detail strong").inner_text().startswith("5 “")
-        page.keyboard.press("PageDown")
-        page.locator("#slide-2 .t[data-p='4']").hover()
-        assert page.locator("#slide-2 .detail strong").inner_text().startswith("4 “")
-        page.keyboard.press("ArrowRight")
-        assert "48213." in page.locator("#slide-3").inner_text() and page.evaluate("document.body.dataset.at") == "4"
-        for width, height in ((1280, 720), (1024, 768), (853, 480), (1920, 1080)):
-            page.set_viewport_size({"width": width, "height": height})
-            for at in (1, 2, 4):
-                page.evaluate(f"show({at - 1})")
-                foot = page.locator("section.shown footer").bounding_box()
-                assert (
-                    foot["y"] + foot["height"] <= height + 1 and page.evaluate("document.body.scrollHeight") <= height
-                )
-        assert not failed
+    strip.locator(".t[data-p='5']").hover()
+    assert strip.locator(".detail strong").inner_text().startswith("5 “")
+    page.keyboard.press("PageDown")
+    page.locator("#slide-2 .t[data-p='4']").hover()
+    assert page.locator("#slide-2 .detail strong").inner_text().startswith("4 “")
+    page.keyboard.press("ArrowRight")
+    assert "48213." in page.locator("#slide-3").inner_text() and page.evaluate("document.body.dataset.at") == "4"
+    for width, height in ((1280, 720), (1024, 768), (853, 480), (1920, 1080)):
+        page.set_viewport_size({"width": width, "height": height})
+        for at in (1, 2, 4):
+            page.evaluate(f"show({at - 1})")
+            foot = page.locator("section.shown footer").bounding_box()
+            assert foot["y"] + foot["height"] <= height + 1 and page.evaluate("document.body.scrollHeight") <= height
+    assert not failed
 
 
 @needs_browser

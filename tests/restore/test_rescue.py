@@ -139,9 +139,8 @@ def test_what_cannot_be_looked_into_is_one_sentence(made, mini, which: int, said
         rescue(RescueRequest(run_id=paths[which].name), root, loaded=mini)
 
 
-def test_a_damaged_file_is_one_sentence(made, mini):
-    root, paths = made
-    found = found_of(root, paths[0], mini, most_reruns=1)
+def test_a_damaged_file_is_one_sentence(made, found):
+    root, _ = made
     save_result(root, found)
     result_path(root, found.comparison_id, found.run_id).write_text("{")
     with pytest.raises(UserError, match="is damaged: remove it"):
