@@ -22,7 +22,6 @@ from kvlab.atlas.kvmerger import explainers, similarity, sparsity, weights
 from kvlab.atlas.pyramid_pool import recordings
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.scores import contest
-from kvlab.atlas.shipped_exhibits import draw_shipped
 from kvlab.common.intervals import Interval
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
