@@ -47,7 +47,7 @@ def test_every_axis_says_what_it_shows(figures: list[Drawn]):
 
 def test_light_and_dark_differ_in_colours_only(figures: list[Drawn]):
     def without_colours(figure: object) -> object:
-        text = re.sub(r'"#[0-9A-Fa-f]{6}"', '"#"', figure.to_json())
+        text = re.sub(r'"(#[0-9A-Fa-f]{6}|rgb\([\d, ]+\))"', '"#"', figure.to_json())
         return json.loads(text)
 
     for name, draw, _, _ in figures:
