@@ -33,6 +33,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/atlas/cards.py show_card": "a small picture that leads to its figure",
     "app/atlas/cards.py place_card": "the place of such a picture",
     "app/atlas/summary.py _claims": "a table with its own button for the CSV",
+    "app/atlas/summary.py incomplete": "the same table while exhibits are judged; its button comes with the whole",
     "pages/atlas.py main": "places of summary and cards",
     "app/navigation/context_bar.py begin": "styles",
     "app/atlas/exhibit.py needs": "a command to copy",
