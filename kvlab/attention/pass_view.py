@@ -150,7 +150,7 @@ class PassSeen:
         return Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
 
     def _statistics(self) -> Tiles | MassBesideState:
-        """What computes statistics of the slots; a cache with a low-rank state shares no results."""
+        """The tiles that compute statistics of the slots. A cache with a low-rank state shares no results."""
         return MassBesideState(self.share, self.num_new) if self.has_state else self._tiles()
 
     def _mass(self, first: int, last: int) -> Tensor:

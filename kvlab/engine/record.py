@@ -59,7 +59,7 @@ def record_of(prepared: Prepared, index: int, comparison_id: str, steps: int) ->
 
 
 def _notes(prepared: Prepared, run: PreparedRun) -> list[str]:
-    """What the record notes on the run: its budget, layers and prompt, and whether generation settings were used."""
+    """Notes of the record: the run's budget, layers and prompt, and whether generation settings were used."""
     request, loaded, tokens = prepared.request, prepared.loaded, prepared.ids.shape[1]
     notes, budget, settings = list(request.notes), run.choice.budget, loaded.model.generation_config
     if not isinstance(budget, str):  # the slots of a budget in bytes are known only after the prompt

@@ -24,7 +24,7 @@ _GIVEN = "_kvlab_gives_a_mask"
 
 
 class RoutedAttention:
-    """What the replacements share: the registered attention function between their projections."""
+    """Base of the replacements: calls the registered attention function between a module's projections."""
 
     config: Any  # set by `kvlab.models.families.prepare` where the original has none
     slopes_on: Callable[[torch.device], Tensor | None]  # change of each query head's logits per position, (Hq,)

@@ -53,7 +53,7 @@ def informative(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 def task_notes(
     rows: pd.DataFrame, model: str, tasks: Mapping[str, str], lengths: Sequence[int] | None = None
 ) -> dict[str, str]:
-    """What `model`'s full cache scored in the `tasks` (name -> difficulty as in rows), in words.
+    """Sentences on the scores of `model`'s full cache in the `tasks` (name -> difficulty as in rows).
 
     One entry per measured task: a sentence that names the lengths at which it is not informative, else empty. With
     `lengths` (tokens) only these count.

@@ -105,7 +105,7 @@ class DiskUsage(Frozen):
 
     @property
     def full(self) -> str:
-        """What is used up, as a clause; empty if there is space."""
+        """Name the exhausted quota in a clause; empty if there is space."""
         limit = self.rules.limit
         if limit is not None and self.used >= limit:
             return f"the folder of runs takes {format_bytes(self.used)}, and its limit is {format_bytes(limit)}"

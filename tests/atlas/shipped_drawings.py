@@ -22,7 +22,7 @@ _draw = shipped_exhibits.draw_shipped
 
 @cache
 def _sources(root: Path, shipped: Shipped) -> Sources:
-    """What one exhibit read and judged is there for the next."""
+    """Exhibits drawn in one process share the tables and verdicts they read."""
     return Sources(root, shipped=shipped)
 
 

@@ -16,7 +16,7 @@ PAGE = '<a href="../../files/{0}#sha256=00">{0}</a>'
 
 @dataclass
 class Index:
-    """One wheel, and how the server treats who asks for it; `asked` are the Range headers of its requests."""
+    """A package index with one wheel and a chosen fault; `asked` are the Range headers of the requests it got."""
 
     wheel: str
     content: bytes

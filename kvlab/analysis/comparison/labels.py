@@ -1,4 +1,4 @@
-"""What differs between compared runs: their names, made only of that, and a table of settings."""
+"""Labels of compared runs, made of the settings in which they differ, and a table of these settings."""
 
 from __future__ import annotations
 
