@@ -109,7 +109,7 @@ def test_equals_the_pipeline(method: str, options: dict, shape: str, monkeypatch
 
 @pytest.mark.parametrize(("method", "options"), CASES)
 def test_other_types_are_the_pipelines(method: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every shape of the batch."""
+    """Types other than float32 are left to the pipeline, for every shape."""
     module, works = _module(), []
     watched = works.append
     monkeypatch.setattr(module, "decide", watched)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -235,3 +236,12 @@ def scores(cache: CompressedCache) -> list[dict[int, float]]:
         here = slots.valid[0, 0]
         found.append(dict(zip(slots.position[0, 0][here].tolist(), slots.score[0, 0][here].tolist(), strict=True)))
     return found
+
+
+@pytest.mark.parametrize("budget", [1, 16, 65, 96, 97, 197, 370, 5000])
+def test_growing_recent_tokens_are_few_of_few_slots(budget: int) -> None:
+    """A sixteenth of the first 96 slots and a quarter of the others; at most `recent`, at least 1."""
+    share = math.floor(sum(1 for slot in range(budget) if slot < 96) / 16) + math.floor(max(budget - 96, 0) / 4)
+    given = SimpleNamespace(budget=torch.tensor([[budget]]))
+    recent, _ = LowestScore(1, 64, most="growing")._bounds(given)  # type: ignore[arg-type]
+    assert int(recent) == max(1, min(64, share))
