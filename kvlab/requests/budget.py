@@ -176,7 +176,7 @@ def window_note(title: str, window: int, slots: int, tokens: int) -> str:
 NATIVE, AUTO, ADAPTIVE = "native", "auto", "adaptive"
 # Stores that depend on the budget: (share of the bytes from which the next one holds, store). Fewer bits make room for
 # more slots, which helps until rounding costs more than the missing slots do. `auto` is the older rule, kept because
-# saved runs name it; the steps of `adaptive` are measured on two models (docs/stores.md).
+# saved runs name it; `adaptive` was chosen on SmolLM2 and mini (kvlab/methods/merging/exactmerge2.md).
 STORE_RULES = {
     AUTO: ((1 / 3, "lean4"), (math.inf, "int8")),
     ADAPTIVE: ((0.035, "centred3"), (0.08, "centred4"), (0.15, "centred5"), (1 / 3, "centred6"), (math.inf, "int8")),
