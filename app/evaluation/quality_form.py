@@ -32,7 +32,7 @@ from kvlab.requests.measurement import MINI
 from kvlab.results.informative import task_notes
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
-from kvlab.tasks.sample import StyleChoice, choose_style
+from kvlab.tasks.sample import StyleChoice, choose_style, with_style
 
 FIRST_TASKS = ("needle", "key_value")
 BUDGETS = "10%, 20%, 40%"
@@ -151,12 +151,12 @@ def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, int]]:
 
 
 def abilities_of(request: EvalRequest, listed: TaskList, rows: pd.DataFrame) -> None:
-    """Tasks that say nothing of a method, as the model's full cache fails in them, and tasks it was not tried in."""
+    """Draw which tasks are not informative, as the model's full cache fails them, and which were not measured."""
     style = choose_style(request.style, has_template(request.model))
     known, asked = {task.name: task for task in listed.tasks}, {}
     for choice in request.tasks:
         difficulty = {**known[choice.task].parameters, **choice.difficulty}
-        asked[choice.task] = canonical_json(difficulty if style == "continuation" else {**difficulty, "style": style})
+        asked[choice.task] = canonical_json(with_style(difficulty, style))
     notes: dict[str, str] = {}
     for measured in (shipped_rows(), rows) if request.model == MINI else (rows,):
         notes |= task_notes(measured, request.model, asked, request.lengths)

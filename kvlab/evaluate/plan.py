@@ -20,7 +20,7 @@ from kvlab.tasks.draft import DEFAULT_LENGTHS
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
 from kvlab.tasks.registry import Task, get_task
-from kvlab.tasks.sample import Sample, Style, apply_style, choose_style
+from kvlab.tasks.sample import Sample, Style, apply_style, choose_style, with_style
 from kvlab.tasks.tokens import Cut, shorten
 
 BLOCK = 32  # prompts per block: what a dying worker loses, and four default batches of a GPU
@@ -111,7 +111,7 @@ def _task_prompts(
 ) -> Iterator[PlannedPrompt]:
     task = get_task(choice.task)
     difficulty = task.resolve(choice.difficulty)
-    recorded = difficulty if style == "continuation" else {**difficulty, "style": style}
+    recorded = with_style(difficulty, style)
     for length in request.lengths or default_lengths(task, window):
         if length > window:  # before a haystack of that length is built
             raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's context window of {window}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Literal, get_args
 
@@ -63,6 +64,11 @@ def choose_style(requested: StyleChoice, has_chat: bool) -> Style:
     if requested == "auto":
         return "chat" if has_chat else "continuation"
     return requested
+
+
+def with_style(difficulty: Mapping[str, object], style: Style) -> dict[str, object]:
+    """The difficulty as rows record it: with the style, unless it is `continuation`, which older rows do not name."""
+    return {**difficulty} if style == "continuation" else {**difficulty, "style": style}
 
 
 def apply_style(sample: Sample, style: Style) -> Sample:
