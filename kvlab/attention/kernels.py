@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.slot_attention import probabilities, slot_logits
+from kvlab.stores.unpack_kernel import SWITCH
 
-SWITCH = "KVLAB_KERNELS"
 OneQuery = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.alibi import Alibi
-from kvlab.stores.quantized_states import PackedStates, States
+from kvlab.stores.quantized_states import PackedStates, States, products, weighted_sum
 
 NEVER = float("-inf")
 # Query rows and elements per tile: on a CPU it should fit a core's cache.
@@ -98,7 +98,7 @@ class Tiles:
                 logits = self.logits(rows, columns)
                 block = torch.logsumexp(logits, -1, keepdim=True)
                 mass = (logits - block.masked_fill(torch.isneginf(block), 0.0)).exp_()
-                part = (mass.flatten(2, 3) @ value[:, :, columns].float()).unflatten(2, mass.shape[2:4])
+                part = weighted_sum(mass.flatten(2, 3), value, columns).unflatten(2, mass.shape[2:4])
                 if total is None or whole is None:
                     total, whole = part, block
                 else:
@@ -133,7 +133,7 @@ class Tiles:
         if wide is not None and less is not None:
             logits = torch.cat([block_query.flatten(2, 3).float() * self.scaling, -less], -1) @ wide[..., columns]
         else:
-            logits = _products(block_query.flatten(2, 3), self.key[:, :, columns], self.scaling)
+            logits = _products(block_query.flatten(2, 3), self.key, columns, self.scaling)
         if self.softcap is not None:
             logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
         if less is not None and wide is None:
@@ -174,12 +174,12 @@ class Tiles:
         return rows, max(numbers // (self.query.shape[0] * self.query.shape[1] * rows), FEWEST_COLUMNS)
 
 
-def _products(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+def _products(query: Tensor, key: States, columns: slice, scaling: float) -> Tensor:
     """Scaled dot products (B, H, r, c) float32; 16-bit states on a GPU are multiplied in 16 bits, summed in float32."""
-    if not _in_own_type(query):
-        return (query.float() * scaling) @ key.float().transpose(-1, -2)
-    products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2), out_dtype=torch.float32)
-    return products.mul_(scaling).unflatten(0, query.shape[:2])
+    if isinstance(key, PackedStates) or not _in_own_type(query):
+        return products(query.float() * scaling, key, columns)
+    keys = key[:, :, columns].flatten(0, 1).transpose(-1, -2)
+    return torch.bmm(query.flatten(0, 1), keys, out_dtype=torch.float32).mul_(scaling).unflatten(0, query.shape[:2])
 
 
 def _in_own_type(states: Tensor) -> bool:

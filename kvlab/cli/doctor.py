@@ -123,7 +123,8 @@ def _gpus() -> dict[str, str]:
 
 def _fused_kernels() -> str:
     """Whether decode steps on CUDA use the Triton kernel, and what it lacks."""
-    from kvlab.attention.kernels import SWITCH, missing
+    from kvlab.attention.kernels import missing
+    from kvlab.stores.unpack_kernel import SWITCH
 
     if os.environ.get(SWITCH) == "off":
         return f"disabled by {SWITCH}=off"
@@ -134,8 +135,8 @@ def _fused_kernels() -> str:
 
 def _on_the_cpu() -> str:
     """Whether decisions of h2o, cam, zsmerge, d2o, keepkv, pyramid-pool and less are compiled on a CPU."""
-    from kvlab.attention.kernels import SWITCH
     from kvlab.cache.kernels.cpu import compiled
+    from kvlab.stores.unpack_kernel import SWITCH
 
     if os.environ.get(SWITCH) == "off":
         return f"disabled by {SWITCH}=off"
@@ -254,10 +255,11 @@ def _decoded(method: str, device: torch.device) -> torch.Tensor:
 @contextmanager
 def _no_kernels() -> Iterator[None]:
     """Disable kvlab's kernels inside the context."""
-    from kvlab.attention.kernels import SWITCH, one_query_kernel
+    from kvlab.attention.kernels import one_query_kernel
     from kvlab.cache.layers.dispatch import decision_kernel
+    from kvlab.stores.unpack_kernel import SWITCH, unpack_kernel
 
-    before, known = os.environ.get(SWITCH), (one_query_kernel, decision_kernel)
+    before, known = os.environ.get(SWITCH), (one_query_kernel, decision_kernel, unpack_kernel)
     os.environ[SWITCH] = "off"
     try:
         for kernel in known:

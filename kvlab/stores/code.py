@@ -42,6 +42,30 @@ class Code(Protocol):
         """Decoded states (B, H, S, width) float32."""
         ...
 
+    def products(self, coded: Coded, query: Tensor) -> Tensor:
+        """Dot products (B, H, r, S) float32 of `query` (B, H, r, d) with the decoded states."""
+        ...
+
+    def weighted_sum(self, coded: Coded, mass: Tensor, width: int) -> Tensor:
+        """`mass` (B, H, r, S) float32 times the decoded states: (B, H, r, width)."""
+        ...
+
+
+class Decoding:
+    """Products for codes that have to be decoded for them."""
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        """Decoded states (B, H, S, width) float32."""
+        raise NotImplementedError
+
+    def products(self, coded: Coded, query: Tensor) -> Tensor:
+        """Dot products (B, H, r, S) float32 of `query` (B, H, r, d) with the decoded states."""
+        return query @ self.decode(coded, query.shape[-1]).transpose(-1, -2)
+
+    def weighted_sum(self, coded: Coded, mass: Tensor, width: int) -> Tensor:
+        """`mass` (B, H, r, S) float32 times the decoded states: (B, H, r, width)."""
+        return mass @ self.decode(coded, width)
+
 
 def half(numbers: Tensor) -> Tensor:
     """Convert to float16 with clamping instead of infinity."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.stores.code import Coded, half
+from kvlab.stores.code import Coded, Decoding, half
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = {"fp8": torch.finfo(E4M3).max, "int8": 127.0}
@@ -15,7 +15,7 @@ LEAST_SCALE = 2.0**-24  # smallest positive float16
 
 
 @dataclass(frozen=True)
-class Eight:
+class Eight(Decoding):
     """`fp8`: float8 e4m3 (4 exponent bits, 3 mantissa bits); `int8`: integers from -127 to 127.
 
     Numbers are divided by a scale: the slot's largest number over the largest representable one. Inference engines use

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kvlab.stores.bit_packing import packed, unpacked
-from kvlab.stores.code import Coded, half
+from kvlab.stores.code import Coded, Decoding, half
 
 GROUP = 32  # as in the paper
 
 
 @dataclass(frozen=True)
-class PerChannel:
+class PerChannel(Decoding):
     """Keys: each channel of `group` consecutive slots has a step and a minimum."""
 
     bits: int
@@ -43,7 +43,7 @@ class PerChannel:
 
 
 @dataclass(frozen=True)
-class PerToken:
+class PerToken(Decoding):
     """Values: each slot has a step and a minimum for every `channels` channels.
 
     A width not divisible by 32 is cut into the fewest equal parts of at most 32 channels (80 into 27, 27, 26).

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kvlab.stores.code import Code, Coded
 
@@ -70,17 +71,54 @@ class PackedStates:
         assert dim == 2
         return (self[:, :, first : first + size] for first in range(0, self.shape[2], size))
 
-    def _decoded(self, first: int, last: int) -> Tensor:
-        group = self.code.group
-        start, end = first // group, -(-last // group)
+    def products(self, query: Tensor, columns: slice) -> Tensor:
+        """Dot products (B, H, r, c) float32 of `query` (B, H, r, d) float32 with the slots `columns`."""
+        cut, native = self._split(columns)
+        parts = []
+        if columns.start < cut:
+            groups, inner = self._groups(columns.start, cut)
+            coded = self.code.products(groups, query)[..., inner]
+            parts.append(coded if self.mean is None else coded + query @ self.mean.float().transpose(-1, -2))
+        if native.shape[2] or not parts:
+            parts.append(query @ native.float().transpose(-1, -2))
+        return torch.cat(parts, -1) if parts[1:] else parts[0]
+
+    def weighted_sum(self, mass: Tensor, columns: slice) -> Tensor:
+        """`mass` (B, H, r, c) float32 times the slots `columns`: (B, H, r, d) float32."""
+        cut, native = self._split(columns)
+        coded = max(cut - columns.start, 0)
+        total = mass[..., coded:] @ native.float()
+        if coded:
+            groups, inner = self._groups(columns.start, cut)
+            own, size = mass[..., :coded], self.code.group
+            if size > 1:
+                own = pad(own, (inner.start, -inner.stop % size))
+            total += self.code.weighted_sum(groups, own, self.shape[3])
+            if self.mean is not None:
+                total += mass[..., :coded].sum(-1, keepdim=True) * self.mean.float()
+        return total
+
+    def _split(self, columns: slice) -> tuple[int, Tensor]:
+        """(end of the encoded slots among `columns`, the native ones)."""
+        first, last = (max(edge - self.room, 0) for edge in (columns.start, columns.stop))
+        return min(columns.stop, self.room), self.native[:, :, first:last]
+
+    def _groups(self, first: int, last: int) -> tuple[Coded, slice]:
+        """The groups of encoded slots that hold `first` to `last`, and the place of these slots in them."""
+        size = self.code.group
+        start, end = first // size, -(-last // size)
         part = {
-            name: tensor[:, :, start:end] if name in self.code.shared else tensor[:, :, start * group : end * group]
+            name: tensor[:, :, start:end] if name in self.code.shared else tensor[:, :, start * size : end * size]
             for name, tensor in self.coded.items()
         }
-        states = self.code.decode(part, self.shape[3])
+        return part, slice(first - start * size, last - start * size)
+
+    def _decoded(self, first: int, last: int) -> Tensor:
+        groups, inner = self._groups(first, last)
+        states = self.code.decode(groups, self.shape[3])
         if self.mean is not None:
             states = states + self.mean.float()
-        return states.to(self.dtype)[:, :, first - start * group : last - start * group]
+        return states.to(self.dtype)[:, :, inner]
 
 
 States = Tensor | PackedStates
@@ -98,11 +136,23 @@ def parts(states: States) -> Iterator[tuple[slice, Tensor]]:
     return iter([(slice(0, states.shape[2]), states)])
 
 
+def products(query: Tensor, states: States, columns: slice) -> Tensor:
+    """Dot products (B, H, r, c) float32 of `query` (B, H, r, d) float32 with the slots `columns` of (B, H, S, d)."""
+    if isinstance(states, PackedStates):
+        return states.products(query, columns)
+    return query @ states[:, :, columns].float().transpose(-1, -2)
+
+
+def weighted_sum(mass: Tensor, states: States, columns: slice) -> Tensor:
+    """`mass` (B, H, r, c) float32 times the slots `columns` of states (B, H, S, d): (B, H, r, d) float32."""
+    return (
+        states.weighted_sum(mass, columns) if isinstance(states, PackedStates) else mass @ states[:, :, columns].float()
+    )
+
+
 def mixed(mass: Tensor, states: States) -> Tensor:
     """`mass` (B, H, r, S) @ states (B, H, S, d), one block at a time, in the dtype of `mass`."""
-    total: Tensor | None = None
-    for columns, block in parts(states):
-        part = mass[..., columns] @ block.to(mass.dtype)
-        total = part if total is None else total + part
-    assert total is not None
-    return total
+    if not isinstance(states, PackedStates):
+        return mass @ states.to(mass.dtype)
+    blocks = (states.weighted_sum(mass[..., columns].float(), columns) for columns in states.blocks())
+    return torch.stack(list(blocks)).sum(0).to(mass.dtype)

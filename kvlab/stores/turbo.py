@@ -21,6 +21,7 @@ from torch.nn.functional import embedding, pad
 
 from kvlab.stores.bit_packing import packed, unpacked
 from kvlab.stores.code import Coded, half
+from kvlab.stores.unpack_kernel import unpack_kernel
 
 SEED = 2504
 TINY = 1e-6
@@ -53,6 +54,18 @@ class Rotated:
         turned = _coordinates(coded["codes"], self.bits, width)
         return turned @ rotation(width, self.seed, turned.device) * coded["norm"].float()
 
+    def products(self, coded: Coded, query: Tensor) -> Tensor:
+        """Dot products (B, H, r, S) float32 of `query` (B, H, r, d), which is rotated instead of all slots."""
+        width = query.shape[-1]
+        turned = query @ rotation(width, self.seed, query.device).T
+        coordinates = _coordinates(coded["codes"], self.bits, width)
+        return (turned @ coordinates.transpose(-1, -2)).mul_(coded["norm"].float().transpose(-1, -2))
+
+    def weighted_sum(self, coded: Coded, mass: Tensor, width: int) -> Tensor:
+        """`mass` (B, H, r, S) float32 times the decoded states (B, H, r, width); only the sum is rotated back."""
+        weights = mass * coded["norm"].float().transpose(-1, -2)
+        return weights @ _coordinates(coded["codes"], self.bits, width) @ rotation(width, self.seed, mass.device)
+
     def _edges(self, device: torch.device) -> Tensor:
         levels = normal_levels(self.bits)
         return ((levels[1:] + levels[:-1]) / 2).to(device)
@@ -60,6 +73,9 @@ class Rotated:
 
 def _coordinates(codes: Tensor, bits: int, width: int) -> Tensor:
     """Rotated coordinates (..., width) of unit vectors from packed `codes` (..., bytes)."""
+    unpack = unpack_kernel() if codes.device.type == "cpu" and type(codes) is Tensor else None
+    if unpack is not None:
+        return unpack(codes, bits, width, normal_levels(bits) / math.sqrt(width))
     if 8 % bits == 0:  # one lookup per byte takes half the time of unpacking
         levels = levels_of_bytes(bits, width, codes.device)
         return embedding(codes.to(torch.int32), levels).flatten(-2)[..., :width]

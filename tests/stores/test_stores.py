@@ -20,6 +20,7 @@ from kvlab.methods.core.slot_columns import FREE, Columns
 from kvlab.models.load import prepare
 from kvlab.requests.compare import MethodChoice
 from kvlab.stores import STORES, Store, quantized_states, store_of
+from kvlab.stores.code import Decoding
 from kvlab.stores.kivi import PerToken
 from kvlab.stores.store import keys_as_held
 from tests.conformance.variants import SHORT
@@ -43,7 +44,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Decoding):
     """Loses nothing, so whatever differs from a native table is packing's fault."""
 
     group: int = 1

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from kvlab.attention.kernels import SWITCH
 from kvlab.methods.core.in_place import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.slot_columns import stores_key_lengths
+from kvlab.stores.unpack_kernel import SWITCH
 
 Decide = Callable[[Work], None]
 

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.attention.kernels import SWITCH, kernels_on, launching_on, warn_without
+from kvlab.attention.kernels import kernels_on, launching_on, warn_without
 from kvlab.cache.kernels.cpu import Decide, compiled, cpu_kernel, is_cpu_kernel
 from kvlab.cache.table.head_index import Streams
 from kvlab.methods.core.inplace_work import Work
 from kvlab.methods.core.pipeline import Pipeline
 from kvlab.methods.core.view import KEY_LENGTH, View, is_constant
+from kvlab.stores.unpack_kernel import SWITCH
 
 if TYPE_CHECKING:
     from kvlab.attention.pass_view import PassSeen
