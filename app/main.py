@@ -45,6 +45,7 @@ FIRST = "first"  # the URL path of the start page, which is served at the root
 MENU = {
     "": [("start", "Start", "home"), ("new_run", "New run", "add_circle"), ("runs", "Runs", "folder_open")],
     "One comparison": [
+        ("wall", "Cache wall", "view_comfy"),
         ("timeline", "Cache timeline", "view_timeline"),
         ("similarity", "Similarity", "grid_on"),
         ("merges", "Merges, votes and sag", "merge"),

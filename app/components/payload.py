@@ -39,7 +39,24 @@ def packed(data: Mapping[str, Any]) -> bytes:
     return b"".join([len(header).to_bytes(4, "little"), header, *chunks])
 
 
-_component = st.components.v2.component("kvlab_texts", html="<span></span>", js=read_static("texts.js"))
+_component = st.components.v2.component("kvlab_shared", html="<span></span>", js=read_static("shared.js"))
+
+
+class SharedData:
+    """Vectors that are sent to the browser once for all views of a page; `name` identifies them."""
+
+    def __init__(self, vectors: Mapping[str, np.ndarray]) -> None:
+        self.vectors = vectors
+
+    @cached_property
+    def name(self) -> str:
+        """A hash of the vectors."""
+        return hashlib.sha256(packed(self.vectors)).hexdigest()[:16]
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The vectors as sent to the browser."""
+        return packed({"name": self.name, **self.vectors})
 
 
 class SentTexts(list[str]):
@@ -53,13 +70,17 @@ class SentTexts(list[str]):
     @cached_property
     def packed(self) -> bytes:
         """The texts as sent to the browser."""
-        return packed({"name": self.name, "texts": list(self)})
+        return packed({"name": self.name, "value": list(self)})
+
+
+def share(view: str, **fields: SharedData | SentTexts) -> dict[str, Any]:
+    """The data of a view: by field, the names of shared values, which are sent to the browser here."""
+    for field, value in fields.items():
+        with st.container(key=f"shared-{field}-{view}"):
+            _component(key=f"shared-{field}-of-{view}", data=value.packed)
+    return {"shared": {field: value.name for field, value in fields.items()}}
 
 
 def texts_for(view: str, texts: list[str]) -> dict[str, Any]:
     """The data of a view: the texts, or for `SentTexts` the name of those that the browser has."""
-    if not isinstance(texts, SentTexts):
-        return {"texts": texts}
-    with st.container(key=f"texts-{view}"):
-        _component(key=f"texts-of-{view}", data=texts.packed)
-    return {"textsName": texts.name}
+    return share(view, texts=texts) if isinstance(texts, SentTexts) else {"texts": texts}

@@ -91,6 +91,26 @@ def current_pair(runs: Sequence[Run]) -> tuple[Run, Run]:
     return pair[0], pair[1]
 
 
+def other_run(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run of the comparison that `b` in the URL or the bar sets beside `run`; None if there is none."""
+    by_id = {one.record.run_id: one for one in runs if one is not run}
+    if not by_id:
+        return None
+    names = dict(zip(by_id, distinct_names([one.record for one in by_id.values()]), strict=True))
+    requested = get_param("b")
+    if requested is not None and requested not in by_id:
+        st.warning(f"This comparison has no other run {code(requested)}: choose another.")
+    st.session_state["pick_b"] = requested if requested in by_id else ""
+    help_text = "Shows which tokens only one of the two runs has kept."
+    label = lambda name: names.get(name, "no other run")  # noqa: E731
+    bar.picker("b", "Difference with", ["", *by_id], label, help_text, on_change=_choose_other)
+    return by_id.get(requested or "")
+
+
+def _choose_other() -> None:
+    set_param("b", st.session_state["pick_b"] or None)
+
+
 def current_sources(prefer: Prefer = "any") -> Sources:
     """The sources of exhibits: the run shown, its comparison, and the results in the folder of runs.
 

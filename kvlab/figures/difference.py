@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.comparison.difference import NAMES
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_lines
-from kvlab.figures.base.palette import HUES, Theme, method_hue, pick
+from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
 from kvlab.figures.base.template import finish, log_axis
 from kvlab.figures.base.words import number, percent, plural, visible
 
@@ -51,6 +51,15 @@ def class_looks(hues: Hues = HUES_OF_TWO) -> dict[str, tuple[str, str]]:
         "only in B": (hues[1], "\\"),
         "in neither": ("grey", "."),
     }
+
+
+def wall_looks(hues: Hues, a: str, b: str, theme: Theme) -> tuple[list[str], list[str], list[str]]:
+    """(colours, names, meanings) of the codes of a wall of two runs labelled `a` and `b`; the last is not yet read."""
+    looks = class_looks(hues)
+    colours = [pick(HUES[looks[name][0]], theme) for name in NAMES[:3]]
+    colours += [pick(STATE_COLOURS[state], theme) for state in ("evicted", "unseen")]
+    meanings = [f"slot of its own in {place}" for place in ("both runs", a, b)] + ["slot of its own in neither run"]
+    return colours, ["in both", f"only in {a}", f"only in {b}", "in neither", NAMES[4]], [*meanings, NAMES[4]]
 
 
 def _family(hue: str) -> int:

@@ -48,4 +48,4 @@ def test_texts_are_named_by_what_they_say():
     texts = ["a", "b\0", "\ud800"]
     assert SentTexts(texts).name == SentTexts(list(texts)).name
     assert len({SentTexts(other).name for other in (texts, ["a", "b", "\0\ud800"], texts[:2], [])}) == 4
-    assert _read(SentTexts(texts).packed) == {"name": SentTexts(texts).name, "texts": texts}
+    assert _read(SentTexts(texts).packed) == {"name": SentTexts(texts).name, "value": texts}

@@ -38,6 +38,13 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
     return read["position"].to_numpy(np.int64)[inside]
 
 
+def fact_spans(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """First and last position of each run of neighbouring tokens among `fact_positions`; raises as it does."""
+    positions = fact_positions(tokens, prompt, facts)
+    parts = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+    return [(int(part[0]), int(part[-1])) for part in parts if len(part)]
+
+
 def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
     """(start, stop, by): the prompt's characters from start to stop are `by` further on in the tokens' text."""
     read = "".join(texts)

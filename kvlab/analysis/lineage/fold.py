@@ -48,7 +48,7 @@ class Lineage:
         """(tokens,) position naming the slot that holds each token after `step`; -1 if evicted or not yet read."""
         here = np.arange(self.tokens)
         moved = (self.leave <= step) & (self.parent >= 0)
-        owner = _roots(np.where(moved, self.parent, here))
+        owner = resolve_roots(np.where(moved, self.parent, here))
         return np.where((self.death <= step) | (self.birth > step), -1, owner)
 
     def alive(self, step: int) -> np.ndarray:
@@ -80,7 +80,7 @@ def fold(events: pd.DataFrame, steps: pd.DataFrame) -> Lineage:
     absorb = np.full(tokens, NEVER)
     absorbing = events[events["target"] >= 0]
     np.minimum.at(absorb, absorbing["target"].to_numpy(np.int64), absorbing["step"].to_numpy(np.int64))
-    roots = _roots(np.where(parent >= 0, parent, np.arange(tokens)))
+    roots = resolve_roots(np.where(parent >= 0, parent, np.arange(tokens)))
     return Lineage(numbers, seen, birth, leave, kind, parent, absorb, leave[roots])
 
 
@@ -96,7 +96,7 @@ def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarr
     return leave, kind, parent
 
 
-def _roots(parent: np.ndarray) -> np.ndarray:
+def resolve_roots(parent: np.ndarray) -> np.ndarray:
     """The root of every token, by pointer doubling."""
     for _ in range(len(parent).bit_length()):
         further = parent[parent]

@@ -5,6 +5,7 @@ const ARRAY_TYPES = {
   int8: Int8Array,
   uint16: Uint16Array,
   int16: Int16Array,
+  uint32: Uint32Array,
   int32: Int32Array,
   float32: Float32Array,
 };

@@ -48,14 +48,14 @@ export interface PlotlyPoint {
 }
 
 export interface WaitingView {
-  data: { texts?: string[]; textsName?: string };
+  data: { shared?: Record<string, string> };
   draw(data: any): void;
 }
 
 declare global {
   interface Window {
-    /** Token texts of runs, shared by all components of a page. */
-    kvlabTexts?: { texts: Map<string, string[]>; waiting: Map<object, WaitingView> };
+    /** Large data that components of a page share, by name. */
+    kvlabShared?: { values: Map<string, unknown>; waiting: Map<object, WaitingView> };
     /** Views of a talk's slides, by name. */
     views: Record<string, (component: Component) => () => void>;
   }

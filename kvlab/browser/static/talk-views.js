@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
-// Sources: src/canvas.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/plotly-charts.js src/step-bar.js src/steps.js src/talk-views.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js src/tokentext.js
-// SHA-256 of the sources: e35edfd427a824f12d81287701885cfd037bcf2d12f4487663fb3f6a54f37895
-// SHA-256 of the code: d09c66e70c469c3ead0393bbbe07aa7c83fb08fc48bcaecccaf9ce2f31d06840
+// Sources: src/canvas.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/plotly-charts.js src/step-bar.js src/stepped-view.js src/steps.js src/talk-views.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js src/tokentext.js
+// SHA-256 of the sources: 69d4e2e27a5bed61ff6170e22d4695ae207cff3e2114e9af87d40dcc92eff98b
+// SHA-256 of the code: 10d9c47329c89d5ffd130e25b1db4ef36e357beac71f06ec3840214f7bffd7fc
 (() => {
   // src/mount.js
   var deliverNow = (component, draw) => {
@@ -319,6 +319,97 @@
     svg.append(path);
     return svg;
   }
+
+  // src/stepped-view.js
+  var PLAY_MS = 220;
+  var REPORT_MS = 250;
+  var SteppedView = class {
+    step = 0;
+    serverStep = 0;
+    // the step the server sent last
+    /** @type {number[]} */
+    reported = [];
+    // steps that the server has not answered yet
+    /** @type {ReturnType<typeof setInterval> | undefined} */
+    playTimer;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    reportTimer;
+    /** @param {Component} component */
+    constructor(component) {
+      this.component = component;
+    }
+    /** @returns {number[]} */
+    get steps() {
+      throw new Error("a subclass has steps");
+    }
+    /** @returns {StepBar} */
+    get stepBar() {
+      throw new Error("a subclass has a step bar");
+    }
+    /** @param {number} step */
+    show(step) {
+      this.step = step;
+    }
+    get index() {
+      return Math.max(0, this.steps.indexOf(this.step));
+    }
+    /** @param {number} index */
+    go(index) {
+      this.show(this.steps[clampIndex(index, this.steps.length)]);
+      this.report();
+    }
+    toggle() {
+      if (this.playTimer !== void 0) {
+        this.stop();
+        this.report();
+        return;
+      }
+      if (this.index === this.steps.length - 1) this.show(this.steps[0]);
+      this.stepBar.showPlaying(true);
+      this.playTimer = setInterval(() => {
+        if (this.index < this.steps.length - 1) {
+          this.show(this.steps[this.index + 1]);
+          return;
+        }
+        this.stop();
+        this.report();
+      }, PLAY_MS);
+    }
+    stop() {
+      clearInterval(this.playTimer);
+      this.playTimer = void 0;
+      this.stepBar.showPlaying(false);
+    }
+    /** Tell the server the step once the user has stopped there. */
+    report() {
+      clearTimeout(this.reportTimer);
+      this.reportTimer = setTimeout(() => {
+        if (this.step === (this.reported.at(-1) ?? this.serverStep)) return;
+        this.reported.push(this.step);
+        this.component.setStateValue("step", this.step);
+      }, REPORT_MS);
+    }
+    /**
+     * Go to the server's step, unless it answers a step reported earlier: the user may be further.
+     * @param {number} step
+     */
+    follow(step) {
+      const answered = this.reported.indexOf(step);
+      if (answered >= 0) this.reported.splice(0, answered + 1);
+      else if (step !== this.serverStep) this.step = step;
+      this.serverStep = step;
+    }
+    /**
+     * Begin at a step of another head or run.
+     * @param {number} step
+     */
+    restart(step) {
+      this.stop();
+      clearTimeout(this.reportTimer);
+      this.step = this.serverStep = step;
+      this.reported = [];
+    }
+  };
 
   // src/text.js
   var shownText = (text) => text === "" ? "∅" : text;
@@ -799,20 +890,11 @@
   }
 
   // src/tokenstrip/token-strip.js
-  var PLAY_MS = 220;
-  var REPORT_MS = 250;
   var HINT = "Hover a word, a slot or the mosaic to see its fate; click to see what flowed into its slot.";
-  var TokenStrip = class {
+  var TokenStrip = class extends SteppedView {
     listeners = new Listeners();
     /** @type {string | undefined} */
     identity;
-    /** @type {ReturnType<typeof setInterval> | undefined} */
-    playTimer;
-    /** @type {ReturnType<typeof setTimeout> | undefined} */
-    reportTimer;
-    /** @type {number[]} */
-    reported = [];
-    // steps that the server has not answered yet
     /** @type {Set<number>} */
     lit = /* @__PURE__ */ new Set();
     /** @type {number | null} */
@@ -822,7 +904,7 @@
      * @param {Data} data
      */
     constructor(component, data) {
-      this.component = component;
+      super(component);
       this.data = data;
       this.root = find(component.parentElement, ".kv-strip");
       this.panel = findPart(this.root, "text");
@@ -851,8 +933,8 @@
     get events() {
       return this.data.eventSteps;
     }
-    get index() {
-      return Math.max(0, this.steps.indexOf(this.step));
+    get stepBar() {
+      return this.bar;
     }
     get tokens() {
       return this.texts.length;
@@ -913,12 +995,9 @@
      * @param {Data} data
      */
     load(data) {
-      this.stop();
-      clearTimeout(this.reportTimer);
+      this.restart(data.step);
       this.unlight();
       this.identity = data.identity;
-      this.step = this.serverStep = data.step;
-      this.reported = [];
       this.history = new HeadHistory(data, data.texts.length);
       if (isSameText(this.texts, data.texts)) return;
       this.texts = data.texts;
@@ -936,52 +1015,6 @@
     styleWord(span, position) {
       const isLit = this.lit.has(position), isPivot = isLit && position === this.litSlot;
       span.className = `t s${this.states[position]}${isLit ? " lit" : ""}${isPivot ? " pivot" : ""}`;
-    }
-    /** @param {number} index */
-    go(index) {
-      this.show(this.steps[clampIndex(index, this.steps.length)]);
-      this.report();
-    }
-    toggle() {
-      if (this.playTimer !== void 0) {
-        this.stop();
-        this.report();
-        return;
-      }
-      if (this.index === this.steps.length - 1) this.show(this.steps[0]);
-      this.bar.showPlaying(true);
-      this.playTimer = setInterval(() => {
-        if (this.index < this.steps.length - 1) {
-          this.show(this.steps[this.index + 1]);
-          return;
-        }
-        this.stop();
-        this.report();
-      }, PLAY_MS);
-    }
-    stop() {
-      clearInterval(this.playTimer);
-      this.playTimer = void 0;
-      this.bar.showPlaying(false);
-    }
-    /** Tell the server the step once the user has stopped there. */
-    report() {
-      clearTimeout(this.reportTimer);
-      this.reportTimer = setTimeout(() => {
-        if (this.step === (this.reported.at(-1) ?? this.serverStep)) return;
-        this.reported.push(this.step);
-        this.component.setStateValue("step", this.step);
-      }, REPORT_MS);
-    }
-    /**
-     * Go to the server's step, unless it answers a step reported earlier: the user may be further.
-     * @param {number} step
-     */
-    follow(step) {
-      const answered = this.reported.indexOf(step);
-      if (answered >= 0) this.reported.splice(0, answered + 1);
-      else if (step !== this.serverStep) this.step = step;
-      this.serverStep = step;
     }
     /** @param {number} position */
     pick(position) {

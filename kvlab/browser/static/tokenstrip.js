@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
-// Sources: src/canvas.js src/components/tokenstrip.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-texts.js src/step-bar.js src/steps.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js
-// SHA-256 of the sources: f3a4c0493a25ede17ebf1ad9c5c1d0d4aef4f6151972787b6f7047ec182fe924
-// SHA-256 of the code: ab3f6409b556d03b357cfe4639b1d4494a5a4d9ae5d079616632735f983b6c1d
+// Sources: src/canvas.js src/components/tokenstrip.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-data.js src/step-bar.js src/stepped-view.js src/steps.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js
+// SHA-256 of the sources: ab19ef1520d23c1f7d35611bcb70ebed6ebaa723b26c73f5f6f73eda0a1e4934
+// SHA-256 of the code: 7c6f8779b418f6e909da21337b52a3c469ebba6cc72d68ee1da5f3ed4db979ef
 // src/mount.js
 var deliverNow = (component, draw) => {
   draw(component.data);
@@ -32,6 +32,7 @@ var ARRAY_TYPES = {
   int8: Int8Array,
   uint16: Uint16Array,
   int16: Int16Array,
+  uint32: Uint32Array,
   int32: Int32Array,
   float32: Float32Array
 };
@@ -51,21 +52,20 @@ function read(bytes) {
   return plain;
 }
 
-// src/shared-texts.js
-var store = () => window.kvlabTexts ??= { texts: /* @__PURE__ */ new Map(), waiting: /* @__PURE__ */ new Map() };
-function drawWithTexts(view, data, draw) {
-  const { texts, waiting } = store();
-  const tokenTexts = data.texts ?? texts.get(data.textsName ?? "");
-  if (!tokenTexts) {
+// src/shared-data.js
+var store = () => window.kvlabShared ??= { values: /* @__PURE__ */ new Map(), waiting: /* @__PURE__ */ new Map() };
+function drawWithShared(view, data, draw) {
+  const { values, waiting } = store(), fields = Object.entries(data.shared ?? {});
+  if (fields.some(([, name]) => !values.has(name))) {
     waiting.set(view, { data, draw });
     return;
   }
   waiting.delete(view);
-  data.texts = tokenTexts;
+  Object.assign(data, Object.fromEntries(fields.map(([field, name]) => [field, values.get(name)])));
   draw(data);
 }
-function deliverWithTexts(component, draw) {
-  drawWithTexts(component.parentElement, unpack(component.data), draw);
+function deliverWithShared(component, draw) {
+  drawWithShared(component.parentElement, unpack(component.data), draw);
   return () => store().waiting.delete(component.parentElement);
 }
 
@@ -361,6 +361,97 @@ function createIcon(shape) {
   svg.append(path);
   return svg;
 }
+
+// src/stepped-view.js
+var PLAY_MS = 220;
+var REPORT_MS = 250;
+var SteppedView = class {
+  step = 0;
+  serverStep = 0;
+  // the step the server sent last
+  /** @type {number[]} */
+  reported = [];
+  // steps that the server has not answered yet
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  playTimer;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  reportTimer;
+  /** @param {Component} component */
+  constructor(component) {
+    this.component = component;
+  }
+  /** @returns {number[]} */
+  get steps() {
+    throw new Error("a subclass has steps");
+  }
+  /** @returns {StepBar} */
+  get stepBar() {
+    throw new Error("a subclass has a step bar");
+  }
+  /** @param {number} step */
+  show(step) {
+    this.step = step;
+  }
+  get index() {
+    return Math.max(0, this.steps.indexOf(this.step));
+  }
+  /** @param {number} index */
+  go(index) {
+    this.show(this.steps[clampIndex(index, this.steps.length)]);
+    this.report();
+  }
+  toggle() {
+    if (this.playTimer !== void 0) {
+      this.stop();
+      this.report();
+      return;
+    }
+    if (this.index === this.steps.length - 1) this.show(this.steps[0]);
+    this.stepBar.showPlaying(true);
+    this.playTimer = setInterval(() => {
+      if (this.index < this.steps.length - 1) {
+        this.show(this.steps[this.index + 1]);
+        return;
+      }
+      this.stop();
+      this.report();
+    }, PLAY_MS);
+  }
+  stop() {
+    clearInterval(this.playTimer);
+    this.playTimer = void 0;
+    this.stepBar.showPlaying(false);
+  }
+  /** Tell the server the step once the user has stopped there. */
+  report() {
+    clearTimeout(this.reportTimer);
+    this.reportTimer = setTimeout(() => {
+      if (this.step === (this.reported.at(-1) ?? this.serverStep)) return;
+      this.reported.push(this.step);
+      this.component.setStateValue("step", this.step);
+    }, REPORT_MS);
+  }
+  /**
+   * Go to the server's step, unless it answers a step reported earlier: the user may be further.
+   * @param {number} step
+   */
+  follow(step) {
+    const answered = this.reported.indexOf(step);
+    if (answered >= 0) this.reported.splice(0, answered + 1);
+    else if (step !== this.serverStep) this.step = step;
+    this.serverStep = step;
+  }
+  /**
+   * Begin at a step of another head or run.
+   * @param {number} step
+   */
+  restart(step) {
+    this.stop();
+    clearTimeout(this.reportTimer);
+    this.step = this.serverStep = step;
+    this.reported = [];
+  }
+};
 
 // src/text.js
 var shownText = (text) => text === "" ? "∅" : text;
@@ -841,20 +932,11 @@ function massFact({ masses, step }, position, owner) {
 }
 
 // src/tokenstrip/token-strip.js
-var PLAY_MS = 220;
-var REPORT_MS = 250;
 var HINT = "Hover a word, a slot or the mosaic to see its fate; click to see what flowed into its slot.";
-var TokenStrip = class {
+var TokenStrip = class extends SteppedView {
   listeners = new Listeners();
   /** @type {string | undefined} */
   identity;
-  /** @type {ReturnType<typeof setInterval> | undefined} */
-  playTimer;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  reportTimer;
-  /** @type {number[]} */
-  reported = [];
-  // steps that the server has not answered yet
   /** @type {Set<number>} */
   lit = /* @__PURE__ */ new Set();
   /** @type {number | null} */
@@ -864,7 +946,7 @@ var TokenStrip = class {
    * @param {Data} data
    */
   constructor(component, data) {
-    this.component = component;
+    super(component);
     this.data = data;
     this.root = find(component.parentElement, ".kv-strip");
     this.panel = findPart(this.root, "text");
@@ -893,8 +975,8 @@ var TokenStrip = class {
   get events() {
     return this.data.eventSteps;
   }
-  get index() {
-    return Math.max(0, this.steps.indexOf(this.step));
+  get stepBar() {
+    return this.bar;
   }
   get tokens() {
     return this.texts.length;
@@ -955,12 +1037,9 @@ var TokenStrip = class {
    * @param {Data} data
    */
   load(data) {
-    this.stop();
-    clearTimeout(this.reportTimer);
+    this.restart(data.step);
     this.unlight();
     this.identity = data.identity;
-    this.step = this.serverStep = data.step;
-    this.reported = [];
     this.history = new HeadHistory(data, data.texts.length);
     if (isSameText(this.texts, data.texts)) return;
     this.texts = data.texts;
@@ -978,52 +1057,6 @@ var TokenStrip = class {
   styleWord(span, position) {
     const isLit = this.lit.has(position), isPivot = isLit && position === this.litSlot;
     span.className = `t s${this.states[position]}${isLit ? " lit" : ""}${isPivot ? " pivot" : ""}`;
-  }
-  /** @param {number} index */
-  go(index) {
-    this.show(this.steps[clampIndex(index, this.steps.length)]);
-    this.report();
-  }
-  toggle() {
-    if (this.playTimer !== void 0) {
-      this.stop();
-      this.report();
-      return;
-    }
-    if (this.index === this.steps.length - 1) this.show(this.steps[0]);
-    this.bar.showPlaying(true);
-    this.playTimer = setInterval(() => {
-      if (this.index < this.steps.length - 1) {
-        this.show(this.steps[this.index + 1]);
-        return;
-      }
-      this.stop();
-      this.report();
-    }, PLAY_MS);
-  }
-  stop() {
-    clearInterval(this.playTimer);
-    this.playTimer = void 0;
-    this.bar.showPlaying(false);
-  }
-  /** Tell the server the step once the user has stopped there. */
-  report() {
-    clearTimeout(this.reportTimer);
-    this.reportTimer = setTimeout(() => {
-      if (this.step === (this.reported.at(-1) ?? this.serverStep)) return;
-      this.reported.push(this.step);
-      this.component.setStateValue("step", this.step);
-    }, REPORT_MS);
-  }
-  /**
-   * Go to the server's step, unless it answers a step reported earlier: the user may be further.
-   * @param {number} step
-   */
-  follow(step) {
-    const answered = this.reported.indexOf(step);
-    if (answered >= 0) this.reported.splice(0, answered + 1);
-    else if (step !== this.serverStep) this.step = step;
-    this.serverStep = step;
   }
   /** @param {number} position */
   pick(position) {
@@ -1166,7 +1199,7 @@ function isSameText(texts, others) {
 }
 
 // src/components/tokenstrip.js
-var tokenstrip_default = mount(TokenStrip, deliverWithTexts);
+var tokenstrip_default = mount(TokenStrip, deliverWithShared);
 export {
   tokenstrip_default as default
 };

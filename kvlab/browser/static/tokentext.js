@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
-// Sources: src/canvas.js src/components/tokentext.js src/dom.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-texts.js src/text-blocks.js src/text.js src/tokentext.js
-// SHA-256 of the sources: ce3c5446f27bd646e2f9f33e2042e12a150622981adb4ce3bdb5b331d852c5d9
-// SHA-256 of the code: 25693bada9ed9541c864b06dd22b8af5a1f7574eab216ee01f8ddb230781f952
+// Sources: src/canvas.js src/components/tokentext.js src/dom.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-data.js src/text-blocks.js src/text.js src/tokentext.js
+// SHA-256 of the sources: 4118ab0fb1c39ea61d351e6611926e7a9458dcb405f0385f3bb67bf9ca828da9
+// SHA-256 of the code: b31527cf098409a5d42e7ebc7e3196140c65702e53aeba8e355be662b1076d07
 // src/mount.js
 var deliverNow = (component, draw) => {
   draw(component.data);
@@ -32,6 +32,7 @@ var ARRAY_TYPES = {
   int8: Int8Array,
   uint16: Uint16Array,
   int16: Int16Array,
+  uint32: Uint32Array,
   int32: Int32Array,
   float32: Float32Array
 };
@@ -51,21 +52,20 @@ function read(bytes) {
   return plain;
 }
 
-// src/shared-texts.js
-var store = () => window.kvlabTexts ??= { texts: /* @__PURE__ */ new Map(), waiting: /* @__PURE__ */ new Map() };
-function drawWithTexts(view, data, draw) {
-  const { texts, waiting } = store();
-  const tokenTexts = data.texts ?? texts.get(data.textsName ?? "");
-  if (!tokenTexts) {
+// src/shared-data.js
+var store = () => window.kvlabShared ??= { values: /* @__PURE__ */ new Map(), waiting: /* @__PURE__ */ new Map() };
+function drawWithShared(view, data, draw) {
+  const { values, waiting } = store(), fields = Object.entries(data.shared ?? {});
+  if (fields.some(([, name]) => !values.has(name))) {
     waiting.set(view, { data, draw });
     return;
   }
   waiting.delete(view);
-  data.texts = tokenTexts;
+  Object.assign(data, Object.fromEntries(fields.map(([field, name]) => [field, values.get(name)])));
   draw(data);
 }
-function deliverWithTexts(component, draw) {
-  drawWithTexts(component.parentElement, unpack(component.data), draw);
+function deliverWithShared(component, draw) {
+  drawWithShared(component.parentElement, unpack(component.data), draw);
   return () => store().waiting.delete(component.parentElement);
 }
 
@@ -573,7 +573,7 @@ var TokenText = class {
 };
 
 // src/components/tokentext.js
-var tokentext_default = mount(TokenText, deliverWithTexts);
+var tokentext_default = mount(TokenText, deliverWithShared);
 export {
   tokentext_default as default
 };

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { mount } from "../src/mount.js";
-import { deliverWithTexts, storeTexts } from "../src/shared-texts.js";
+import { deliverWithShared, storeShared } from "../src/shared-data.js";
 import { blockStarts } from "../src/text-blocks.js";
 import { cut, formatNumber, shownText, visibleText } from "../src/text.js";
 import { storageKeys, storedTheme, storeTheme, themeName } from "../src/theme.js";
@@ -81,24 +81,24 @@ function pack(plain) {
 }
 
 test("a view that names texts is drawn when they arrive, with the newest data", () => {
-  const { log, component } = recorder(deliverWithTexts), parentElement = {};
-  component({ parentElement, data: pack({ step: 1, textsName: "run" }) });
-  component({ parentElement, data: pack({ step: 2, textsName: "run" }) });
+  const { log, component } = recorder(deliverWithShared), parentElement = {};
+  component({ parentElement, data: pack({ step: 1, shared: { texts: "run" } }) });
+  component({ parentElement, data: pack({ step: 2, shared: { texts: "run" } }) });
   assert.deepEqual(log, []);
-  storeTexts("other", ["x"]);
-  storeTexts("run", ["a", "b"]);
-  assert.deepEqual(log, ["created", { step: 2, textsName: "run", texts: ["a", "b"] }]);
-  component({ parentElement, data: pack({ step: 3, textsName: "run" }) });
+  storeShared("other", ["x"]);
+  storeShared("run", ["a", "b"]);
+  assert.deepEqual(log, ["created", { step: 2, shared: { texts: "run" }, texts: ["a", "b"] }]);
+  component({ parentElement, data: pack({ step: 3, shared: { texts: "run" } }) });
   component({ parentElement, data: pack({ step: 4, texts: ["own"] }) });
   assert.deepEqual(log.slice(2).map(({ step, texts }) => [step, texts]), [[3, ["a", "b"]], [4, ["own"]]]);
 });
 
 test("a view that is unmounted while it waits is not drawn, and the oldest texts are dropped", () => {
-  const { log, component } = recorder(deliverWithTexts);
-  component({ parentElement: {}, data: pack({ textsName: "late" }) })();
-  for (const name of ["late", "b", "c", "d", "e"]) storeTexts(name, [name]);
+  const { log, component } = recorder(deliverWithShared);
+  component({ parentElement: {}, data: pack({ shared: { texts: "late" } }) })();
+  for (const name of ["late", "b", "c", "d", "e", "f", "g"]) storeShared(name, [name]);
   assert.deepEqual(log, []);
-  assert.deepEqual([...window.kvlabTexts.texts.keys()], ["b", "c", "d", "e"]);
+  assert.deepEqual([...window.kvlabShared.values.keys()], ["b", "c", "d", "e", "f", "g"]);
 });
 
 test("a theme is stored for every page, and read from the current one first", () => {

@@ -21,6 +21,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 STATE_COLOURS: dict[str, tuple[str, str]] = {name: tuple(pair) for name, pair in _DATA["states"].items()}
 STATE_LABELS: dict[str, str] = _DATA["state_labels"]
 STATE_NAMES: dict[str, str] = {state: label.split(":")[0] for state, label in STATE_LABELS.items()}
+WALL_FATES: dict[str, tuple[str, str]] = {name: tuple(look) for name, look in _DATA["fates"].items()}
 KIND_COLOURS: dict[str, tuple[str, str]] = {
     "evict": HUES["grey"], "merge": STATE_COLOURS["pivot"], "pool": HUES["gold"],
 }  # fmt: skip

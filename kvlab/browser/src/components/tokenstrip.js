@@ -1,5 +1,5 @@
 import { mount } from "../mount.js";
-import { deliverWithTexts } from "../shared-texts.js";
+import { deliverWithShared } from "../shared-data.js";
 import { TokenStrip } from "../tokenstrip/token-strip.js";
 
-export default mount(TokenStrip, deliverWithTexts);
+export default mount(TokenStrip, deliverWithShared);

@@ -1,5 +1,5 @@
 import { mount } from "../mount.js";
-import { deliverWithTexts } from "../shared-texts.js";
+import { deliverWithShared } from "../shared-data.js";
 import { TokenText } from "../tokentext.js";
 
-export default mount(TokenText, deliverWithTexts);
+export default mount(TokenText, deliverWithShared);

@@ -2,7 +2,7 @@
 import { createElement, find, findPart, Listeners, positionOf } from "../dom.js";
 import { LinkedCharts } from "../linked-charts.js";
 import { StepBar } from "../step-bar.js";
-import { clampIndex } from "../steps.js";
+import { SteppedView } from "../stepped-view.js";
 import { formatCount } from "../text.js";
 import { TextBlocks } from "../text-blocks.js";
 import { countStates, HeadHistory, slotsOf, UNSEEN } from "./history.js";
@@ -10,7 +10,6 @@ import { Mosaic } from "./mosaic.js";
 import { SlotGrid } from "./slot-grid.js";
 import { shortText, tokenFacts } from "./token-facts.js";
 
-const PLAY_MS = 220, REPORT_MS = 250;
 const HINT = "Hover a word, a slot or the mosaic to see its fate; click to see what flowed into its slot.";
 
 /**
@@ -45,16 +44,10 @@ const HINT = "Hover a word, a slot or the mosaic to see its fate; click to see w
  * The linked view of one head: step bar over the mosaic, slot grid and token text. The server sends the head's history
  * once; every step is derived from it here, so that scrubbing, playing and hovering need no request.
  */
-export class TokenStrip {
+export class TokenStrip extends SteppedView {
   listeners = new Listeners();
   /** @type {string | undefined} */
   identity;
-  /** @type {ReturnType<typeof setInterval> | undefined} */
-  playTimer;
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  reportTimer;
-  /** @type {number[]} */
-  reported = []; // steps that the server has not answered yet
   /** @type {Set<number>} */
   lit = new Set();
   /** @type {number | null} */
@@ -65,7 +58,7 @@ export class TokenStrip {
    * @param {Data} data
    */
   constructor(component, data) {
-    this.component = component;
+    super(component);
     this.data = data;
     this.root = find(component.parentElement, ".kv-strip");
     this.panel = findPart(this.root, "text");
@@ -90,8 +83,8 @@ export class TokenStrip {
     return this.data.eventSteps;
   }
 
-  get index() {
-    return Math.max(0, this.steps.indexOf(this.step));
+  get stepBar() {
+    return this.bar;
   }
 
   get tokens() {
@@ -159,12 +152,9 @@ export class TokenStrip {
    * @param {Data} data
    */
   load(data) {
-    this.stop();
-    clearTimeout(this.reportTimer);
+    this.restart(data.step);
     this.unlight();
     this.identity = data.identity;
-    this.step = this.serverStep = data.step;
-    this.reported = [];
     this.history = new HeadHistory(data, data.texts.length);
     if (isSameText(this.texts, data.texts)) return;
     this.texts = data.texts;
@@ -184,57 +174,6 @@ export class TokenStrip {
   styleWord(span, position) {
     const isLit = this.lit.has(position), isPivot = isLit && position === this.litSlot;
     span.className = `t s${this.states[position]}${isLit ? " lit" : ""}${isPivot ? " pivot" : ""}`;
-  }
-
-  /** @param {number} index */
-  go(index) {
-    this.show(this.steps[clampIndex(index, this.steps.length)]);
-    this.report();
-  }
-
-  toggle() {
-    if (this.playTimer !== undefined) {
-      this.stop();
-      this.report();
-      return;
-    }
-    if (this.index === this.steps.length - 1) this.show(this.steps[0]);
-    this.bar.showPlaying(true);
-    this.playTimer = setInterval(() => {
-      if (this.index < this.steps.length - 1) {
-        this.show(this.steps[this.index + 1]);
-        return;
-      }
-      this.stop();
-      this.report();
-    }, PLAY_MS);
-  }
-
-  stop() {
-    clearInterval(this.playTimer);
-    this.playTimer = undefined;
-    this.bar.showPlaying(false);
-  }
-
-  /** Tell the server the step once the user has stopped there. */
-  report() {
-    clearTimeout(this.reportTimer);
-    this.reportTimer = setTimeout(() => {
-      if (this.step === (this.reported.at(-1) ?? this.serverStep)) return;
-      this.reported.push(this.step);
-      this.component.setStateValue("step", this.step);
-    }, REPORT_MS);
-  }
-
-  /**
-   * Go to the server's step, unless it answers a step reported earlier: the user may be further.
-   * @param {number} step
-   */
-  follow(step) {
-    const answered = this.reported.indexOf(step);
-    if (answered >= 0) this.reported.splice(0, answered + 1);
-    else if (step !== this.serverStep) this.step = step;
-    this.serverStep = step;
   }
 
   /** @param {number} position */
