@@ -55,7 +55,6 @@ MENU = {
         ("sag", "Sag and bound", "compress"),
         ("lineage", "Lineage", "account_tree"),
         ("regret", "Regret and budget", "heart_broken"),
-        ("difference", "Difference of two runs", "difference"),
         ("killed", "Restore the answer", "mystery"),
         ("autopsy", "Needle autopsy", "search_insights"),
         ("memory", "Memory and cost", "memory"),
@@ -97,7 +96,8 @@ def pages() -> dict[str, list[st.Page]]:
     }
     # The default page is served at the root only, so this hidden one is served at /start.
     named = st.Page(ROOT / "pages" / "start.py", title="Start", url_path="start", visibility="hidden")
-    sections |= {"Views from plug-ins": view_pages(), " ": [named]}
+    moved = st.Page(ROOT / "pages" / "difference.py", title="Difference", url_path="difference", visibility="hidden")
+    sections |= {"Views from plug-ins": view_pages(), " ": [named, moved]}
     return {section: entries for section, entries in sections.items() if entries}
 
 

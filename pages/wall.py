@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -18,6 +19,7 @@ from app.navigation.selection import chosen_step, current_sources, other_run, st
 from app.run_views import page, view
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import go_to, url_number
+from app.wall.panes import Place, docked_panes
 from kvlab.analysis.attention.most_read import most_read
 from kvlab.analysis.comparison.facts import fact_spans
 from kvlab.analysis.lineage.wall import Wall, difference_by_head, difference_codes, shares_by_head, wall_of
@@ -37,7 +39,7 @@ def main() -> None:
         "Cache wall",
         "All heads at once: layers across, KV heads down. Each tile is the text, read like a page, in the colours of "
         "what its head has made of each token. Move through the steps, zoom in until you read the words, click a head "
-        "to take it to every other page.",
+        "to take it to the views below and to every other page.",
     )
     sources = current_sources()
     run = sources.run
@@ -49,10 +51,10 @@ def main() -> None:
         return
     if view.nothing_recorded(run):
         return
-    view.at_place(run, partial(whole_wall, run, other_run(run, sources.runs)))
+    view.at_place(run, partial(whole_wall, run, other_run(run, sources.runs), sources.runs))
 
 
-def whole_wall(run: Run, other: Run | None, layer: int, head: int) -> None:
+def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, head: int) -> None:
     wall, data = open_wall(run)
     compared = None if other is None else comparable_wall(run, wall, other)
     step = chosen_step(run, wall.steps.tolist())
@@ -83,6 +85,7 @@ def whole_wall(run: Run, other: Run | None, layer: int, head: int) -> None:
         on_place=remember_place,
     )
     note(reading)
+    docked_panes(Place(run, None if compared is None else other, runs, layer, head, step, url_number("token")))
     with st.expander("Shares of every head, as a table"):
         show_table(table, f"Heads after step {step}", height=360)
 

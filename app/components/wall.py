@@ -70,7 +70,9 @@ def cache_wall(
     The result's `step` is where the user stopped and `place` the [layer, head, position] just clicked, position -1
     beside the text. `facts` are first and last positions. `reads` are the most read slots at `step`.
     """
-    shared = {"wall": data, "texts": texts} | ({} if other is None else {"other": other})
+    shared: dict[str, SharedData | SentTexts] = {"wall": data, "texts": texts}
+    if other is not None:
+        shared["other"] = other
     positions, masses = (np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32)) if reads is None else reads
     colours, names, meanings = looks
     content = share(key, **shared) | {

@@ -13,8 +13,10 @@ import numpy as np
 
 from app.components.payload import packed
 from app.components.tilemap import quantised
+from app.components.wall import packed_fates, wall_data
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.states import states_at
+from kvlab.analysis.lineage.wall import Fate, Wall
 from kvlab.common.assets import project_root
 from kvlab.report.views import encode_never
 
@@ -52,8 +54,26 @@ def head() -> Lineage:
     )
 
 
+def wall() -> Wall:
+    """Two layers of two heads over 8 tokens, five of the prompt; tokens change at the prompt, at steps 1 and 3."""
+    first = np.zeros((4, 8), np.uint8)
+    first[0, [1, 2]] = Fate.ABSORBED, Fate.HOLDS
+    first[3, :3] = Fate.DROPPED
+    changes = [
+        (1, 5, Fate.DROPPED),
+        (1, 2, Fate.ABSORBED),
+        (1, 2, Fate.DROPPED),
+        (3, 31, Fate.DROPPED),
+        (3, 0, Fate.HOLDS),
+    ]
+    step, cell, fate = (np.array(column) for column in zip(*changes, strict=True))
+    birth = np.array([0] * 5 + [1, 2, 3], np.int32)
+    change = step.astype(np.int32), cell.astype(np.uint32), fate.astype(np.uint8)
+    return Wall((0, 2), 2, np.arange(4), birth, first, *change)
+
+
 def fixtures() -> dict[str, Any]:
-    lineage = head()
+    lineage, fates = head(), wall()
     steps = lineage.steps.tolist()
     return {
         "payload": {
@@ -61,6 +81,11 @@ def fixtures() -> dict[str, Any]:
             "data": {name: _plain(value) for name, value in PAYLOAD.items()},
         },
         "tile": {"bytes": _base64(quantised(COSINES).tobytes()), "values": quantised(COSINES).ravel().tolist()},
+        "wall": {
+            **{name: _plain(vector) for name, vector in wall_data(fates).vectors.items()},
+            "fates": [fates.fates(step).ravel().tolist() for step in range(4)],
+            "packed": packed_fates(np.array([3, 2, 1, 0, 3], np.uint8)).tolist(),
+        },
         "head": {
             **{name: encode_never(getattr(lineage, name)).tolist() for name in ("birth", "leave", "death", "absorb")},
             "parent": lineage.parent.tolist(),

@@ -139,10 +139,10 @@ def _changes(
         later = np.flatnonzero((since != NEVER) & ~at_first.reshape(-1))
         changed.append((since[later], later.astype(np.uint32), int(fate)))
     when, cell = (np.concatenate([part[place] for part in changed]) for place in (0, 1))
-    fate = np.repeat(np.array([part[2] for part in changed], np.uint8), [len(part[0]) for part in changed])
+    fates = np.repeat(np.array([part[2] for part in changed], np.uint8), [len(part[0]) for part in changed])
     order = np.argsort(when, kind="stable")  # within a step a later fate overwrites an earlier one
     index = np.searchsorted(steps, when[order]).astype(np.int32)
-    return Wall(layers, heads, steps, birth, first.reshape(shape), index, cell[order], fate[order])
+    return Wall(layers, heads, steps, birth, first.reshape(shape), index, cell[order], fates[order])
 
 
 def shares_by_head(wall: Wall, step: int) -> pd.DataFrame:

@@ -99,6 +99,7 @@ export class StepBar {
     }
     this.slider.max = String(steps.length - 1);
     this.slider.value = String(index);
+    this.slider.style.setProperty("--share", `${(100 * index) / Math.max(1, steps.length - 1)}%`);
     label.textContent = stepLabel(steps, step);
     label.title = why ?? "";
     label.classList.toggle("why", Boolean(why));

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/components/scrubber.js src/dom.js src/keyboard.js src/mount.js src/step-bar.js src/steps.js
-// SHA-256 of the sources: 8e62eaf14b9ac7aaf026f5318472daec0daa3663f7a6b639b683107a72ccdd20
-// SHA-256 of the code: 7da9f69571f7c8ab1dd02d7ecb89fab2be4c728eb765392b330f1a0838605273
+// SHA-256 of the sources: 21e4e2a1347f5bba6221f7a4842b8dbb5159b76403437972152d7957131ea74c
+// SHA-256 of the code: 8e2485af606455c66a9ab443ed242c6566df072820413db25d79065c699f7b7b
 // src/dom.js
 function find(root, selector) {
   const node = root.querySelector(selector);
@@ -172,6 +172,7 @@ var StepBar = class {
     }
     this.slider.max = String(steps.length - 1);
     this.slider.value = String(index);
+    this.slider.style.setProperty("--share", `${100 * index / Math.max(1, steps.length - 1)}%`);
     label.textContent = stepLabel(steps, step);
     label.title = why ?? "";
     label.classList.toggle("why", Boolean(why));

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/plotly-charts.js src/step-bar.js src/stepped-view.js src/steps.js src/talk-views.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js src/tokentext.js
-// SHA-256 of the sources: 69d4e2e27a5bed61ff6170e22d4695ae207cff3e2114e9af87d40dcc92eff98b
-// SHA-256 of the code: 10d9c47329c89d5ffd130e25b1db4ef36e357beac71f06ec3840214f7bffd7fc
+// SHA-256 of the sources: 5e410656748a45a50330ec6a36a7dff555d9361f662a7cadb011a66fb4ad885f
+// SHA-256 of the code: 6b8431354d9d7f414d669aa5ebd24e995d95b08731b30aa8bef8bdebb98b77df
 (() => {
   // src/mount.js
   var deliverNow = (component, draw) => {
@@ -289,6 +289,7 @@
       }
       this.slider.max = String(steps.length - 1);
       this.slider.value = String(index);
+      this.slider.style.setProperty("--share", `${100 * index / Math.max(1, steps.length - 1)}%`);
       label.textContent = stepLabel(steps, step);
       label.title = why ?? "";
       label.classList.toggle("why", Boolean(why));

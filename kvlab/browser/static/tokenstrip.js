@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/components/tokenstrip.js src/dom.js src/keyboard.js src/linked-charts.js src/mount.js src/payload.js src/plotly-charts.js src/shared-data.js src/step-bar.js src/stepped-view.js src/steps.js src/text-blocks.js src/text.js src/tokenstrip/history.js src/tokenstrip/mosaic.js src/tokenstrip/slot-grid.js src/tokenstrip/token-facts.js src/tokenstrip/token-strip.js
-// SHA-256 of the sources: ab19ef1520d23c1f7d35611bcb70ebed6ebaa723b26c73f5f6f73eda0a1e4934
-// SHA-256 of the code: 7c6f8779b418f6e909da21337b52a3c469ebba6cc72d68ee1da5f3ed4db979ef
+// SHA-256 of the sources: ff676d93b6db15a3206dbf53b36392942a50c6f75d76d979c643e1dfce1245c7
+// SHA-256 of the code: f7790836de10ea66cbda3af96652a3a9264965662bedf2f38dbb645fb4b33c64
 // src/mount.js
 var deliverNow = (component, draw) => {
   draw(component.data);
@@ -331,6 +331,7 @@ var StepBar = class {
     }
     this.slider.max = String(steps.length - 1);
     this.slider.value = String(index);
+    this.slider.style.setProperty("--share", `${100 * index / Math.max(1, steps.length - 1)}%`);
     label.textContent = stepLabel(steps, step);
     label.title = why ?? "";
     label.classList.toggle("why", Boolean(why));

@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
 // Sources: src/canvas.js src/components/wall.js src/dom.js src/keyboard.js src/mount.js src/payload.js src/shared-data.js src/step-bar.js src/stepped-view.js src/steps.js src/text.js src/wall/cache-wall.js src/wall/cells.js src/wall/geometry.js src/wall/marks.js src/wall/painter.js
-// SHA-256 of the sources: 586de6bd0f4916412b76adbe666bb7556c0de80f8276adc709082f08354429dd
-// SHA-256 of the code: a3a52ea50d4f2326964ffa72b5965b83ecff2722f5e17dc662aea9dc48ea88fe
+// SHA-256 of the sources: 5c192265592957e17bfc6cbac456e00e3d01f52bdaa1fa3cf599e3ac7814118c
+// SHA-256 of the code: 24c95080c679c2b25781256b16b91b5d5c8642d95e0d6eb3281eb86dd039e77a
 // src/mount.js
 var deliverNow = (component, draw) => {
   draw(component.data);
@@ -242,6 +242,7 @@ var StepBar = class {
     }
     this.slider.max = String(steps.length - 1);
     this.slider.value = String(index);
+    this.slider.style.setProperty("--share", `${100 * index / Math.max(1, steps.length - 1)}%`);
     label.textContent = stepLabel(steps, step);
     label.title = why ?? "";
     label.classList.toggle("why", Boolean(why));
@@ -694,7 +695,7 @@ function drawMarks(context, marks, fontFamily) {
   context.restore();
   drawAxes(context, marks, fontFamily);
 }
-function drawWords(context, { grid, view, texts, wordColour }, heads, fontFamily) {
+function drawWords(context, { grid, view, texts, paper, wordColour }, heads, fontFamily) {
   const cell = grid.cellBox(heads[0] ?? 0, 0, view);
   if (cell.width < TEXT_WIDTH || cell.height < TEXT_HEIGHT) return;
   const most = Math.floor((cell.width - 4) / CHARACTER), size = Math.min(13, cell.height - 2);
@@ -704,6 +705,9 @@ function drawWords(context, { grid, view, texts, wordColour }, heads, fontFamily
   for (const head of heads) {
     for (const position of positionsInView(grid, head, view)) {
       const box = grid.cellBox(head, position, view);
+      context.strokeStyle = paper;
+      context.lineWidth = 1;
+      context.strokeRect(box.x, box.y, box.width, box.height);
       context.fillStyle = wordColour(head * grid.tokens + position);
       context.fillText(shortened(texts[position] ?? "", most), box.x + 3, box.y + box.height / 2 + 0.5);
     }
@@ -784,14 +788,14 @@ function drawAxes(context, { grid, view, layers, quiet }, fontFamily) {
   context.textAlign = "center";
   const everyLayer = Math.max(1, Math.ceil(22 / (grid.pitchX * view.scale)));
   for (let layer = 0; layer < grid.layers; layer += everyLayer) {
-    const box = grid.tileBox(layer * grid.heads, view), x = box.x + box.width / 2;
-    if (x > grid.left + 6 && x < grid.left + grid.width) context.fillText(String(layers[layer]), x, grid.top / 2);
+    const box = grid.tileBox(layer * grid.heads, view), x = middleInView(box.x, box.width, grid.left, grid.width);
+    if (x !== null) context.fillText(String(layers[layer]), x, grid.top / 2);
   }
   const everyHead = Math.max(1, Math.ceil(14 / (grid.pitchY * view.scale)));
   context.textAlign = "right";
   for (let row = 0; row < grid.heads; row += everyHead) {
-    const box = grid.tileBox(row, view), y = box.y + box.height / 2;
-    if (y > grid.top && y < grid.top + grid.height) context.fillText(String(row), grid.left - 6, y);
+    const box = grid.tileBox(row, view), y = middleInView(box.y, box.height, grid.top, grid.height);
+    if (y !== null) context.fillText(String(row), grid.left - 6, y);
   }
   context.save();
   context.translate(7, grid.top + grid.height / 2);
@@ -799,6 +803,10 @@ function drawAxes(context, { grid, view, layers, quiet }, fontFamily) {
   context.textAlign = "center";
   context.fillText("KV head", 0, 0);
   context.restore();
+}
+function middleInView(start, size, from, reach) {
+  const first = Math.max(start, from), last = Math.min(start + size, from + reach);
+  return last - first < Math.min(size, 12) ? null : (first + last) / 2;
 }
 
 // src/wall/painter.js

@@ -3,7 +3,7 @@
 export class FakeElement {
   tagName = "DIV";
   dataset = {};
-  style = {};
+  style = { setProperty: (name, value) => { this.style[name] = value; } };
   attributes = {};
   #found = new Map();
   #handlers = new Map();

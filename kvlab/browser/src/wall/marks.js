@@ -49,7 +49,7 @@ export function drawMarks(context, marks, fontFamily) {
  * @param {number[]} heads
  * @param {string} fontFamily
  */
-function drawWords(context, { grid, view, texts, wordColour }, heads, fontFamily) {
+function drawWords(context, { grid, view, texts, paper, wordColour }, heads, fontFamily) {
   const cell = grid.cellBox(heads[0] ?? 0, 0, view);
   if (cell.width < TEXT_WIDTH || cell.height < TEXT_HEIGHT) return;
   const most = Math.floor((cell.width - 4) / CHARACTER), size = Math.min(13, cell.height - 2);
@@ -59,6 +59,9 @@ function drawWords(context, { grid, view, texts, wordColour }, heads, fontFamily
   for (const head of heads) {
     for (const position of positionsInView(grid, head, view)) {
       const box = grid.cellBox(head, position, view);
+      context.strokeStyle = paper;
+      context.lineWidth = 1;
+      context.strokeRect(box.x, box.y, box.width, box.height);
       context.fillStyle = wordColour(head * grid.tokens + position);
       context.fillText(shortened(texts[position] ?? "", most), box.x + 3, box.y + box.height / 2 + 0.5);
     }
@@ -192,14 +195,14 @@ function drawAxes(context, { grid, view, layers, quiet }, fontFamily) {
   context.textAlign = "center";
   const everyLayer = Math.max(1, Math.ceil(22 / (grid.pitchX * view.scale)));
   for (let layer = 0; layer < grid.layers; layer += everyLayer) {
-    const box = grid.tileBox(layer * grid.heads, view), x = box.x + box.width / 2;
-    if (x > grid.left + 6 && x < grid.left + grid.width) context.fillText(String(layers[layer]), x, grid.top / 2);
+    const box = grid.tileBox(layer * grid.heads, view), x = middleInView(box.x, box.width, grid.left, grid.width);
+    if (x !== null) context.fillText(String(layers[layer]), x, grid.top / 2);
   }
   const everyHead = Math.max(1, Math.ceil(14 / (grid.pitchY * view.scale)));
   context.textAlign = "right";
   for (let row = 0; row < grid.heads; row += everyHead) {
-    const box = grid.tileBox(row, view), y = box.y + box.height / 2;
-    if (y > grid.top && y < grid.top + grid.height) context.fillText(String(row), grid.left - 6, y);
+    const box = grid.tileBox(row, view), y = middleInView(box.y, box.height, grid.top, grid.height);
+    if (y !== null) context.fillText(String(row), grid.left - 6, y);
   }
   context.save();
   context.translate(7, grid.top + grid.height / 2);
@@ -207,4 +210,16 @@ function drawAxes(context, { grid, view, layers, quiet }, fontFamily) {
   context.textAlign = "center";
   context.fillText("KV head", 0, 0);
   context.restore();
+}
+
+/**
+ * The middle of the part of a span that is in view; null if hardly any of it is.
+ * @param {number} start
+ * @param {number} size
+ * @param {number} from
+ * @param {number} reach
+ */
+function middleInView(start, size, from, reach) {
+  const first = Math.max(start, from), last = Math.min(start + size, from + reach);
+  return last - first < Math.min(size, 12) ? null : (first + last) / 2;
 }
