@@ -22,6 +22,7 @@ from app.base.plotly_preload import load_plotly_ahead
 from app.base.theme import theme
 from app.base.theme_switch import theme_switch
 from app.navigation import context_bar
+from app.navigation.moved_pages import moved_pages
 from app.navigation.selection import OPENED
 from app.run_views.plugin_views import view_pages
 from app.server.current_user import current_person, let_in
@@ -96,8 +97,7 @@ def pages() -> dict[str, list[st.Page]]:
     }
     # The default page is served at the root only, so this hidden one is served at /start.
     named = st.Page(ROOT / "pages" / "start.py", title="Start", url_path="start", visibility="hidden")
-    moved = st.Page(ROOT / "pages" / "difference.py", title="Difference", url_path="difference", visibility="hidden")
-    sections |= {"Views from plug-ins": view_pages(), " ": [named, moved]}
+    sections |= {"Views from plug-ins": view_pages(), " ": [named, *moved_pages()]}
     return {section: entries for section, entries in sections.items() if entries}
 
 

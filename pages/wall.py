@@ -5,33 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-import pandas as pd
 import streamlit as st
 
-from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.components.payload import SharedData
-from app.components.wall import Looks, Reads, cache_wall, wall_data
+from app.components.wall import cache_wall
 from app.figures.figure import heading, note
 from app.figures.tables import show_table
 from app.navigation.selection import chosen_step, current_sources, other_run, step_reason
 from app.run_views import page, view
-from app.session.open_runs import BY_STAMP
 from app.session.url_state import go_to, url_number
+from app.wall.contents import comparable_wall, facts_of, open_wall, picture_at, reads_at
 from app.wall.panes import Place, docked_panes
-from kvlab.analysis.attention.most_read import most_read
-from kvlab.analysis.comparison.facts import fact_spans
-from kvlab.analysis.lineage.wall import Wall, difference_by_head, difference_codes, shares_by_head, wall_of
-from kvlab.common.errors import UserError
-from kvlab.figures import wall as figures
-from kvlab.figures.difference import hues_of, wall_looks
-from kvlab.results.provenance import joined
 from kvlab.trace.reader import Run
 
 WALL = "cache-wall"
-MOST_READ = 8  # slots of each head
-OPEN_WALLS = 6
 
 
 def main() -> None:
@@ -55,90 +42,34 @@ def main() -> None:
 
 
 def whole_wall(run: Run, other: Run | None, runs: Sequence[Run], layer: int, head: int) -> None:
-    wall, data = open_wall(run)
-    compared = None if other is None else comparable_wall(run, wall, other)
-    step = chosen_step(run, wall.steps.tolist())
-    codes, table, looks = codes_at(run, wall, other, compared, step)
-    reading = figures.read_wall(table, looks[1]) if compared is None else figures.read_difference(table, looks[1])
-    name = run.record.label if compared is None or other is None else f"{run.record.label} and {other.record.label}"
-    title = f"{name}: the cache after {'the prompt' if step == 0 else f'step {step}'}"
-    source = page.source(run) if compared is None or other is None else joined(page.source(run), page.source(other))
-    theme = page_theme()
-    draw = partial(figures.wall_picture, codes, list(wall.layers), wall.heads, looks[0], looks[1], title, theme)
-    heading(title, draw, table, reading, WALL, page.file_name(run, f"wall-step-{step}"), source)
+    one = open_wall(run)
+    second = comparable_wall(one, other)
+    step, token = chosen_step(run, one.wall.steps.tolist()), url_number("token")
+    picture = picture_at(one, second, step)
+    name = page.file_name(run, f"wall-step-{step}")
+    heading(picture.title, picture.draw, picture.shares, picture.reading, WALL, name, picture.source)
     cache_wall(
-        wall,
-        data,
-        None if compared is None else compared[1],
-        page.token_texts_of(run, wall.tokens),
-        identity=f"{run.path}/{'' if other is None else other.path}",
+        one.wall,
+        one.data,
+        None if second is None else second.data,
+        page.token_texts_of(run, one.wall.tokens),
+        identity=f"{run.path}/{'' if second is None else second.run.path}",
         step=step,
         why=step_reason(run),
         focus=(layer, head),
-        token=url_number("token"),
+        token=token,
         facts=facts_of(run),
-        reads=reads_at(run, wall, step) if compared is None else None,
-        looks=looks,
-        theme=theme,
+        reads=reads_at(run, one.wall, step) if second is None else None,
+        looks=picture.looks,
+        theme=page_theme(),
         key=WALL,
         on_step=remember_step,
         on_place=remember_place,
     )
-    note(reading)
-    docked_panes(Place(run, None if compared is None else other, runs, layer, head, step, url_number("token")))
+    note(picture.reading)
+    docked_panes(Place(run, None if second is None else second.run, runs, layer, head, step, token))
     with st.expander("Shares of every head, as a table"):
-        show_table(table, f"Heads after step {step}", height=360)
-
-
-def codes_at(
-    run: Run, wall: Wall, other: Run | None, compared: tuple[Wall, SharedData] | None, step: int
-) -> tuple[np.ndarray, pd.DataFrame, Looks]:
-    """Codes of all cells, shares by head, and what the codes look like."""
-    if compared is None or other is None:
-        return wall.fates(step), shares_by_head(wall, step), figures.fate_looks(page_theme())
-    codes = difference_codes(wall.fates(step), compared[0].fates(step))
-    hues = hues_of(run.record.method, other.record.method)
-    looks = wall_looks(hues, run.record.label, other.record.label, page_theme())
-    return codes, difference_by_head(wall, compared[0], step), looks
-
-
-def comparable_wall(run: Run, wall: Wall, other: Run) -> tuple[Wall, SharedData] | None:
-    """The other run's wall; None, with a sentence, if it does not show the same heads and tokens."""
-    try:
-        found = open_wall(other)
-    except UserError as error:
-        st.info(plain(f"No difference: {error}"), icon=":material/info:")
-        return None
-    same = (
-        found[0].layers == wall.layers and found[0].heads == wall.heads and np.array_equal(found[0].birth, wall.birth)
-    )
-    if not same:
-        st.info(
-            plain(f"{run.record.label} and {other.record.label} have not read the same tokens in the same steps, so "
-                  "only the first is shown."),
-            icon=":material/info:",
-        )  # fmt: skip
-    return found if same else None
-
-
-@st.cache_resource(max_entries=OPEN_WALLS, show_spinner="Reading the events of all heads", hash_funcs=BY_STAMP)
-def open_wall(run: Run) -> tuple[Wall, SharedData]:
-    wall = wall_of(run)
-    return wall, wall_data(wall)
-
-
-@st.cache_data(max_entries=64, show_spinner=False, hash_funcs=BY_STAMP | {Wall: lambda wall: wall.tokens})
-def reads_at(run: Run, wall: Wall, step: int) -> Reads | None:
-    row, remainder = divmod(int(np.searchsorted(wall.steps, step)), run.attention_every)
-    positions, masses = most_read(run, wall.layers, row, MOST_READ)
-    return None if remainder or (positions < 0).all() else (positions, masses)
-
-
-def facts_of(run: Run) -> list[tuple[int, int]]:
-    try:
-        return fact_spans(run.tokens, run.record.prompt, run.record.facts)
-    except UserError:  # damaged tokens, which the bar explains
-        return []
+        show_table(picture.shares, f"Heads after step {step}", height=360)
 
 
 def remember_step() -> None:

@@ -15,7 +15,12 @@ import kvlab
 from kvlab.methods import registered
 
 ROOT = Path(__file__).resolve().parents[1]
-CODE = [path for folder in ("kvlab", "app", "pages", "training") for path in sorted((ROOT / folder).rglob("*.py"))]
+CODE = [
+    path
+    for folder in ("kvlab", "app", "pages", "training")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if "node_modules" not in path.parts
+]
 MODULES = [path for path in CODE if path.name not in ("__init__.py", "__main__.py")]
 # A module is named by a noun, or by the verb of its one function: words that say neither.
 BANNED = {

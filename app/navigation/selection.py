@@ -28,6 +28,7 @@ from app.session.url_state import (
     parse_number,
     pending_value,
     remember,
+    set_page_param_from,
     set_param,
     url_value,
 )
@@ -40,6 +41,7 @@ from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comp
 from kvlab.trace.reader import Run
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
+NO_RUN = "none"  # of a difference
 OPENED, OPENED_WHY = "opened_run", "opened_run_why"  # the run a page opened by default; other pages have other defaults
 
 
@@ -97,18 +99,18 @@ def other_run(run: Run, runs: Sequence[Run]) -> Run | None:
     if not by_id:
         return None
     names = dict(zip(by_id, distinct_names([one.record for one in by_id.values()]), strict=True))
-    requested = get_param("b")
-    if requested is not None and requested not in by_id:
+    requested = url_value("b")
+    if requested not in (None, NO_RUN, *by_id):
         st.warning(f"This comparison has no other run {code(requested)}: choose another.")
-    st.session_state["pick_b"] = requested if requested in by_id else ""
+    st.session_state["pick_b"] = requested if requested in by_id else NO_RUN
     help_text = "Shows which tokens only one of the two runs has kept."
-    label = lambda name: names.get(name, "no other run")  # noqa: E731
-    bar.picker("b", "Difference with", ["", *by_id], label, help_text, on_change=_choose_other)
+    words = {NO_RUN: "no other run", **names}
+    bar.picker("b", "Difference with", list(words), words.__getitem__, help_text, on_change=_choose_other)
     return by_id.get(requested or "")
 
 
 def _choose_other() -> None:
-    set_param("b", st.session_state["pick_b"] or None)
+    set_page_param_from("b", "pick_b")
 
 
 def current_sources(prefer: Prefer = "any") -> Sources:

@@ -15,6 +15,7 @@ from app.compare.board import board_of
 from app.components.tokentext import along_text, difference_classes, tokentext
 from app.figures.figure import show
 from app.run_views import page, view
+from app.session.open_runs import BY_STAMP
 from app.session.url_state import set_page_param, url_value
 from kvlab.analysis.comparison import compare, difference
 from kvlab.analysis.lineage.tables import lineage_tree, merged_slots
@@ -161,8 +162,9 @@ def board_pane(place: Place) -> None:
     show(figure, board.frame, reading, "wall-board", "board", of_comparison(place.runs))
 
 
-@st.cache_resource(max_entries=4, hash_funcs=page.BY_STAMP, show_spinner=False)
+@st.cache_resource(max_entries=4, hash_funcs=BY_STAMP, show_spinner=False)
 def departures(run: Run) -> difference.DepartureSteps:
+    """`difference.departure_steps`, kept for some runs."""
     return difference.departure_steps(run)
 
 

@@ -1,4 +1,4 @@
-"""Difference of two runs: shared tokens by head and along the text, and KL from the full cache."""
+"""Difference of two runs: colours of the tokens that both, one or neither hold, and KL from the full cache."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.difference import NAMES
-from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import Line, add_lines
 from kvlab.figures.base.palette import HUES, STATE_COLOURS, Theme, method_hue, pick
 from kvlab.figures.base.template import finish, log_axis
-from kvlab.figures.base.words import number, percent, plural, visible
+from kvlab.figures.base.words import number, plural, visible
 
 FLOOR = 1e-6
 Hues = tuple[str, str]  # of A and of B
@@ -69,47 +68,6 @@ def _family(hue: str) -> int:
 def _far_from(*hues: str) -> str:
     taken = {_family(hue) for hue in hues}
     return next(hue for hue in REPLACEMENTS if _family(hue) not in taken)
-
-
-def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light", focus: Place | None = None) -> go.Figure:
-    """Jaccard index of the kept tokens by layer and KV head, from `difference.jaccard`."""
-    table = frame.pivot(index="layer", columns="head", values="jaccard")
-    parts = frame.pivot(index="layer", columns="head", values=["both", "only_a", "only_b"]).to_numpy()
-    detail = parts.reshape(len(table), 3, -1).transpose(0, 2, 1)
-    hover = ": %{z:.3f}<br>%{customdata[0]:,} in both, %{customdata[1]:,} only in A, %{customdata[2]:,} only in B"
-    title = "Overlap of the kept tokens"
-    return head_map(table, title, theme, bar="Jaccard index", hover=hover, customdata=detail, focus=focus)
-
-
-def read_jaccard_by_head(frame: pd.DataFrame) -> str:
-    """Mean and extremes."""
-    low, high = frame.loc[frame["jaccard"].idxmin()], frame.loc[frame["jaccard"].idxmax()]
-    least = f"layer {int(low['layer'])} head {int(low['head'])} ({number(low['jaccard'], 2)})"
-    most = f"layer {int(high['layer'])} head {int(high['head'])} ({number(high['jaccard'], 2)})"
-    mean = f"{number(float(frame['jaccard'].mean()), 2)} over {plural(len(frame), 'head')}"
-    return f"Mean Jaccard index {mean}; least alike {least}, most alike {most}."
-
-
-def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HUES_OF_TWO) -> go.Figure:
-    """Share of heads that keep a position in both, in A, in B or in neither, stacked along the text."""
-    figure, looks = go.Figure(), class_looks(hues)
-    for name in NAMES[:4]:
-        hue, shape = looks[name]
-        pattern = {"shape": shape, "size": 5, "solidity": 0.35}
-        figure.add_bar(
-            x=frame["position"], y=frame[name], name=name, opacity=0.35 if name == "in neither" else 1,
-            marker={"color": pick(HUES[hue], theme), "line": {"width": 0}, "pattern": pattern},
-            hovertemplate=f"from token %{{x}}: %{{y:.1%}} {name}<extra></extra>",
-        )  # fmt: skip
-    finish(figure, title="Where in the text they differ", x="token (position)", y="share of heads", theme=theme)
-    return figure.update_layout(barmode="stack", bargap=0).update_yaxes(range=[0, 1], tickformat=".0%")
-
-
-def read_along_positions(frame: pd.DataFrame) -> str:
-    """Overall shares."""
-    means = frame[list(NAMES[:4])].mean()
-    shares = ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4])
-    return f"Mean over heads and {plural(len(frame), 'place')} of the text: {shares}."
 
 
 def kl_of_both(

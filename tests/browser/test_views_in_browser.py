@@ -237,7 +237,7 @@ def test_a_view_of_a_story_keeps_nothing_of_the_view_before(visit: Callable[...,
     assert chosen.inner_text() == first
 
 
-@pytest.mark.parametrize("name", ["sag", "lineage", "regret", "difference", "autopsy", "memory", "heads", "story"])
+@pytest.mark.parametrize("name", ["sag", "lineage", "regret", "wall", "autopsy", "memory", "heads", "story"])
 def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any], name: str):
     wide, narrow = (int(width / 1.25) for width in (1920, 1280))
     page = visit(f"{name}?run={RUN}&words=the", wide, 900, scheme="dark")

@@ -39,7 +39,7 @@ MARKS = {
     "sag": Mark("document.querySelector('.js-plotly-plot')?.layout?.meta?.place", TEXT),
     "regret": Mark(TEXT, CHART % "regret-map"),
     "lineage": Mark(CHART % "lineage-river", TEXT),
-    "difference": Mark(TEXT, CHART % "difference-along"),
+    "wall": Mark(TEXT, IN_COMPONENT % (".kv-wall", "dataset.step")),
     "autopsy": Mark(TEXT, ""),
     "memory": Mark("", CHART % "memory-layers"),
 }

@@ -40,7 +40,7 @@ PICTURES = {
     "sag": ".js-plotly-plot .main-svg",
     "regret": ".js-plotly-plot .main-svg",
     "lineage": ".js-plotly-plot .main-svg",
-    "difference": ".js-plotly-plot .main-svg",
+    "wall": ".kv-wall[data-step]",
     "memory": ".js-plotly-plot .main-svg",
     "heads": ".js-plotly-plot .main-svg",
     "autopsy": ".kv-text-panel .t",

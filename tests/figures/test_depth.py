@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.figures import autopsy, board, bound, compare, decision, difference, heads, memory, merges, regret, sag
+from kvlab.figures import autopsy, board, bound, compare, decision, heads, memory, merges, regret, sag
 from kvlab.figures.base.head_map import (
     LARGEST,
     SMALLEST,
@@ -90,8 +90,8 @@ def by_head(layers: int, count: int) -> pd.DataFrame:
     places = [(layer, head) for layer in range(layers) for head in range(count)]
     frame = pd.DataFrame(places, columns=["layer", "head"])
     rank = np.arange(len(frame))
-    shares = ("sag", "regret", "kept", "merged", "dropped", "jaccard", "bounded", "merged_share")
-    numbers = dict.fromkeys(shares, rank / len(frame)) | dict.fromkeys(("only_a", "only_b", "both"), rank)
+    shares = ("sag", "regret", "kept", "merged", "dropped", "bounded", "merged_share")
+    numbers = dict.fromkeys(shares, rank / len(frame))
     counts = dict.fromkeys(("evict", "merge", "pool", "live_slots", "slots"), rank)
     return frame.assign(**numbers, **counts, needed=rank + 2, first_lost=pd.NA, epsilon=0.5, group=rank % 4)
 
@@ -104,7 +104,6 @@ MAPS: dict[str, Draw] = {
     "bound": lambda frame, theme="light", focus=None: bound.bound_by_head(frame, "epsilon", theme, focus),
     "autopsy": lambda frame, theme="light", focus=None: autopsy.survival_by_head(frame, "kept", theme, focus),
     "decision": decision.budgets_for,
-    "difference": difference.jaccard_by_head,
     "heads": heads.groups_by_head,
     "board": lambda frame, theme="light", focus=None: board.fact_by_head(frame, "a", "kept", focus, theme),
 }

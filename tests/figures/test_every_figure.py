@@ -32,6 +32,8 @@ def test_every_figure_is_small_named_and_not_empty(figures: list[Drawn], theme: 
             if trace.type == "heatmap":
                 assert max(trace.z.shape) <= MAX_CELLS, name
                 assert is_finite(trace.z), name
+            elif trace.type == "image":
+                assert trace.source.startswith("data:image/png"), name
             elif trace.type != "sankey":
                 assert is_finite(trace.y), (name, trace.name)
 
@@ -47,7 +49,7 @@ def test_every_axis_says_what_it_shows(figures: list[Drawn]):
 
 def test_light_and_dark_differ_in_colours_only(figures: list[Drawn]):
     def without_colours(figure: object) -> object:
-        text = re.sub(r'"(#[0-9A-Fa-f]{6}|rgb\([\d, ]+\))"', '"#"', figure.to_json())
+        text = re.sub(r'"(#[0-9A-Fa-f]{6}|data:image[^"]*|rgb\([\d, ]+\))"', '"#"', figure.to_json())
         return json.loads(text)
 
     for name, draw, _, _ in figures:

@@ -10,8 +10,9 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.attention import autopsy, bound, fingerprints, health, regret
 from kvlab.analysis.comparison import board, cost, difference, facts, restore
-from kvlab.analysis.lineage import decision, fold, influence
+from kvlab.analysis.lineage import decision, fold, influence, wall
 from kvlab.analysis.lineage.tables import lineage_tree, merged_slots, token_texts
+from kvlab.figures import attention as attentions
 from kvlab.figures import autopsy as autopsies
 from kvlab.figures import board as boards
 from kvlab.figures import bound as bounds
@@ -23,6 +24,7 @@ from kvlab.figures import lineage as rivers
 from kvlab.figures import memory as costs
 from kvlab.figures import regret as regrets
 from kvlab.figures import restore as killeds
+from kvlab.figures import wall as walls
 from kvlab.requests.restore import Restore
 from kvlab.trace import Run
 from kvlab.trace.restore_results import RestoreResult, SearchResult
@@ -87,14 +89,26 @@ def _of_regret(run: Run) -> Iterator[Drawn]:
 
 
 def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
-    kept = [difference.kept_at(run, 20) for run in (a, b)]
-    table, along = difference.jaccard(*kept, [0, 1, 2]), difference.along_positions(*kept, [0, 1, 2])
-    reading = differences.read_jaccard_by_head(table)
-    yield "jaccard", lambda theme: differences.jaccard_by_head(table, theme), reading, table
-    reading = differences.read_along_positions(along)
-    yield "along", lambda theme: differences.along_positions(along, theme), reading, along
     kl = difference.kl_of_both(a, b)
     yield "kl of both", lambda theme: differences.kl_of_both(kl, ("a", "b"), theme), differences.read_kl_of_both(kl), kl
+    first, second = (wall.wall_of(run) for run in (a, b))
+    shares, apart = wall.shares_by_head(second, 20), wall.difference_by_head(first, second, 20)
+    for name, table, codes, reading, looks in (
+        ("cache wall", shares, second.fates(20), walls.read_wall, walls.fate_looks),
+        ("difference of walls", apart, wall.difference_codes(first.fates(20), second.fates(20)), walls.read_difference,
+         lambda theme: differences.wall_looks(("blue", "orange"), "a", "b", theme)),
+    ):  # fmt: skip
+
+        def draw(theme: str, codes=codes, looks=looks) -> go.Figure:
+            colours, names, _ = looks(theme)
+            return walls.wall_picture(codes, list(first.layers), first.heads, colours, names, "The cache", theme)
+
+        yield name, draw, reading(table, looks("light")[1]), table
+    read = a.attention_row(0, 1, 4)
+    masses = pd.DataFrame({"true": read[0], "slot": read[1]}).astype(np.float32).iloc[:40]
+    masses = masses.assign(position=range(40), text=a.tokens["text"].iloc[:40])
+    reading = attentions.read_attention_along_text(masses)
+    yield "attention", lambda theme: attentions.attention_along_text(masses, theme), reading, masses
 
 
 def _of_needle(run: Run) -> Iterator[Drawn]:

@@ -115,7 +115,7 @@ def test_a_reference_that_fails_is_said_over_the_board(runs: list[Path], open_pa
     assert any("full cache does not answer either: rankings show similarity" in line for line in warned)
 
 
-@pytest.mark.parametrize("name", ["compare", "difference", "atlas", "zsmerge"])
+@pytest.mark.parametrize("name", ["compare", "atlas", "zsmerge"])
 @pytest.mark.parametrize("answers", [True, False])
 def test_every_page_that_ranks_warns_where_the_reference_fails_and_only_there(
     runs: list[Path], runs_root: Path, open_page: Open, name: str, answers: bool

@@ -14,7 +14,7 @@ from tests.pages.conftest import ROOT, RUN
 
 Open = Callable[..., AppTest]
 WITHOUT_RUNS = {"admin", "start", "new_run", "runs", "story", "quality", "speed"}
-SEVERAL = {"compare", "difference"}  # pages of a comparison, not of one run
+SEVERAL = {"compare"}  # pages of a comparison, not of one run
 ABOUT_RUNS = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - WITHOUT_RUNS)
 
 
@@ -55,7 +55,7 @@ def test_the_text_of_the_prompt_is_one_click_away(shared_runs: Path, look: Open)
     assert words in [text.value.split() for text in page.text]
 
 
-@pytest.mark.parametrize("name", ["timeline", "similarity", "sag", "lineage", "regret", "autopsy", "difference"])
+@pytest.mark.parametrize("name", ["timeline", "similarity", "sag", "lineage", "regret", "autopsy", "wall"])
 def test_pages_of_one_head_open_at_the_same_head_and_say_why(shared_runs: Path, look: Open, name: str):
     page = look(name)
     shown = tuple(page.selectbox(key=f"pick_{part}").value for part in ("layer", "head"))
@@ -65,7 +65,7 @@ def test_pages_of_one_head_open_at_the_same_head_and_say_why(shared_runs: Path, 
     assert "largest output error" in page.selectbox(key="pick_layer").help
 
 
-@pytest.mark.parametrize("name", ["regret", "merges", "autopsy", "difference", "heads"])
+@pytest.mark.parametrize("name", ["regret", "merges", "autopsy", "heads"])
 def test_the_toolbar_has_room_above_a_colour_bar(shared_runs: Path, open_page: Open, name: str):
     # The run of other tests drops no token, and a map of one colour is not drawn.
     run = "newer-h2o-25pc-0" if name == "autopsy" else RUN

@@ -44,7 +44,7 @@ def readings(page: AppTest) -> list[str]:
     ("name", "maps", "query"),
     [
         # Slots are the same in all heads, and this method merges all that leave: maps of one colour are not drawn.
-        ("heads", 1, {}), ("regret", 0, {}), ("merges", 1, {}), ("difference", 1, {}), ("similarity", 1, {}),
+        ("heads", 1, {}), ("regret", 0, {}), ("merges", 1, {}), ("similarity", 1, {}),
         ("timeline", 1, {"token": "9"}), ("sag", 1, {"scope": "all heads", "measure": "Prediction error"}),
         ("autopsy", 1, {"span": "4-18", "fate": "kept whole"}),
     ],

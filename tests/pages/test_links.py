@@ -30,7 +30,7 @@ BY_HAND = {
     '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
     'f"{PROMPT}-{comparison_id}"', '"model_here"', '"runs_text"', '"runs_sort"', '"runs_turned"', 'f"runs_{name}"',
     "role_key(number)", "text_key(number)", '"runs_since"', '"runs_until"', '"runs_starred"', '"runs_archived"',
-    '"runs_columns"',
+    '"runs_columns"', "KEY",
 }  # fmt: skip
 # A file is not in an address; the others are saved in the folder of runs.
 NOT_LINKED = {
@@ -178,8 +178,8 @@ def test_every_widget_follows_the_address(
         ("similarity", {}, "pick_step"),
         ("timeline", {"step": "9", "tab": "What flowed into a slot"}, "timeline-slot"),
         ("lineage", {}, "lineage-slot"),
-        ("difference", {}, "pick_a"),
-        ("difference", {}, "pick_b"),
+        ("wall", {}, "pick_b"),
+        ("wall", {"b": "newer-h2o-25pc-0"}, "pick_b"),
         ("autopsy", {"words": "the"}, "autopsy-place"),
     ],
 )

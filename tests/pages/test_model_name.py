@@ -29,7 +29,7 @@ def run_of_a_folder(runs_root: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["timeline", "compare", "difference", "memory", "runs", "start"])
+@pytest.mark.parametrize("name", ["timeline", "compare", "wall", "memory", "runs", "start"])
 def test_pages_show_the_name_of_the_folder(run_of_a_folder: Path, open_page: Open, name: str):
     page = open_page(name, comparison="folder")
     assert not page.exception

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.comparison.compare import first_divergence
-from kvlab.analysis.similarity.float16 import block_edges
 from kvlab.common.errors import UserError
 from kvlab.trace.reader import Run
 
@@ -64,24 +63,6 @@ def tokens_read(run: Run) -> int:
     return int(run.select("steps", columns=["tokens_seen"])["tokens_seen"].max())
 
 
-def recorded_layers(*runs: Run) -> list[int]:
-    """Layers recorded by all of these runs."""
-    skipped = {layer for run in runs for layer in run.record.sliding_layers}
-    return [layer for layer in range(runs[0].record.model.num_hidden_layers) if layer not in skipped]
-
-
-def jaccard(a: Kept, b: Kept, layers: list[int]) -> pd.DataFrame:
-    """One row per layer and head: tokens in both, only in A, only in B, and the Jaccard index (1 if both are empty)."""
-    seen = min(a.seen, b.seen)
-    first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
-    both, only_a, only_b = _counts(first, second, 2)
-    layer, head = np.meshgrid(layers, np.arange(first.shape[1]), indexing="ij")
-    either = both + only_a + only_b
-    index = np.where(either > 0, both / np.maximum(either, 1), 1.0)
-    table = {"layer": layer, "head": head, "both": both, "only_a": only_a, "only_b": only_b, "jaccard": index}
-    return pd.DataFrame({name: values.ravel() for name, values in table.items()})
-
-
 def classes(a: Kept, b: Kept, layer: int, head: int, tokens: int) -> np.ndarray:
     """(tokens,) uint8 of one head: an index into `NAMES` for every token of the text."""
     seen = min(a.seen, b.seen)
@@ -89,24 +70,6 @@ def classes(a: Kept, b: Kept, layer: int, head: int, tokens: int) -> np.ndarray:
     found = np.full(tokens, UNREAD, np.uint8)
     found[:seen] = np.select([first & second, first, second], [BOTH, ONLY_A, ONLY_B], NEITHER)
     return found
-
-
-def along_positions(a: Kept, b: Kept, layers: list[int], blocks: int = 96) -> pd.DataFrame:
-    """Share of (layer, head, token) in each class along the text: columns position, then `NAMES` without the last."""
-    seen = min(a.seen, b.seen)
-    first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
-    edges = block_edges(0, seen, blocks)
-    both, only_a, only_b = _counts(first, second, (0, 1))
-    heads = first.shape[0] * first.shape[1]
-    parts = [both, only_a, only_b, heads - both - only_a - only_b]
-    counts = [np.add.reduceat(part / heads, edges[:-1]) / np.diff(edges) for part in parts]
-    return pd.DataFrame({"position": edges[:-1], **dict(zip(NAMES[:4], counts, strict=True))})
-
-
-def _counts(first: np.ndarray, second: np.ndarray, axis: int | tuple[int, int]) -> tuple[np.ndarray, ...]:
-    """Counts in both, only in the first and only in the second, over these axes."""
-    both, all_a, all_b = ((first & second).sum(axis), first.sum(axis), second.sum(axis))
-    return both, all_a - both, all_b - both
 
 
 def kl_of_both(a: Run, b: Run) -> pd.DataFrame:

@@ -165,7 +165,8 @@ def difference_by_head(a: Wall, b: Wall, step: int) -> pd.DataFrame:
     codes = difference_codes(a.fates(step), b.fates(step))
     layer, head = np.repeat(a.layers, a.heads), np.tile(np.arange(a.heads), len(a.layers))
     names = ("both", "only_a", "only_b", "neither")
-    shares = {name: (codes == code).mean(1) for code, name in enumerate(names)}
-    either = 1 - shares["neither"]
-    jaccard = np.where(either > 0, shares["both"] / np.maximum(either, 1e-12), 1.0)
+    counts = {name: (codes == code).sum(1) for code, name in enumerate(names)}
+    either = codes.shape[1] - counts["neither"]
+    jaccard = np.where(either > 0, counts["both"] / np.maximum(either, 1), 1.0)
+    shares = {name: count / codes.shape[1] for name, count in counts.items()}
     return pd.DataFrame({"layer": layer, "head": head, "step": step, **shares, "jaccard": jaccard})
