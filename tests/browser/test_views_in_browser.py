@@ -275,3 +275,45 @@ def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: C
     after = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
     assert clear == after == ["1"] * len(clear)
     assert len(clear) == 6, "two runs, each with its verdict, bytes and KL"
+
+
+def test_the_cache_wall_scrubs_zooms_selects_and_puts_a_head_into_focus(visit: Callable[..., Any]):
+    page = visit(f"wall?run={RUN}&step=0&layer=0&head=0&panes=text", height=1400)
+    page.wait_for_selector(".kv-wall[data-step='0']")
+    totals = page.locator(".kv-wall").get_attribute("data-totals")
+    page.keyboard.press("End")
+    page.wait_for_selector(".kv-wall[data-step='6']")
+    assert page.locator(".kv-wall").get_attribute("data-totals") != totals
+    page.wait_for_url(re.compile("step=6"))
+    page.get_by_text("After step 6, of all tokens in 4 heads").wait_for()
+    settle(page, ".kv-wall canvas")
+    canvas = page.locator(".kv-wall canvas")
+    box = canvas.bounding_box()
+    right, low = box["x"] + 0.75 * box["width"], box["y"] + 0.75 * box["height"]  # layer 1, head 1
+    page.mouse.move(right, low)
+    page.locator(".kv-wall .detail", has_text="layer 1, KV head 1, token").wait_for()
+    page.mouse.click(right, low)
+    page.wait_for_url(re.compile("layer=1"))
+    until(page, "/head=1/.test(location.search) && /token=/.test(location.search)")
+    page.locator(".kv-text-panel .t").first.wait_for()
+    settle(page, ".kv-wall canvas")
+    box = canvas.bounding_box()
+    page.keyboard.down("Shift")
+    page.mouse.move(box["x"] + 45, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 10, box["y"] + 60, steps=4)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    page.locator(".kv-wall .detail", has_text="2 selected heads:").wait_for()
+    canvas.focus()
+    page.keyboard.press("f")  # the head in focus fills the wall: every point of it is of that head
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.4 * box["height"])
+    page.locator(".kv-wall .detail", has_text="layer 1, KV head 1").wait_for()
+
+
+def test_a_link_to_the_former_page_of_two_runs_opens_their_difference(visit: Callable[..., Any]):
+    page = visit("difference?comparison=some&a=some-h2o-25pc-0&b=some-keepkv-25pc-0&step=3", height=1400)
+    page.wait_for_selector(".kv-wall[data-step='3']")
+    page.wait_for_url(re.compile("/wall"))
+    page.get_by_text("only in keepkv").first.wait_for()
+    page.get_by_text("A and B diverge").wait_for()
