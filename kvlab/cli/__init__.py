@@ -9,6 +9,7 @@ import typer
 from kvlab.cli.app import app_command, token
 from kvlab.cli.atlas import atlas_commands
 from kvlab.cli.bench import bench
+from kvlab.cli.chat import chat
 from kvlab.cli.compare import compare, run
 from kvlab.cli.data import data_commands
 from kvlab.cli.doctor import doctor
@@ -41,6 +42,7 @@ commands.command("methods")(with_plugins(methods))
 commands.command("tasks")(with_plugins(tasks))
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))
+commands.command("chat")(with_plugins(chat))
 commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("eval")(with_plugins(evaluate))
