@@ -1,0 +1,205 @@
+"""A live session: its answers are those of the model alone, lanes do not disturb each other, and turns continue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvlab.common.errors import UserError
+from kvlab.live.events import AnswerEnded, ContextRead, Event, LaneFailed, LaneSettled, TokenWritten
+from kvlab.live.session import LiveSession, Sampling
+from kvlab.models.chat import Chat
+from kvlab.models.load import LoadedModel, load_model
+from kvlab.requests.compare import MethodChoice
+from tests.families import tiny_folder
+
+CONTEXT = "The old house stood on the hill. Nobody had lived in it for years, and its doors were closed. " * 6
+SHORT = Sampling(max_new_tokens=6)
+TEMPLATE = (
+    "{% for message in messages %}<turn>{{ message.role }} {{ message.content }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<turn>assistant {% endif %}"
+)
+CHOICES = tuple(MethodChoice(method=name, budget=0.3) for name in ("h2o", "keepkv", "snapkv"))
+
+
+@pytest.fixture(scope="module")
+def lab() -> LoadedModel:
+    """mini."""
+    return load_model("mini")
+
+
+def started(lab: LoadedModel, *choices: MethodChoice, chat: Chat | None = None) -> LiveSession:
+    session = LiveSession(lab, CONTEXT, choices, chat)
+    list(session.read_context())
+    return session
+
+
+def tokens(events: Iterable[Event], lane: int) -> list[int]:
+    return [event.token for event in events if isinstance(event, TokenWritten) and event.lane == lane]
+
+
+def generated(lab: LoadedModel, ids: list[int], count: int) -> list[int]:
+    """What transformers' own `generate` adds to these tokens."""
+    given = torch.tensor([ids], device=lab.device)
+    found = lab.model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=count, do_sample=False)
+    return found[0, len(ids) :].tolist()
+
+
+def test_the_full_lane_answers_as_the_model_does_in_every_turn(lab: LoadedModel) -> None:
+    session, read = started(lab, *CHOICES), []
+    read += session.ids
+    for turn, question in enumerate(("Who lived there?", "And then?")):
+        answer = tokens(list(session.ask(question, SHORT)), 0)
+        read += session.turns.question_ids(lab, question, is_first=turn == 0)
+        assert answer == generated(lab, read, 6)
+        read += answer
+        assert session.lanes[0].tokens_seen == len(read)
+
+
+def test_lanes_together_write_what_each_writes_alone(lab: LoadedModel) -> None:
+    together = started(lab, *CHOICES)
+    alone = [started(lab, choice) for choice in CHOICES]
+    for question in ("Who lived there?", "And then?"):
+        events = list(together.ask(question, SHORT))
+        for number, session in enumerate(alone, 1):
+            assert tokens(events, number) == tokens(session.ask(question, SHORT), 1), CHOICES[number - 1].method
+            assert together.lanes[number].live_bytes == session.lanes[1].live_bytes
+
+
+def test_a_lane_that_keeps_everything_never_leaves_the_full_cache(lab: LoadedModel) -> None:
+    session = started(lab, MethodChoice(method="h2o", budget=1.0))
+    for question in ("Who lived there?", "And then?"):
+        written = [event for event in session.ask(question, SHORT) if isinstance(event, TokenWritten) and event.lane]
+        assert len(written) == 6
+        assert not any(event.leaves for event in written)
+        assert max(event.kl for event in written if event.kl is not None) < 1e-5
+
+
+def test_kl_is_told_until_texts_differ_and_one_token_leaves(lab: LoadedModel) -> None:
+    session = started(lab, MethodChoice(method="window", budget=20))
+    events = [event for question in ("Who lived there?", "And then?", "Why?") for event in session.ask(question, SHORT)]
+    mine = [event for event in events if isinstance(event, TokenWritten) and event.lane == 1]
+    others = tokens(events, 0)
+    differ = [place for place, event in enumerate(mine) if event.token != others[place]]
+    assert differ, "choose a smaller window"
+    first = differ[0]
+    assert [event.leaves for event in mine] == [place == first for place in range(len(mine))]
+    assert [event.kl is not None for event in mine] == [place <= first for place in range(len(mine))]
+
+
+def test_a_follow_up_reads_only_its_own_tokens(lab: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = started(lab, *CHOICES)
+    list(session.ask("Who lived there?", SHORT))
+    passes: list[tuple[int, int]] = []
+    forward = lab.model.forward
+
+    def counted(ids: torch.Tensor, **options: object) -> object:
+        passes.append(tuple(ids.shape))
+        return forward(ids, **options)
+
+    monkeypatch.setattr(lab.model, "forward", counted)
+    list(session.ask("And then?", SHORT))
+    question = session.turns.question_ids(lab, "And then?", is_first=False)
+    assert passes == [(4, len(question)), *[(4, 1)] * 6]
+
+
+def test_a_question_asked_again_starts_from_the_state_before_it(lab: LoadedModel) -> None:
+    session = started(lab, *CHOICES)
+    list(session.ask("Who lived there?", SHORT))
+    first = list(session.ask("And then?", SHORT))
+    again = list(session.ask_again("And then?", SHORT))
+    other = list(session.ask_again("Where is the hill?", SHORT))
+    fresh = started(lab, *CHOICES)
+    list(fresh.ask("Who lived there?", SHORT))
+    expected = list(fresh.ask("Where is the hill?", SHORT))
+    for lane in range(4):
+        assert tokens(first, lane) == tokens(again, lane)
+        assert tokens(other, lane) == tokens(expected, lane)
+
+
+def test_another_budget_of_a_lane_is_that_of_a_new_session(lab: LoadedModel) -> None:
+    session = started(lab, *CHOICES)
+    list(session.ask("Who lived there?", SHORT))
+    changed = MethodChoice(method="keepkv", budget=0.1)
+    (settled,) = session.change_lane(2, changed)
+    assert isinstance(settled, LaneSettled)
+    assert settled.live_bytes < 0.15 * settled.full_bytes
+    fresh = started(lab, CHOICES[0], changed, CHOICES[2])
+    events, expected = (list(one.ask("Who lived there?", SHORT)) for one in (session, fresh))
+    for lane in range(4):
+        assert tokens(events, lane) == tokens(expected, lane)
+    with pytest.raises(UserError, match="lane 0 is the full cache"):
+        list(session.change_lane(0, changed))
+
+
+def test_equal_predictions_draw_equal_tokens_and_a_seed_repeats_them(lab: LoadedModel) -> None:
+    warm = Sampling(temperature=1.0, seed=3, max_new_tokens=8)
+    session = started(lab, MethodChoice(method="h2o", budget=1.0))
+    events = list(session.ask("Who lived there?", warm))
+    assert tokens(events, 0) == tokens(events, 1)
+    assert tokens(session.ask_again("Who lived there?", warm), 0) == tokens(events, 0)
+    other = Sampling(temperature=1.0, seed=4, max_new_tokens=8)
+    assert tokens(session.ask_again("Who lived there?", other), 0) != tokens(events, 0)
+
+
+def test_stop_ends_the_answers_and_the_conversation_goes_on(lab: LoadedModel) -> None:
+    session, seen = started(lab, *CHOICES), 0
+    ended: list[AnswerEnded] = []
+    for event in session.ask("Who lived there?", Sampling(max_new_tokens=50)):
+        seen += isinstance(event, TokenWritten)
+        if seen == 8:
+            session.stop()
+        ended += [event] if isinstance(event, AnswerEnded) else []
+    assert [event.reason for event in ended] == ["stopped"] * 4
+    assert seen < 20
+    assert len(tokens(session.ask("And then?", SHORT), 3)) == 6
+
+
+def test_a_method_that_raises_leaves_and_the_others_go_on(lab: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = started(lab, *CHOICES)
+    expected = tokens(started(lab, *CHOICES).ask("Who lived there?", SHORT), 3)
+    layer = session.lanes[1].cache.layers[2]
+    monkeypatch.setattr(layer, "attend", lambda *_: (_ for _ in ()).throw(RuntimeError("no more")))
+    events = list(session.ask("Who lived there?", SHORT))
+    assert [event for event in events if isinstance(event, LaneFailed)] == [LaneFailed(1, "no more")]
+    assert tokens(events, 1) == []
+    assert tokens(events, 3) == expected
+    assert len(tokens(session.ask("And then?", SHORT), 2)) == 6
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])
+def test_turns_of_a_chat_template_are_those_of_the_whole_conversation(tmp_path: Path, family: str) -> None:
+    """Also with layers of sliding windows, whose lanes run one by one, and where an answer ends by itself."""
+    lab = load_model(str(tiny_folder(tmp_path, family, TEMPLATE)), device="cpu")
+    chat = Chat(lab.tokenizer)
+    session = LiveSession(lab, CONTEXT[:200], [MethodChoice(method="h2o", budget=0.5)], chat)
+    read = list(session.read_context())
+    assert isinstance(read[0], ContextRead)
+    ids = list(session.ids)
+    for turn, question in enumerate(("Who?", "Why?")):
+        answer = tokens(session.ask(question, SHORT), 0)
+        ids += session.turns.question_ids(lab, question, is_first=turn == 0)
+        assert answer == generated(lab, ids, 6)[: len(answer)]
+        ids += answer
+    first = chat.rendered(CONTEXT[:200] + "\n\nWho?")
+    asked = session.turns.question_ids(lab, "Who?", is_first=True)
+    assert chat.ids(first) == [*session.ids, *asked]
+
+
+@pytest.mark.parametrize(
+    ("act", "sentence"),
+    [
+        (lambda lab: LiveSession(lab, " \n", CHOICES), "The context is empty"),
+        (lambda lab: LiveSession(lab, "word " * 9000, CHOICES), "The context needs .* but the context window of mini"),
+        (lambda lab: LiveSession(lab, CONTEXT, [MethodChoice(method="nothing")]), "no method called 'nothing'"),
+        (lambda lab: list(started(lab).ask(" ")), "The question is empty"),
+        (lambda lab: list(started(lab).ask_again("Why?")), "Nothing was asked yet"),
+        (lambda lab: list(started(lab).ask("Why?", Sampling(max_new_tokens=10**6))), "This question needs"),
+    ],
+)
+def test_bad_input_is_one_sentence(lab: LoadedModel, act: Callable[[LoadedModel], object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        act(lab)
