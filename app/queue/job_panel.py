@@ -25,6 +25,7 @@ from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.work import Work
 from kvlab.requests.compare import CompareRequest, RescueRequest
+from kvlab.requests.live_session import LiveJob
 from kvlab.server.settings import lab
 from kvlab.server.users import Role, acting
 from kvlab.trace.catalogue import RunEntry, list_repeats, list_runs
@@ -82,6 +83,9 @@ def _request(request: Work) -> None:
             if permission.button("Use it in a new run", permission.why_not(), type="primary", key="use_fitted"):
                 title = next((entry.title for entry in methods() if entry.name == method), method)
                 go("new_run", model=request.request.model, methods=title, **{f"{method}.{SETTING[method]}": value})
+        return
+    if isinstance(request, LiveJob):
+        link("live", "The conversation", session=request.session)
         return
     if isinstance(request, SampleJob):
         return
@@ -232,7 +236,7 @@ def run_count(status: JobStatus) -> list[str]:
 
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, RescueRequest | EvalJob | BenchJob | FitJob):
+    if isinstance(request, RescueRequest | EvalJob | BenchJob | FitJob | LiveJob):
         return  # records no runs; its results are linked below
     if isinstance(request, SampleJob):
         for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):

@@ -19,6 +19,7 @@ from kvlab.jobs.work import Work
 from kvlab.model_info.chat_template import ChatFormat
 from kvlab.model_info.token_count import count_tokens
 from kvlab.requests.compare import CompareRequest, MethodChoice, RescueRequest
+from kvlab.requests.live_session import LiveJob
 from kvlab.server.offered_models import place_of
 from kvlab.server.quotas import Limits, limits_of
 from kvlab.server.settings import lab
@@ -117,7 +118,7 @@ def _models(request: Work) -> Iterator[tuple[str, str | None, str | None]]:
 def _choices(request: Work) -> Iterator[MethodChoice]:
     if isinstance(request, CompareRequest):
         yield from request.choices
-    elif isinstance(request, EvalJob | SampleJob):
+    elif isinstance(request, EvalJob | SampleJob | LiveJob):
         yield from request.request.choices
     elif isinstance(request, BenchJob):
         yield from (choice for part in request.requests for choice in part.choices)

@@ -38,6 +38,7 @@ from kvlab.jobs.size_check import too_big
 from kvlab.jobs.work import Work, read_request
 from kvlab.planning.machine import visible_gpus
 from kvlab.requests.compare import Progress, RescueRequest
+from kvlab.requests.live_session import LiveJob
 from kvlab.server.offered_models import FITS
 from kvlab.server.quotas import disk_rules
 from kvlab.server.settings import lab
@@ -47,6 +48,7 @@ from kvlab.trace.thinning import enough, thin, thinnable
 Compare = Callable[..., Any]
 COMPARE = "kvlab.engine:compare"
 RESCUE = "kvlab.restore:rescue"
+LIVE = "kvlab.live.job:run_live"
 EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.job:run_sample"
 BENCH, FIT = "kvlab.bench.harness:run_bench", "kvlab.fitting.fit:run_fit"
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # jobs whose results have a name
@@ -151,6 +153,9 @@ def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> 
     if isinstance(request, EvalJob | BenchJob | FitJob):
         _log(f"{request.kind} {request.name}")
         return load_function(NAMED[type(request)]), root
+    if isinstance(request, LiveJob):
+        _log(f"live session {request.session}: {request.action}")
+        return load_function(LIVE), root
     if isinstance(request, SampleJob):
         _log(f"one prompt of an evaluation, model {request.request.model}")
         return partial(load_function(SAMPLE), compare=_named(compare, job_id, again)), root

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,6 +81,17 @@ class Lane:
             return ""
         added, self.text = whole[len(self.text) :], whole
         return added
+
+    def held_shares(self, tokens: int) -> np.ndarray:
+        """(tokens,) float64: share of all layers and heads that hold each of the first tokens in a slot of its own."""
+        counts, heads = np.zeros(tokens), 0
+        for layer in self.cache.compressed_layers():
+            for table in layer.tables:
+                position = table.visible().position
+                heads += position.shape[0] * position.shape[1]
+                kept = position[(position >= 0) & (position < tokens)].long()
+                counts += torch.bincount(kept, minlength=tokens).cpu().numpy()
+        return counts / max(heads, 1)
 
     @property
     def live_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +206,7 @@ def _load_error(source: Source, raw: dict[str, Any], error: Exception) -> str:
 
 
 _held: dict[tuple[object, ...], LoadedModel] = {}
+_when_dropped: list[Callable[[], object]] = []
 
 
 def held_model(request: ModelRequest, report: Report | None = None) -> LoadedModel:
@@ -220,8 +221,15 @@ def held_model(request: ModelRequest, report: Report | None = None) -> LoadedMod
     return _held[key]
 
 
+def when_dropped(act: Callable[[], object]) -> None:
+    """Call `act` whenever the held model is dropped, to drop what keeps its weights alive."""
+    _when_dropped.append(act)
+
+
 def drop_model() -> None:
     """Free the model and its device memory."""
     _held.clear()
+    for act in _when_dropped:
+        act()
     gc.collect()  # modules and hooks form reference cycles
     empty_device_cache()

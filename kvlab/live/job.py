@@ -1,0 +1,112 @@
+"""Run the actions of live sessions in the worker, which holds some sessions between their jobs."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvlab.common.errors import UserError
+from kvlab.engine.prompt import prompt_pieces
+from kvlab.live.events import Event
+from kvlab.live.log import append_event
+from kvlab.live.session import LiveSession, Sampling
+from kvlab.models.chat import chat_of
+from kvlab.models.load import LoadedModel, held_model, when_dropped
+from kvlab.requests.compare import Progress
+from kvlab.requests.live_session import LiveJob, LiveRequest
+
+MOST_SESSIONS = 4  # held at a time
+IDLE_SECONDS = 900.0  # after which a session gives its memory back
+LOST = "The worker no longer held this session: the context was read again, and the conversation begins anew."
+
+
+@dataclass
+class HeldSession:
+    """A session in memory, the request it was started with, and when it was last used."""
+
+    session: LiveSession
+    request: LiveRequest
+    used: float = field(default_factory=time.monotonic)
+
+
+_held: OrderedDict[tuple[Path, str], HeldSession] = OrderedDict()
+when_dropped(_held.clear)  # sessions hold their model's weights
+
+
+def run_live(job: LiveJob, root: Path, progress: Callable[[Progress], None], cancelled: Callable[[], bool]) -> None:
+    """Carry out one action; its events go to the session's log. Cancelling ends the answers that are being written.
+
+    Raises UserError as `LiveSession` does.
+    """
+    progress(Progress(stage="the model is loaded", done=0, total=1))
+    loaded = held_model(job.request)
+    drop_idle()
+    held = _held.get((root, job.session))
+
+    def tell(event: dict[str, Any]) -> None:
+        append_event(root, job.session, event)
+
+    if held is None or job.action == "start":
+        if job.action != "start":
+            tell({"kind": "restarted", "message": LOST})
+        held = _start(job, root, loaded, tell)
+    held.used = time.monotonic()
+    _held.move_to_end((root, job.session))
+    for event in _events(job, held.session, tell):
+        tell(event.as_json())
+        if cancelled():
+            held.session.stop()
+    _tell_held(held.session, tell)
+    progress(Progress(stage="done", done=1, total=1))
+
+
+def drop_idle(seconds: float = IDLE_SECONDS) -> int:
+    """Drop sessions that were not used for a while; returns how many are left."""
+    now = time.monotonic()
+    for key in [key for key, held in _held.items() if now - held.used > seconds]:
+        del _held[key]
+    return len(_held)
+
+
+def _start(job: LiveJob, root: Path, loaded: LoadedModel, tell: Callable[[dict[str, Any]], None]) -> HeldSession:
+    request = job.request
+    chat = chat_of(request, loaded.tokenizer)
+    session = LiveSession(loaded, request.context, request.choices, chat, request.seed)
+    for event in session.read_context():
+        tell(event.as_json())
+    text = session.turns.opening + request.context
+    tell({"kind": "context_texts", "texts": prompt_pieces(loaded.tokenizer, text, session.ids)})
+    while len(_held) >= MOST_SESSIONS:
+        _held.popitem(last=False)
+    held = _held[root, job.session] = HeldSession(session, request)
+    return held
+
+
+def _events(job: LiveJob, session: LiveSession, tell: Callable[[dict[str, Any]], None]) -> Iterator[Event]:
+    sampling = Sampling(job.temperature, job.request.seed, job.max_new_tokens)
+    if job.action == "again" and session.turn:
+        tell({"kind": "question", "turn": session.turn - 1, "text": job.question})
+        yield from session.ask_again(job.question, sampling)
+    elif job.action in ("ask", "again"):
+        tell({"kind": "question", "turn": session.turn, "text": job.question})
+        yield from session.ask(job.question, sampling)
+    elif job.action == "lane":
+        if job.lane is None or job.choice is None:
+            raise UserError("A lane and its new method are needed.")
+        tell({"kind": "restarted", "message": ""})
+        yield from session.change_lane(job.lane, job.choice)
+    elif job.action == "restart":
+        session.restart()
+        tell({"kind": "restarted", "message": ""})
+
+
+def _tell_held(session: LiveSession, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Tell the share of heads that hold each token of the context, in every lane."""
+    for number, lane in enumerate(session.lanes):
+        if not lane.failure:
+            shares = lane.held_shares(len(session.ids))
+            tell({"kind": "held", "lane": number, "per_mille": (1000 * shares).round().astype(int).tolist()})

@@ -1,0 +1,48 @@
+"""The events of a session as lines of JSON next to the queue: the worker writes them, pages read them in order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvlab.common.atomic_write import full_disk_sentence
+
+FOLDER = Path(".jobs") / "live"
+Events = list[dict[str, Any]]
+
+
+def log_path(root: Path, session: str) -> Path:
+    """The file of a session."""
+    return Path(root) / FOLDER / f"{session}.jsonl"
+
+
+def append_event(root: Path, session: str, event: Mapping[str, Any]) -> None:
+    """Append one event. Raises UserError if the disk is full."""
+    path = log_path(root, session)
+    line = json.dumps(event, ensure_ascii=False) + "\n"
+    with full_disk_sentence(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+
+
+def read_events(root: Path, session: str, start: int = 0) -> tuple[Events, int]:
+    """The events from byte `start` on, and where the next ones will begin; a line that is not complete is left."""
+    try:
+        with log_path(root, session).open("rb") as file:
+            file.seek(start)
+            content = file.read()
+    except OSError:
+        return [], start
+    end = content.rfind(b"\n") + 1
+    events: Events = []
+    for line in content[:end].splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:  # cut off by a killed worker
+            continue
+        if isinstance(event, dict):
+            events.append(event)
+    return events, start + end

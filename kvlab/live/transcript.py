@@ -1,0 +1,114 @@
+"""The state of a session as its events tell it: lanes, turns, answers. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Word:
+    """What one token added to an answer; see `kvlab.live.events.TokenWritten`."""
+
+    text: str
+    kl: float | None
+    leaves: bool
+
+
+@dataclass
+class Answer:
+    """A lane's answer to one question. `reason` is why it ended; empty while it is written."""
+
+    words: list[Word] = field(default_factory=list)
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        return "".join(word.text for word in self.words)
+
+
+@dataclass
+class LaneState:
+    """A lane as last told. `held` (context tokens,) is the share of heads that hold each token in a slot of its own."""
+
+    label: str = ""
+    live_bytes: int = 0
+    failure: str = ""
+    held: np.ndarray | None = None
+
+
+@dataclass
+class Turn:
+    """A question and its answers by lane."""
+
+    question: str
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+
+@dataclass
+class Transcript:
+    """A session. `tokens` and `texts` are those of the context; `seconds` the time to read and compress it."""
+
+    tokens: int = 0
+    texts: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    full_bytes: int = 0
+    tokens_seen: int = 0
+    lanes: dict[int, LaneState] = field(default_factory=dict)
+    turns: list[Turn] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the context has been read in all lanes."""
+        return bool(self.lanes)
+
+    def follow(self, events: Iterable[Mapping[str, Any]]) -> Transcript:
+        """Take over events in order; unknown ones are left out. Returns itself."""
+        for event in events:
+            take = getattr(self, f"_{event.get('kind')}", None)
+            if take is not None:
+                take(event)
+        return self
+
+    def _context_read(self, event: Mapping[str, Any]) -> None:
+        self.tokens = self.tokens_seen = event["tokens"]
+        self.seconds = event["seconds"]
+
+    def _context_texts(self, event: Mapping[str, Any]) -> None:
+        self.texts = event["texts"]
+
+    def _lane_settled(self, event: Mapping[str, Any]) -> None:
+        self.full_bytes = event["full_bytes"]
+        self.lanes[event["lane"]] = LaneState(event["label"], event["live_bytes"])
+
+    def _lane_failed(self, event: Mapping[str, Any]) -> None:
+        self.lanes.setdefault(event["lane"], LaneState()).failure = event["message"]
+
+    def _held(self, event: Mapping[str, Any]) -> None:
+        self.lanes[event["lane"]].held = np.array(event["per_mille"], np.float32) / 1000
+
+    def _question(self, event: Mapping[str, Any]) -> None:
+        del self.turns[event["turn"] :]
+        self.turns.append(Turn(event["text"]))
+
+    def _token(self, event: Mapping[str, Any]) -> None:
+        words = self.turns[-1].answers.setdefault(event["lane"], Answer()).words
+        words.append(Word(event["text"], event["kl"], event["leaves"]))
+
+    def _answer_ended(self, event: Mapping[str, Any]) -> None:
+        answer = self.turns[-1].answers.setdefault(event["lane"], Answer())
+        answer.reason, answer.seconds = event["reason"], event["seconds"]
+        self.lanes[event["lane"]].live_bytes = event["live_bytes"]
+        if event["lane"] == 0:
+            self.full_bytes, self.tokens_seen = event["live_bytes"], event["tokens_seen"]
+
+    def _restarted(self, event: Mapping[str, Any]) -> None:
+        self.turns.clear()
+        if event["message"]:
+            self.notes.append(event["message"])

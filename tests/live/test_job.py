@@ -1,0 +1,136 @@
+"""Actions of sessions as jobs of the queue: their events, lost sessions, idle ones, and models that change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from kvlab.common.errors import UserError
+from kvlab.jobs.size_check import too_big
+from kvlab.jobs.work import read_request
+from kvlab.live import job as jobs
+from kvlab.live.log import append_event, log_path, read_events
+from kvlab.live.transcript import Transcript
+from kvlab.models.load import drop_model
+from kvlab.requests.compare import MethodChoice
+from kvlab.requests.live_session import LiveJob, LiveRequest
+
+CONTEXT = "The old house stood on the hill. Nobody had lived in it for years. " * 6
+REQUEST = LiveRequest(context=CONTEXT, choices=(MethodChoice(method="h2o", budget=0.3),))
+
+
+@pytest.fixture(autouse=True)
+def nothing_held() -> Iterator[None]:
+    jobs.drop_idle(-1)
+    yield
+    jobs.drop_idle(-1)
+
+
+def action(root: Path, kind: str, **fields: object) -> Transcript:
+    """Run one action in session "one"; the transcript afterwards."""
+    fields = {"request": REQUEST, "max_new_tokens": 4} | fields
+    job = LiveJob.model_validate({"session": "one", "action": kind, **fields})
+    assert read_request(job.model_dump_json()) == job
+    jobs.run_live(job, root, progress=lambda _: None, cancelled=lambda: False)
+    return Transcript().follow(read_events(root, "one")[0])
+
+
+def test_a_conversation_is_told_in_events(tmp_path: Path) -> None:
+    started = action(tmp_path, "start")
+    assert started.is_read
+    assert [lane.label for lane in started.lanes.values()] == ["full 100 %", "h2o 30 %"]
+    assert "".join(started.texts).endswith("for years. ")
+    assert len(started.texts) == started.tokens == started.tokens_seen
+    action(tmp_path, "ask", question="Who?")
+    told = action(tmp_path, "ask", question="Why?")
+    assert [turn.question for turn in told.turns] == ["Who?", "Why?"]
+    assert all(len(answer.words) == 4 and answer.reason == "length" for answer in told.turns[1].answers.values())
+    assert told.tokens_seen > started.tokens
+    again = action(tmp_path, "again", question="Where?")
+    assert [turn.question for turn in again.turns] == ["Who?", "Where?"]
+    assert action(tmp_path, "restart").turns == []
+
+
+def test_what_is_held_of_the_context_is_told_for_every_lane(tmp_path: Path) -> None:
+    told = action(tmp_path, "start")
+    full, lane = (told.lanes[number].held for number in (0, 1))
+    assert full is not None and lane is not None
+    assert np.allclose(full, 1.0)
+    assert abs(float(lane.mean()) - 0.3) < 0.02
+    after = action(tmp_path, "ask", question="Who?").lanes[1].held
+    assert after is not None
+    assert float(after.mean()) <= float(lane.mean())
+
+
+def test_another_method_of_a_lane_begins_the_conversation_again(tmp_path: Path) -> None:
+    action(tmp_path, "start")
+    action(tmp_path, "ask", question="Who?")
+    told = action(tmp_path, "lane", lane=1, choice={"method": "snapkv", "budget": 0.5})
+    assert told.turns == []
+    assert told.lanes[1].label == "snapkv 50 %"
+    assert len(action(tmp_path, "ask", question="Who?").turns[0].answers) == 2
+
+
+def test_a_session_the_worker_no_longer_holds_is_read_again_and_says_so(tmp_path: Path) -> None:
+    action(tmp_path, "start")
+    action(tmp_path, "ask", question="Who?")
+    drop_model()  # as when a job with another model ran in between
+    told = action(tmp_path, "ask", question="Why?")
+    assert [turn.question for turn in told.turns] == ["Why?"]
+    assert told.notes == [jobs.LOST]
+
+
+def test_idle_sessions_and_the_oldest_give_their_memory_back(tmp_path: Path) -> None:
+    for number in range(jobs.MOST_SESSIONS + 1):
+        action(tmp_path, "start", session=f"number-{number}")
+    assert jobs.drop_idle() == jobs.MOST_SESSIONS
+    assert jobs.drop_idle(0.0) == 0
+
+
+def test_a_cancelled_job_keeps_what_was_said(tmp_path: Path) -> None:
+    action(tmp_path, "start")
+    job = LiveJob(session="one", action="ask", request=REQUEST, question="Who?", max_new_tokens=50)
+    jobs.run_live(job, tmp_path, progress=lambda _: None, cancelled=lambda: True)
+    answers = Transcript().follow(read_events(tmp_path, "one")[0]).turns[0].answers
+    assert [answer.reason for answer in answers.values()] == ["stopped"] * 2
+    assert all(0 < len(answer.words) < 5 for answer in answers.values())
+
+
+def test_events_are_read_from_any_place_and_a_line_cut_off_is_left(tmp_path: Path) -> None:
+    assert read_events(tmp_path, "one") == ([], 0)
+    append_event(tmp_path, "one", {"kind": "note", "text": "ä\n"})
+    events, end = read_events(tmp_path, "one")
+    assert events == [{"kind": "note", "text": "ä\n"}]
+    with log_path(tmp_path, "one").open("a") as file:
+        file.write('{"kind": "cut')
+    assert read_events(tmp_path, "one", end) == ([], end)
+    with log_path(tmp_path, "one").open("a") as file:
+        file.write('\n[1]\n{"kind": "b"}\n')
+    assert [event["kind"] for event in read_events(tmp_path, "one", end)[0]] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"action": "ask"}, "the question is empty"),
+        ({"action": "lane", "lane": 1}, "a lane and its new method"),
+        ({"action": "start", "session": "../x"}, "pattern"),
+        ({"action": "start", "request": {"context": "", "choices": [{"method": "h2o"}]}}, "at least 1"),
+        ({"action": "start", "request": {"context": "a", "choices": []}}, "at least 1"),
+    ],
+)
+def test_a_bad_action_is_refused(fields: dict[str, object], sentence: str) -> None:
+    given = {"session": "one", "request": json.loads(REQUEST.model_dump_json()), **fields}
+    with pytest.raises(ValidationError, match=sentence):
+        LiveJob.model_validate(given)
+
+
+def test_a_session_is_planned_as_a_comparison_and_refusals_are_sentences(tmp_path: Path) -> None:
+    assert too_big(LiveJob(session="one", action="start", request=REQUEST), tmp_path) == ""
+    with pytest.raises(UserError, match="There is no method called"):
+        action(tmp_path, "start", request=REQUEST.model_copy(update={"choices": (MethodChoice(method="no"),)}))
