@@ -44,7 +44,12 @@ from kvlab.server.users import Role
 
 FIRST = "first"  # the URL path of the start page, which is served at the root
 MENU = {
-    "": [("start", "Start", "home"), ("new_run", "New run", "add_circle"), ("runs", "Runs", "folder_open")],
+    "": [
+        ("start", "Start", "home"),
+        ("live", "Live", "forum"),
+        ("new_run", "New run", "add_circle"),
+        ("runs", "Runs", "folder_open"),
+    ],
     "One comparison": [
         ("wall", "Cache wall", "view_comfy"),
         ("timeline", "Cache timeline", "view_timeline"),

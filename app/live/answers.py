@@ -1,0 +1,37 @@
+"""An answer as HTML: each word shaded by the KL of the lane's prediction from the full cache's."""
+
+from __future__ import annotations
+
+from html import escape
+
+from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.live.transcript import Answer
+
+LEVELS = ((1.0, 0.55), (0.1, 0.32), (0.01, 0.14))  # least KL in nats, and the opacity of its shade
+REASONS = {"end": "", "length": "cut at the most tokens", "stopped": "stopped", "": "writing"}
+
+
+def answer_html(answer: Answer, theme: Theme) -> str:
+    """The words, escaped, with their KL as tooltip; the first that leaves the full cache's text is underlined."""
+    colour = pick(HUES["red"], theme)
+    spans = []
+    for word in answer.words:
+        shade = next((opacity for least, opacity in LEVELS if word.kl is not None and word.kl >= least), 0.0)
+        style = f"background: {colour}{round(255 * shade):02x};" if shade else ""
+        title = "" if word.kl is None else f"KL {word.kl:.3g} nats"
+        if word.leaves:
+            style += f"border-bottom: 3px solid {colour}; font-weight: 700;"
+            title = f"Here the text leaves the full cache's. {title}".strip()
+        spans.append(f'<span style="{style}" title="{escape(title)}">{escape(word.text)}</span>')
+    caret = "" if answer.reason else "▍"
+    style = "white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.55;"
+    return f'<div style="{style}">{"".join(spans)}{caret}</div>'
+
+
+def answer_note(answer: Answer) -> str:
+    """How many tokens, how long, and why it ended."""
+    leaves = next((place for place, word in enumerate(answer.words, 1) if word.leaves), None)
+    left = "" if leaves is None else f"leaves the full cache's text at token {leaves}"
+    count = f"{len(answer.words)} tokens"
+    speed = f"{answer.seconds:.1f} s" if answer.reason else ""
+    return " · ".join(part for part in (count, speed, REASONS.get(answer.reason, answer.reason), left) if part)

@@ -1,0 +1,149 @@
+"""The conversation of a live session: bytes of the lanes, questions with all answers, what is left of the text."""
+
+from __future__ import annotations
+
+import numpy as np
+import streamlit as st
+
+from app.base import permission
+from app.base.text import plain
+from app.base.theme import theme as page_theme
+from app.base.widgets import attempt
+from app.components.payload import SentTexts
+from app.components.tokentext import tokentext
+from app.live.answers import answer_html, answer_note
+from app.live.sessions import act, last_failure, running_job, transcript_of
+from app.navigation.selection import runs_root
+from app.session.url_state import in_url, set_param
+from kvlab import jobs
+from kvlab.common.formatting import format_bytes
+from kvlab.figures.base.palette import SEQUENTIAL, STATE_COLOURS
+from kvlab.live.transcript import Transcript, Turn
+from kvlab.report.views import Cue, TokenClass
+from kvlab.requests.live_session import LiveRequest
+
+POLL_SECONDS = 0.4
+ANSWER_HEIGHT = 260  # pixels
+NEW_TOKENS = 64
+SHARES = (0.0, 0.1, 0.3, 0.6, 0.999)  # upper ends of the classes of held shares; the last class is all heads
+NAMES = ("in no head", "in up to 10 %", "in up to 30 %", "in up to 60 %", "in most heads", "in all heads")
+CUES: tuple[Cue, ...] = ("strike", "faint", "none", "none", "none", "none")
+
+
+def conversation(session: str, request: LiveRequest) -> None:
+    """The whole conversation, followed while a job of the session waits or runs."""
+    busy = running_job(session) is not None
+    st.fragment(_conversation, run_every=POLL_SECONDS if busy else None)(session, request, busy)
+
+
+def _conversation(session: str, request: LiveRequest, was_busy: bool) -> None:
+    job, transcript = running_job(session), transcript_of(session)
+    if was_busy and job is None:
+        st.rerun()
+    if failure := last_failure(session):
+        st.error(plain(failure))
+    for note in transcript.notes[-1:]:
+        st.info(plain(note), icon=":material/info:")
+    if not transcript.is_read:
+        waiting(job, "The context is read and compressed in every lane …")
+        return
+    meters(transcript)
+    for turn in transcript.turns:
+        answers(transcript, turn)
+    if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
+        waiting(job, "The question is read …")
+    controls(session, request, transcript, job)
+    what_is_left(session, transcript)
+
+
+def waiting(job: jobs.JobStatus | None, words: str) -> None:
+    """What the session waits for: another job of the queue, or its own."""
+    if job is not None and job.position is not None:
+        words = f"Waiting: number {job.position} in the queue."
+    st.caption(words)
+
+
+def meters(transcript: Transcript) -> None:
+    """Bytes of every lane beside the full cache's."""
+    for column, (number, lane) in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes.items()), strict=True):
+        share = 100 * lane.live_bytes / max(transcript.full_bytes, 1)
+        detail = f"{transcript.tokens_seen:,} tokens seen" if number == 0 else f"{share:.0f} % of the full cache"
+        with column:
+            st.markdown(f"**{plain(lane.label)}**  \n{plain(format_bytes(lane.live_bytes))} · {plain(detail)}")
+            if lane.failure:
+                st.error(plain(lane.failure))
+
+
+def answers(transcript: Transcript, turn: Turn) -> None:
+    """A question, and the answers of all lanes side by side."""
+    with st.chat_message("user"):
+        st.text(turn.question)
+    for column, number in zip(st.columns(len(transcript.lanes)), sorted(transcript.lanes), strict=True):
+        answer = turn.answers.get(number)
+        with column.container(border=True, height=ANSWER_HEIGHT):
+            if answer is not None:
+                st.html(answer_html(answer, page_theme()))
+                st.caption(plain(answer_note(answer)))
+
+
+def controls(session: str, request: LiveRequest, transcript: Transcript, job: jobs.JobStatus | None) -> None:
+    """Buttons of the conversation, and how answers are drawn."""
+    why = permission.why_not() or ("" if job is None else "An answer is being written.")
+    with st.container(horizontal=True, gap="small"):
+        if permission.button("Stop", "" if job is not None else "Nothing is running.", key="live-stop"):
+            assert job is not None
+            attempt(lambda: jobs.cancel(runs_root(), job.job_id))
+        last = transcript.turns[-1].question if transcript.turns else ""
+        if permission.button("Answer again", why or ("" if last else "Nothing was asked yet."), key="live-again"):
+            ask(session, request, "again", last)
+        if permission.button("Begin again", why, key="live-restart") and act(session, request, "restart"):
+            st.rerun()
+        if st.button("New session", key="live-new"):
+            set_param("session", None)
+            st.rerun()
+        with st.popover("Sampling"):
+            st.number_input("Most new tokens", 1, 2048, NEW_TOKENS, **in_url("new_tokens"))
+            st.number_input("Temperature", 0.0, 5.0, 0.0, 0.1, **in_url("temperature"))
+
+
+def ask(session: str, request: LiveRequest, action: str, question: str) -> None:
+    """Queue a question and show its answers."""
+    sampling = {
+        "max_new_tokens": int(st.session_state.get("new_tokens", NEW_TOKENS)),
+        "temperature": float(st.session_state.get("temperature", 0.0)),
+    }
+    if act(session, request, action, question=question, **sampling):  # type: ignore[arg-type]
+        st.rerun()
+
+
+def what_is_left(session: str, transcript: Transcript) -> None:
+    """The context, each token shaded by the share of all layers and heads that hold it in a slot of its own."""
+    known = {number: lane for number, lane in sorted(transcript.lanes.items()) if number and lane.held is not None}
+    if not known or not transcript.texts:
+        return
+    st.subheader("What is left of the text")
+    chosen = st.pills(
+        "Lane", list(known), default=next(iter(known)), format_func=lambda number: known[number].label,
+        key=f"live-canvas-{session}", required=True,
+    )  # fmt: skip
+    held = known[chosen].held
+    assert held is not None
+    codes = np.searchsorted(SHARES, held - 1e-6, side="left").astype(np.uint8)
+    gone = float((held == 0).mean())
+    tokentext(
+        SentTexts(transcript.texts), codes, held_classes(), identity=f"{session}/{chosen}", key="live-canvas",
+        title=f"{known[chosen].label}: share of layers and heads that hold each token",
+    )  # fmt: skip
+    mean = 100 * float(held.mean())
+    st.caption(
+        plain(f"{100 * gone:.0f} % of the tokens are in no head any more; a head holds {mean:.0f} % on average.")
+    )
+
+
+def held_classes() -> tuple[TokenClass, ...]:
+    """Looks of the classes of `NAMES`, from dropped everywhere to held everywhere."""
+    light, dark = (SEQUENTIAL[theme] for theme in ("light", "dark"))
+    colours = [STATE_COLOURS["evicted"], *zip(light[1:], dark[1:], strict=True)]
+    return tuple(
+        TokenClass(name=name, colour=colour, cue=cue) for name, colour, cue in zip(NAMES, colours, CUES, strict=True)
+    )

@@ -1,0 +1,86 @@
+"""Live sessions of this server: their events, the job that is running, and new actions."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import streamlit as st
+
+from app.navigation.selection import runs_root
+from app.queue.submit import queued
+from kvlab import jobs
+from kvlab.common.errors import UserError
+from kvlab.live.log import append_event, read_events
+from kvlab.live.transcript import Transcript
+from kvlab.requests.live_session import Action, LiveJob, LiveRequest
+from kvlab.server.users import acting, is_owner
+
+LAST_JOB = "live-job"
+
+
+def open_session(request: LiveRequest) -> str | None:
+    """The id of a new session whose context is being read; None, with an error, if it cannot be queued."""
+    session = secrets.token_hex(8)
+    append_event(
+        runs_root(), session, {"kind": "opened", "owner": acting().name, "request": request.model_dump(mode="json")}
+    )
+    return session if act(session, request, "start") else None
+
+
+def act(session: str, request: LiveRequest, action: Action, **fields: Any) -> bool:
+    """Queue an action; whether that was possible, else with an error."""
+    title = str(fields.get("question") or "Live: the context is read")
+    job_id = queued(
+        lambda: LiveJob(session=session, action=action, request=request, title=title[:80], **fields)
+    )  # fmt: skip
+    if job_id is not None:
+        st.session_state[LAST_JOB] = session, job_id
+    return job_id is not None
+
+
+def transcript_of(session: str) -> Transcript:
+    """What was said so far; only new events are read."""
+    known: dict[str, tuple[Transcript, int]] = st.session_state.setdefault("live-transcripts", {})
+    transcript, start = known.get(session, (Transcript(), 0))
+    events, end = read_events(runs_root(), session, start)
+    known[session] = transcript.follow(events), end
+    return transcript
+
+
+def request_of(session: str) -> LiveRequest:
+    """The request that a session was opened with.
+
+    Raises UserError if there is no such session, or it is another user's.
+    """
+    events, _ = read_events(runs_root(), session)
+    opened = next((event for event in events if event.get("kind") == "opened"), None)
+    if opened is None or not is_owner(str(opened.get("owner", ""))):
+        raise UserError("There is no such session here: begin a new one.")
+    return LiveRequest.model_validate(opened["request"])
+
+
+def running_job(session: str) -> jobs.JobStatus | None:
+    """The job of this session that waits or runs; None if there is none."""
+    known = st.session_state.get(LAST_JOB)
+    if known is None or known[0] != session:  # the page was loaded again
+        found = [job for job in jobs.list_jobs(runs_root(), open_only=True) if _is_of(job.job_id, session)]
+        if not found:
+            return None
+        known = st.session_state[LAST_JOB] = session, found[0].job_id
+    status = jobs.status(runs_root(), known[1])
+    return None if status.ended else status
+
+
+def last_failure(session: str) -> str:
+    """Why the session's last job failed; empty if it did not."""
+    known = st.session_state.get(LAST_JOB)
+    if known is None or known[0] != session:
+        return ""
+    status = jobs.status(runs_root(), known[1])
+    return status.message if status.state == "failed" else ""
+
+
+def _is_of(job_id: str, session: str) -> bool:
+    request = jobs.request_of(runs_root(), job_id)
+    return isinstance(request, LiveJob) and request.session == session

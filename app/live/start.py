@@ -1,0 +1,91 @@
+"""The form of a new live session: a context, a model, and the lanes beside the full cache."""
+
+from __future__ import annotations
+
+import streamlit as st
+from pydantic import ValidationError
+
+from app.base import permission
+from app.base.text import plain
+from app.base.widgets import one_of
+from app.live.sessions import open_session
+from app.new_run.packaged_models import download_buttons
+from app.session.url_state import in_url, set_param
+from kvlab.catalogue.methods import methods
+from kvlab.common.errors import UserError
+from kvlab.common.validation import in_one_sentence
+from kvlab.forms.uploads import TYPES, read_upload
+from kvlab.requests.compare import FULL, MethodChoice
+from kvlab.requests.live_session import LiveRequest
+from kvlab.tasks.shipped_samples import shipped_samples
+
+SOURCES = ("Sample", "Paste", "File")
+DEFAULT, MOST = ("snapkv", "keepkv", "exactmerge2"), 3
+QUESTION = "\nQuestion:"  # begins the question of a sample, which is asked in the conversation
+
+
+def start_form() -> None:
+    """The form; its button opens a session and shows it."""
+    left, right = st.columns([3, 2], gap="large")
+    with left:
+        context = context_section()
+    with right:
+        model = st.text_input("Model", "mini", **in_url("model"))
+        download_buttons()
+        entries = {entry.name: entry.title for entry in methods() if entry.name != FULL.method}
+        names = st.multiselect(
+            "Methods beside the full cache", list(entries), [name for name in DEFAULT if name in entries],
+            format_func=entries.__getitem__, max_selections=MOST, key="live-methods",
+        )  # fmt: skip
+        percent = st.slider("Budget: share of the context's slots", 2, 100, 20, 1, format="%d %%", **in_url("budget"))
+    why = permission.why_not() or ("" if context.strip() else "Give a context first.")
+    why = why or ("" if names else "Choose at least one method.")
+    if permission.button("Read the context", why, type="primary", icon=":material/play_arrow:", key="live-start"):
+        choices = tuple(MethodChoice(method=name, budget=percent / 100) for name in names)
+        begin(context, model.strip(), choices)
+
+
+def begin(context: str, model: str, choices: tuple[MethodChoice, ...]) -> None:
+    """Open a session and show it, or say why that is impossible."""
+    try:
+        request = LiveRequest(model=model, context=context, choices=choices)
+    except ValidationError as error:
+        st.error(plain(in_one_sentence(error)))
+        return
+    if session := open_session(request):
+        set_param("session", session)
+        st.rerun()
+
+
+def context_section() -> str:
+    """The text to talk about."""
+    source = one_of("Context", SOURCES, key="source")
+    if source == "Paste":
+        return st.text_area("Text", height=320, key="live-pasted", placeholder="Paste a text to talk about")
+    if source == "File":
+        return uploaded()
+    samples = {sample.title: sample for sample in shipped_samples()}
+    sample = samples[st.selectbox("Sample", list(samples), key="live-sample")]
+    text = sample.text.rpartition(QUESTION)[0] or sample.text
+    with st.container(height=280):
+        st.text(text)
+    if sample.answer:
+        st.caption(plain(f"{sample.description} Ask for it: the answer is {sample.answer}."))
+    return text
+
+
+def uploaded() -> str:
+    """The text of an uploaded document; "" without one."""
+    file = st.file_uploader("A text, PDF, DOCX or HTML file", list(TYPES[:6]), key="live-upload")
+    if file is None:
+        return ""
+    try:
+        upload = read_upload(file.name, file.getvalue())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return ""
+    for note in upload.left_out:
+        st.caption(plain(note))
+    with st.container(height=240):
+        st.text(upload.text[:20_000])
+    return upload.text
