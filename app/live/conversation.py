@@ -8,7 +8,7 @@ import streamlit as st
 from app.base import permission
 from app.base.text import plain
 from app.base.theme import theme as page_theme
-from app.base.widgets import attempt
+from app.base.widgets import attempt, one_of
 from app.components.payload import SentTexts
 from app.components.tokentext import tokentext
 from app.live.answers import answer_html, answer_note
@@ -122,17 +122,15 @@ def what_is_left(session: str, transcript: Transcript) -> None:
     if not known or not transcript.texts:
         return
     st.subheader("What is left of the text")
-    chosen = st.pills(
-        "Lane", list(known), default=next(iter(known)), format_func=lambda number: known[number].label,
-        key=f"live-canvas-{session}", required=True,
-    )  # fmt: skip
-    held = known[chosen].held
+    labels = {str(number): lane.label for number, lane in known.items()}
+    chosen = known[int(one_of("Lane", labels, key="lane"))]
+    held = chosen.held
     assert held is not None
     codes = np.searchsorted(SHARES, held - 1e-6, side="left").astype(np.uint8)
     gone = float((held == 0).mean())
     tokentext(
-        SentTexts(transcript.texts), codes, held_classes(), identity=f"{session}/{chosen}", key="live-canvas",
-        title=f"{known[chosen].label}: share of layers and heads that hold each token",
+        SentTexts(transcript.texts), codes, held_classes(), identity=f"{session}/{chosen.label}", key="live-canvas",
+        title=f"{chosen.label}: share of layers and heads that hold each token",
     )  # fmt: skip
     mean = 100 * float(held.mean())
     st.caption(

@@ -35,7 +35,7 @@ def start_form() -> None:
         entries = {entry.name: entry.title for entry in methods() if entry.name != FULL.method}
         names = st.multiselect(
             "Methods beside the full cache", list(entries), [name for name in DEFAULT if name in entries],
-            format_func=entries.__getitem__, max_selections=MOST, key="live-methods",
+            format_func=entries.__getitem__, max_selections=MOST, **in_url("methods"),
         )  # fmt: skip
         percent = st.slider("Budget: share of the context's slots", 2, 100, 20, 1, format="%d %%", **in_url("budget"))
     why = permission.why_not() or ("" if context.strip() else "Give a context first.")
@@ -65,7 +65,7 @@ def context_section() -> str:
     if source == "File":
         return uploaded()
     samples = {sample.title: sample for sample in shipped_samples()}
-    sample = samples[st.selectbox("Sample", list(samples), key="live-sample")]
+    sample = samples[st.selectbox("Sample", list(samples), **in_url("sample"))]
     text = sample.text.rpartition(QUESTION)[0] or sample.text
     with st.container(height=280):
         st.text(text)

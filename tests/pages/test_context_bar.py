@@ -13,7 +13,7 @@ from kvlab.trace import open_run
 from tests.pages.conftest import ROOT, RUN
 
 Open = Callable[..., AppTest]
-WITHOUT_RUNS = {"admin", "start", "new_run", "runs", "story", "quality", "speed"}
+WITHOUT_RUNS = {"admin", "live", "start", "new_run", "runs", "story", "quality", "speed"}
 SEVERAL = {"compare"}  # pages of a comparison, not of one run
 ABOUT_RUNS = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - WITHOUT_RUNS)
 

@@ -34,6 +34,9 @@ BY_HAND = {
 }  # fmt: skip
 # A file is not in an address; the others are saved in the folder of runs.
 NOT_LINKED = {
+    '"live-pasted"',
+    '"live-question"',
+    '"live-upload"',
     '"upload"',
     "f'upload-answers-{key}'",
     '"eval_upload"',

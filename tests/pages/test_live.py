@@ -1,0 +1,134 @@
+"""The page Live: its form, a conversation drawn from events, actions as jobs, and whose sessions are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.live.answers import answer_html, answer_note
+from kvlab import jobs
+from kvlab.live.log import append_event
+from kvlab.live.transcript import Answer, Word
+from kvlab.requests.compare import MethodChoice
+from kvlab.requests.live_session import LiveJob, LiveRequest
+
+Open = Callable[..., AppTest]
+REQUEST = LiveRequest(context="a b c", choices=(MethodChoice(method="h2o", budget=0.2),))
+TEXTS = ["a", " b", " c"]
+
+
+def told(page: AppTest) -> str:
+    assert not page.exception, page.exception[0].value
+    kinds = (page.markdown, page.caption, page.info, page.error, page.text, page.get("html"))
+    shown = [
+        getattr(element, "value", None) or getattr(element.proto, "body", "") for kind in kinds for element in kind
+    ]
+    return "\n".join(map(str, shown)).replace("\\", "").replace("\u00a0", " ")
+
+
+def write_session(root: Path, *events: dict[str, Any], owner: str = "", name: str = "one") -> str:
+    for event in ({"kind": "opened", "owner": owner, "request": REQUEST.model_dump(mode="json")}, *events):
+        append_event(root, name, event)
+    return name
+
+
+def talked(root: Path) -> str:
+    settled = [
+        {"kind": "lane_settled", "lane": lane, "label": label, "live_bytes": size, "full_bytes": 1000}
+        for lane, label, size in ((0, "full 100 %", 1000), (1, "h2o 20 %", 200))
+    ]
+    words = [
+        {"kind": "token", "turn": 0, "lane": lane, "token": 5, "text": text, "kl": kl, "leaves": leaves}
+        for lane, text, kl, leaves in ((0, "yes <b>", None, False), (1, "yes ", 0.2, False), (1, "no", 3.0, True))
+    ]
+    ended = {"turn": 0, "reason": "end", "tokens_seen": 9, "live_bytes": 300, "seconds": 1.25}
+    return write_session(
+        root,
+        {"kind": "context_read", "tokens": 3, "seconds": 0.5},
+        *settled,
+        {"kind": "context_texts", "texts": TEXTS},
+        {"kind": "held", "lane": 1, "per_mille": [1000, 50, 0]},
+        {"kind": "question", "turn": 0, "text": "Is it <i>?"},
+        *words,
+        {"kind": "answer_ended", "lane": 1, **ended},
+    )
+
+
+def test_the_form_opens_a_session_whose_context_is_read_by_a_job(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live")
+    assert not page.exception
+    page = page.multiselect(key="methods").set_value(["h2o"]).run()
+    page = page.button(key="live-start").click().run()
+    assert not page.exception
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(request, LiveJob)
+    assert request.action == "start"
+    assert "Question:" not in request.request.context, "it is asked in the conversation"
+    assert page.query_params["session"] in (request.session, [request.session])
+    assert "number 1 in the queue" in told(page)
+
+
+def test_a_conversation_is_drawn_from_its_events(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root))
+    words = told(page)
+    assert "Is it <i>?" in words
+    assert "yes &lt;b&gt;" in words
+    assert "20 % of the full cache" not in words and "30 % of the full cache" in words
+    assert "leaves the full cache's text at token 2" in words
+    assert "33 % of the tokens are in no head any more; a head holds 35 % on average." in words
+    assert page.button(key="live-stop").disabled
+    assert not page.button(key="live-again").disabled
+
+
+def test_a_question_becomes_a_job_and_a_second_one_waits_for_it(runs_root: Path, open_page: Open) -> None:
+    page = open_page("live", session=talked(runs_root), new_tokens="7")
+    page = page.chat_input[0].set_value("And why?").run()
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(request, LiveJob)
+    assert (request.action, request.question, request.max_new_tokens) == ("ask", "And why?", 7)
+    assert page.button(key="live-again").disabled
+    page = page.button(key="live-stop").click().run()
+    assert jobs.status(runs_root, job.job_id).state == "cancelled"
+
+
+def test_a_failed_job_says_why_and_keeps_what_was_said(
+    runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page("live", session=talked(runs_root))
+    page = page.chat_input[0].set_value("And why?").run()
+    failed = jobs.status(runs_root, jobs.list_jobs(runs_root)[0].job_id).model_copy(
+        update={"state": "failed", "message": "The worker process ended."}
+    )
+    monkeypatch.setattr("kvlab.jobs.status", lambda *_: failed)
+    words = told(page.run())
+    assert "The worker process ended." in words
+    assert "Is it <i>?" in words
+
+
+def test_an_unknown_session_and_another_users_get_one_sentence_and_the_form(
+    runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.live.sessions.is_owner", lambda owner: owner != "somebody else")
+    for session in ("nobody", write_session(runs_root, owner="somebody else", name="theirs")):
+        page = open_page("live", session=session)
+        assert "There is no such session here: begin a new one." in told(page)
+        assert page.button(key="live-start")
+
+
+def test_words_are_shaded_by_their_kl_and_escaped() -> None:
+    answer = Answer([Word("a<", 0.001, False), Word(" b", 0.5, False), Word(" c", 2.0, True), Word(" d", None, False)])
+    html = answer_html(answer, "light")
+    assert "a&lt;" in html
+    assert html.count("background:") == 2
+    assert html.count("border-bottom") == 1
+    assert "Here the text leaves the full cache&#x27;s. KL 2 nats" in html
+    assert html.endswith("▍</div>")
+    answer.reason, answer.seconds = "end", 2.0
+    assert "▍" not in answer_html(answer, "dark")
+    assert answer_note(answer) == "4 tokens · 2.0 s · leaves the full cache's text at token 3"
