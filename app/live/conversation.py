@@ -48,12 +48,12 @@ def _conversation(session: str, request: LiveRequest, was_busy: bool) -> None:
         waiting(job, "The context is read and compressed in every lane …")
         return
     meters(transcript)
+    what_is_left(session, transcript)
     for turn in transcript.turns:
         answers(transcript, turn)
     if job is not None and (not transcript.turns or not transcript.turns[-1].answers):
         waiting(job, "The question is read …")
     controls(session, request, transcript, job)
-    what_is_left(session, transcript)
 
 
 def waiting(job: jobs.JobStatus | None, words: str) -> None:
