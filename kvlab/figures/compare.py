@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.lines import add_points
 from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
 from kvlab.figures.base.point_labels import POINT, place_labels
-from kvlab.figures.base.template import CLEAR, HEIGHT, INK, PALE, QUIET, axis_height, finish, layer_axis, log_axis
+from kvlab.figures.base.template import CLEAR, HEIGHT, INK, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
@@ -31,12 +33,14 @@ def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
     return run_styles(frame[["label", "method"]].drop_duplicates().itertuples(index=False, name=None), theme)
 
 
-def kl_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
+def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """KL divergence from the full cache at every token of the forced continuation, on a log axis."""
     frame = frame.assign(drawn=frame["kl"].clip(lower=FLOOR))
     title, y = "Distance from the full cache, token by token", "KL (nats, log)"
-    figure = _along_text(frame, "drawn", "KL %{customdata[1]:.3g} nats", title, y, theme, focus, height=420, told="kl")
-    return figure.update_yaxes(**log_axis(frame["drawn"]))
+    known = np.log10(frame.loc[frame["method"] != "full", "drawn"].dropna().astype(float))
+    span = _margins(known, least=0.6)
+    hover = "KL %{customdata[1]:.3g} nats"
+    return _along_text(frame, "drawn", hover, title, y, theme, span, log_axis(frame["drawn"]), height=420, told="kl")
 
 
 def read_kl_along_text(frame: pd.DataFrame) -> str:
@@ -53,11 +57,11 @@ def read_kl_along_text(frame: pd.DataFrame) -> str:
     )
 
 
-def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
+def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Rolling share of tokens where both caches prefer the same next token."""
     title, y = "Top-1 agreement with the full cache", "agreement (rolling share)"
-    figure = _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, focus)
-    return figure.update_yaxes(range=[-0.03, 1.05], tickformat=".0%")
+    axis = {"tickformat": ".0%"}
+    return _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, (-0.03, 1.05), axis)
 
 
 def read_agreement_along_text(frame: pd.DataFrame) -> str:
@@ -70,10 +74,11 @@ def read_agreement_along_text(frame: pd.DataFrame) -> str:
     return f"Over the {known.groupby('label').size().max()} tokens of the continuation: {each}."
 
 
-def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
+def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Cumulative extra NLL on the full cache's own text, in nats."""
     title, y = "Likelihood lost on the full cache's text", "cumulative extra NLL (nats)"
-    return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, focus)
+    span = _margins(frame.loc[frame["method"] != "full", "extra_nll"].dropna().astype(float), least=0.01)
+    return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, span, {})
 
 
 def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
@@ -172,20 +177,20 @@ def read_closeness_against_bytes(frame: pd.DataFrame) -> str:
     return f"No other run has both fewer bytes and a lower KL than {those}. Lower left is better."
 
 
-def memory_over_steps(
-    frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light", focus: str = ""
-) -> go.Figure:
+def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light") -> go.Figure:
     """Bytes of the cache over the steps; `measure` is live_bytes, allocated_bytes or peak_bytes."""
     factor, unit = byte_unit(float(frame[measure].max()))
     what = measure.removesuffix("_bytes")
-    figure = go.Figure()
-    for label, run, look in _each_run(frame, theme, focus):
+    figure, ends = go.Figure(), []
+    for label, run, look in _each_run(frame, theme):
         hover = f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
         figure.add_scatter(x=run["step"], y=run[measure] / factor, name=label, hovertemplate=hover, **look)
+        ends += _end(label, run["step"], run[measure] / factor, look)
     if len(frame) and frame["step"].nunique() == 1:
         figure.update_traces(mode="markers")
-    finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme)
-    return figure.update_yaxes(rangemode="tozero").update_layout(showlegend=True)
+    height = labelled_height(len(ends), HEIGHT)
+    finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme, height=height)
+    return label_ends(figure, ends, (0.0, 1.05 * float(frame[measure].max()) / factor), theme)
 
 
 def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
@@ -199,18 +204,36 @@ def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> 
     )
 
 
-def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
-    """Live slots of each layer at the end, mean over KV heads."""
+def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Live slots of each layer at the end, mean over KV heads; runs with equal lines are drawn as one."""
     figure = go.Figure()
-    for label, run, look in _each_run(frame, theme, focus):
-        hover = f"{label}, layer %{{y}}: %{{x:.4g}} slots<extra></extra>"
-        figure.add_scatter(x=run["live_slots"], y=run["layer"], name=label, hovertemplate=hover, **look)
+    looks = {label: (run, look) for label, run, look in _each_run(frame, theme)}
+    for labels in same_slots(frame):
+        (run, look), name = looks[labels[0]], labels[0]
+        if len(labels) > 1:
+            look = look | {"line": look["line"] | {"color": QUIET[theme], "dash": "solid"}, "mode": "lines"}
+            name = f"{labels[0]} and {plural(len(labels) - 1, 'equal run')}"
+        hover = f"{'<br>'.join(labels)}<br>layer %{{y}}: %{{x:.4g}} slots<extra></extra>"
+        figure.add_scatter(x=run["live_slots"], y=run["layer"], name=name, hovertemplate=hover, **look)
     title, layers = "Slots of each layer at the end", sorted(frame["layer"].unique().tolist())
     # As high as the chart next to it, unless the layers need more.
     height = max(tall_enough(frame), min(axis_height(layers), TALLEST) + 140)
     finish(figure, title=title, x="live slots (mean over KV heads)", y="layer", theme=theme, height=height)
     figure.update_yaxes(**layer_axis(layers, height - 140))
     return figure.update_xaxes(rangemode="tozero").update_layout(showlegend=True)
+
+
+def same_slots(frame: pd.DataFrame) -> list[list[str]]:
+    """The labels of runs, those with about the same slots (within 1 %) in every layer together."""
+    table = frame.pivot_table(index="label", columns="layer", values="live_slots", sort=False)
+    groups: list[list[str]] = []
+    for label, slots in table.iterrows():
+        alike = (group for group in groups if np.allclose(slots, table.loc[group[0]], rtol=0.01, atol=0))
+        if (group := next(alike, None)) is not None:
+            group.append(str(label))
+        else:
+            groups.append([str(label)])
+    return groups
 
 
 def read_slots_by_layer(frame: pd.DataFrame) -> str:
@@ -231,40 +254,52 @@ def _along_text(
     title: str,
     y: str,
     theme: Theme,
-    focus: str,
-    height: int = 0,
+    span: tuple[float, float],
+    axis: dict[str, object],
+    height: int = HEIGHT,
     told: str = "",
 ) -> go.Figure:
-    """A line per run (except the full cache's) over the tokens of the continuation.
+    """A line per run (except the full cache's) over the tokens of the continuation, with its name at its end.
 
-    `hover` may use `customdata[1]`, the value of the column `told` (default: the drawn column).
+    `span` is the range of the y axis (of exponents if `axis` is logarithmic). `hover` may use `customdata[1]`, the
+    value of the column `told` (default: the drawn column).
     """
-    figure = go.Figure()
-    each = enumerate(_each_run(frame[frame["method"] != "full"], theme, focus), start=1)
-    # Draw the line in focus last, on top.
-    for rank, (label, run, look) in sorted(each, key=lambda one: one[1][0] == focus):
+    figure, ends = go.Figure(), []
+    for label, run, look in _each_run(frame[frame["method"] != "full"], theme):
         run = run[run[column].notna()]
         if len(run):
             words = [[visible(text), value] for text, value in zip(run["text"], run[told or column], strict=True)]
+            values = run[column].astype(float)
             figure.add_scatter(
-                x=run["token"].to_numpy(), y=run[column].to_numpy(np.float64), name=label, legendrank=rank,
-                customdata=words, **look,
+                x=run["token"].to_numpy(), y=values.to_numpy(), name=label, customdata=words, **look,
                 hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
             )  # fmt: skip
-    figure.update_layout(hovermode="closest", showlegend=True)
-    height = height or tall_enough(frame)
-    return finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height)
+            ends += _end(label, run["token"], values, look)
+    figure.update_layout(hovermode="closest")
+    height = labelled_height(len(ends), height)
+    finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height)
+    figure.update_yaxes(**axis)
+    return label_ends(figure, ends, span, theme)
 
 
-def _each_run(frame: pd.DataFrame, theme: Theme, focus: str) -> Iterator[tuple[str, pd.DataFrame, dict[str, object]]]:
-    """(label, rows, line and markers) of every run, faded unless in focus; long lines have fewer markers."""
+def _end(label: str, x: pd.Series, y: pd.Series, look: dict[str, Any]) -> list[End]:
+    return [End(label, float(x.iloc[-1]), float(y.iloc[-1]), look["line"]["color"])] if len(x) else []
+
+
+def _margins(values: pd.Series, least: float) -> tuple[float, float]:
+    """A range around the values with 6 % of it free on both sides; it spans at least `least`."""
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    spare = max(0.06 * (high - low), (least - (high - low)) / 2)
+    return low - spare, high + spare
+
+
+def _each_run(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
+    """(label, rows, line and markers) of every run; long lines have fewer markers."""
     for label, style in styles_of(frame, theme).items():
-        pale = bool(focus) and label != focus
-        size = 5 if pale else 6
         look = {
-            "mode": "lines+markers", "opacity": PALE if pale else 1.0,
-            "line": {"color": style.colour, "dash": style.dash, "width": 1.1 if pale else 2.2 if focus else 1.7},
-            "marker": {"symbol": style.marker, "color": style.colour, "size": size, "maxdisplayed": MAX_MARKERS},
+            "mode": "lines+markers",
+            "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
+            "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": MAX_MARKERS},
         }  # fmt: skip
         yield label, frame[frame["label"] == label], look
 
