@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import streamlit as st
@@ -23,6 +23,7 @@ from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
 from kvlab.analysis.comparison import board as analysis
+from kvlab.analysis.comparison.compare import renamed
 from kvlab.analysis.comparison.facts import fact_fates, head_shares
 from kvlab.common.errors import UserError
 from kvlab.figures import board as figures
@@ -46,6 +47,10 @@ class Board:
     frame: pd.DataFrame
     readers: pd.DataFrame
 
+    def of(self, names: Mapping[str, str]) -> Board:
+        """The board of some of its runs, given as the label of each run id."""
+        return replace(self, table=renamed(self.table, names), frame=renamed(self.frame, names))
+
 
 def board_of(runs: Sequence[Run]) -> Board | None:
     """The board of a comparison; None without an expected answer."""
@@ -66,10 +71,7 @@ def _board(runs: Sequence[Run], statuses: list[str], wanted: analysis.ExpectedAn
 
 
 def board_section(runs: Sequence[Run], board: Board) -> bool:
-    """Draw the expected answer, the grid, and the heads of the chosen cell; returns whether a chart was drawn."""
-    reference(board.question, board.table)
-    if board.question.problem:
-        st.warning(plain(board.question.problem))
+    """Draw the grid, and the heads of the chosen cell; returns whether a chart was drawn."""
     if board.frame.empty:
         return False
     reading = figures.read_board(board.frame)
@@ -79,8 +81,9 @@ def board_section(runs: Sequence[Run], board: Board) -> bool:
     return drawn
 
 
-def reference(question: analysis.AnswerCheck, table: pd.DataFrame) -> None:
+def answer_sentence(board: Board) -> None:
     """The expected answer, the runs that generate it, and its fact; with a warning if the full cache fails."""
+    question, table = board.question, board.table
     verdict = question.reference
     if verdict.kind in ("nearly", "wrong"):
         warn_reference_fails()
@@ -97,6 +100,8 @@ def reference(question: analysis.AnswerCheck, table: pd.DataFrame) -> None:
     runs = f"Of the compressed runs, {', '.join(correct)} {verb}" if correct else "No compressed run gets"
     expected = f"Expected answer: **{plain(shorten(question.expected.words))}**. The full cache {wrote}."
     st.markdown(f"{expected} {runs} it right. {fact}{assumed}.")
+    if question.problem:
+        st.warning(plain(question.problem))
 
 
 def choose_clicked() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import streamlit as st
 from app.base.links import go
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.compare.home import budget_slider, home_view
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import show
 from app.session.open_runs import runs_root
 from kvlab.analysis.comparison import repeats as analysis
+from kvlab.analysis.comparison.trade_off import at_budget, batch_points
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
@@ -37,12 +40,14 @@ COLUMNS = {
 }
 
 
-def batch_section(record: RunRecord) -> None:
-    """The results of a run's batch, links to its prompts, and the name of the prompt shown below."""
+def batch_of(record: RunRecord) -> analysis.Batch | None:
+    """The results of a run's batch so far; None for a run without repeats."""
+    return _batch(list_repeats(runs_root(), record.repeat.batch)) if record.repeat else None
+
+
+def batch_section(record: RunRecord, batch: analysis.Batch) -> str:
+    """The results of a batch, and links to its prompts; returns the chosen budget, "" for all."""
     repeat = record.repeat
-    batch = _batch(list_repeats(runs_root(), repeat.batch)) if repeat else None
-    if repeat is None or batch is None:
-        return
     begun = len(batch.references)
     of = f" of {repeat.of} requested" if begun < repeat.of else ""
     references = figures.read_references(batch) if batch.is_asked else ""
@@ -51,17 +56,20 @@ def batch_section(record: RunRecord) -> None:
     st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
     if failing:
         st.warning(plain(references), icon=":material/warning:")
+    points = batch_points(batch)
+    budget = budget_slider(points)
+    origin = Provenance(f"batch {repeat.batch}, {prompts(begun)}")
+    home_view(points, budget, origin)
+    batch = replace(batch, cells=at_budget(batch.cells, budget))
     if len(batch.cells):
-        drawn, read = (
-            (figures.board, figures.read_board) if batch.is_asked else (figures.closeness, figures.read_closeness)
-        )
-        origin = Provenance(f"batch {repeat.batch}, {prompts(begun)}")
-        figure = drawn(batch.cells, page_theme())
-        show(figure, batch.prompts, read(batch), CHART, "repeats", origin, on_click=choose_clicked)
+        if batch.is_asked:
+            figure = figures.board(batch.cells, page_theme())
+            show(figure, batch.prompts, figures.read_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
         ranking(batch)
         cell_section(batch, record.comparison_id)
     st.subheader(f"Prompt {repeat.number} of {repeat.of}")
     st.caption(plain(f"The needle's {repeat.words}." if repeat.planting else repeat.words))
+    return budget
 
 
 def ranking(batch: analysis.Batch) -> None:

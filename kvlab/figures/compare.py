@@ -1,4 +1,4 @@
-"""Compare runs: closeness to the full cache along the text and against bytes, and slots by layer."""
+"""Compare runs: closeness to the full cache along the text, bytes over the steps, and slots by layer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.base.end_labels import End, label_ends, labelled_height
-from kvlab.figures.base.lines import add_points
-from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
-from kvlab.figures.base.point_labels import POINT, place_labels
-from kvlab.figures.base.template import CLEAR, HEIGHT, INK, QUIET, axis_height, finish, layer_axis, log_axis
+from kvlab.figures.base.palette import Style, Theme, run_styles
+from kvlab.figures.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
 MAX_MARKERS = 12
-PLOT = (380.0, 290.0)  # pixels of the scatter plot in a window of 1,280, for its labels
-MOST_LABELS = 16
 TALLEST = 400  # pixels of the axis of layers
 
 
@@ -88,93 +84,6 @@ def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
         return "The full cache's probabilities were not recorded."
     totals = known.groupby("label", sort=False)["extra_nll"].last().sort_values()
     return "By the end: " + ", ".join(f"{label} {total:+.3g} nats" for label, total in totals.items()) + "."
-
-
-def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean KL against live bytes, one labelled point per run, from `headline`; lower left is better.
-
-    The axes show the compressed runs; the full cache is a line, at the right edge if it has far more bytes.
-    """
-    known = frame[frame["mean_kl"].notna() & frame["live_bytes"].notna()]
-    compressed = known[known["method"] != "full"]
-    factor, unit = byte_unit(float(compressed["live_bytes"].max()) if len(compressed) else 1)
-    x, y = compressed["live_bytes"].astype(float) / factor, compressed["mean_kl"].astype(float).clip(lower=FLOOR)
-    across, up = _zoom(x, 0.12, 0.3), _zoom(np.log10(y), 0.15, 0.15, 0.6)
-    figure, styles = go.Figure(), styles_of(frame[frame["method"] != "full"], theme)
-    for label, across_at, up_at in zip(compressed["label"], x, y, strict=True):
-        style, hover = styles[label], f"{label}<br>%{{x:.3g}} {unit}, KL %{{y:.3g}} nats per token"
-        add_points(figure, [across_at], [up_at], label, style.colour, hover, size=13, marker_symbol=style.marker)
-    best = _frontier(known)
-    if len(best) > 1:
-        line = {"color": QUIET[theme], "width": 1.5, "shape": "hv"}
-        figure.add_scatter(
-            x=best["live_bytes"] / factor, y=best["mean_kl"].clip(lower=FLOOR), name="Pareto frontier",
-            mode="lines", line=line, hoverinfo="skip",
-        )  # fmt: skip
-    title, labelled = "Closeness to the full cache against its bytes", len(compressed) <= MOST_LABELS
-    bytes_axis = f"live bytes ({unit})" + (", not from 0" if across[0] > 0 else "")
-    height = HEIGHT + 60 if labelled else tall_enough(frame)
-    finish(figure, title=title, x=bytes_axis, y="mean KL (nats per token, log)", theme=theme, height=height,
-           legend=not labelled)  # fmt: skip
-    figure.update_yaxes(**log_axis(y), range=up).update_xaxes(range=across)
-    for row in known[known["method"] == "full"].head(1).itertuples():
-        _mark_full(figure, float(row.live_bytes) / factor, across, unit, theme)
-    if labelled:
-        _label_points(figure, compressed["label"].tolist(), np.stack([x, np.log10(y)], 1), across, up, theme)
-    return figure
-
-
-def _zoom(values: pd.Series, before: float, after: float, least: float = 0.0) -> list[float]:
-    """A range around the values with margins in shares of their span, which is at least `least` or 10 % of them."""
-    if not len(values):
-        return [0.0, 1.0]
-    low, high = float(values.min()), float(values.max())
-    span = max(high - low, least, 0.1 * abs(high))
-    # A short span lies in the middle of the range.
-    spare = (span - (high - low)) / 2
-    start = low - spare - before * span
-    return [max(0.0, start) if low > 0 else start, high + spare + after * span]
-
-
-def _mark_full(figure: go.Figure, place: float, across: list[float], unit: str, theme: Theme) -> None:
-    """The full cache's bytes as a line, or the right edge as a mark of where it would be."""
-    beyond = place > across[1]
-    words = f"full cache: KL 0 at {number(place)} {unit}{' →' if beyond else ''} "
-    line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
-    look = {"text": words, "font": {"size": 12, "color": QUIET[theme]}, "showarrow": False}
-    figure.add_vline(x=min(place, across[1]), line=line)
-    figure.add_annotation(x=min(place, across[1]), xanchor="right", y=1, yref="paper", yanchor="bottom", **look)
-
-
-def _label_points(
-    figure: go.Figure, texts: list[str], points: np.ndarray, across: list[float], up: list[float], theme: Theme
-) -> None:
-    """The name of each run next to its point, with a line to it if it is further away."""
-    shares = (points - [across[0], up[0]]) / [across[1] - across[0], up[1] - up[0]]
-    pixels = [(PLOT[0] * float(x), PLOT[1] * (1 - float(y))) for x, y in shares]
-    for text, (x, y), label in zip(texts, points, place_labels(pixels, texts, PLOT), strict=True):
-        figure.add_annotation(
-            x=x, y=y, ax=label.across, ay=label.down, text=visible(text, 60).replace("·", " "),
-            xanchor=label.anchor, yanchor="middle", showarrow=True, arrowhead=0, arrowwidth=0.8,
-            standoff=POINT if label.leads else 0, arrowcolor=QUIET[theme] if label.leads else CLEAR,
-            font={"size": 12, "color": INK[theme]}, bgcolor=SURFACES[theme], borderpad=0,
-        )  # fmt: skip
-
-
-def _frontier(frame: pd.DataFrame) -> pd.DataFrame:
-    """The Pareto-optimal compressed runs in bytes and KL, by bytes."""
-    points = frame[frame["method"] != "full"].sort_values(["live_bytes", "mean_kl"])
-    return points[points["mean_kl"] <= points["mean_kl"].cummin()]
-
-
-def read_closeness_against_bytes(frame: pd.DataFrame) -> str:
-    """The Pareto-optimal runs."""
-    known = frame[(frame["method"] != "full") & frame["mean_kl"].notna() & frame["live_bytes"].notna()]
-    if known.empty:
-        return "No compressed run recorded both bytes and KL."
-    best = _frontier(known)
-    those = f"{'those on the line: ' if len(best) > 1 else ''}{', '.join(best['label'])}"
-    return f"No other run has both fewer bytes and a lower KL than {those}. Lower left is better."
 
 
 def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light") -> go.Figure:

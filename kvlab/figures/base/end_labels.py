@@ -17,6 +17,7 @@ from kvlab.figures.base.words import visible
 GAP = 15.0  # pixels between the middles of two labels at size 12
 LEAD = 16  # pixels from the end of a line to its label
 LONGEST = 24  # characters of a label
+LINE_END = "line end"  # name of such a label among the annotations of a figure
 AROUND = 130  # pixels of a figure's height that are not plot, at most
 
 
@@ -63,7 +64,7 @@ def label_ends(
 def _label(end: End, text: str, y: float, down: float, theme: Theme) -> dict[str, Any]:
     ink = mix(end.colour, INK[theme], 0.25)
     return {
-        "x": end.x, "y": y, "ax": LEAD, "ay": down, "text": visible(text, LONGEST).replace("·", " "),
+        "name": LINE_END, "x": end.x, "y": y, "ax": LEAD, "ay": down, "text": visible(text, LONGEST).replace("·", " "),
         "xanchor": "left", "yanchor": "middle", "align": "left", "showarrow": True, "arrowhead": 0, "arrowwidth": 1,
         "arrowcolor": end.colour, "standoff": 4, "borderpad": 0, "font": {"size": 12, "color": ink},
     }  # fmt: skip
