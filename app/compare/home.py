@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.base.text import code
 from app.base.theme import theme as page_theme
 from app.figures.figure import note, show
-from app.session.url_state import drop_stale_option, in_url
+from app.session.url_state import drop_stale_option, get_param, in_url
 from kvlab.analysis.comparison.trade_off import at_budget, compared_budgets
 from kvlab.figures import trade_off as figures
 from kvlab.results.provenance import FigureSource
@@ -21,13 +22,16 @@ def budget_slider(points: pd.DataFrame) -> str:
     budgets = compared_budgets(points)
     if len(budgets) < 2:
         return ""
+    options = [ALL, *budgets]
+    if (wanted := get_param("budget")) is not None and wanted not in options:
+        st.warning(f"This comparison has no budget {code(wanted)}: it has {', '.join(budgets)}.")
+    drop_stale_option("budget", options)
     runs = int((points["method"] != "full").sum())
-    drop_stale_option("budget", [ALL, *budgets])
     words = "Drag it: the board, the charts and the texts below show the methods at this budget."
     # One chart cannot tell more runs apart, so the page opens at the smallest budget.
     first = ALL if runs <= MOST_RUNS else budgets[0]
     label = f"Budget ({', '.join(budgets)})"
-    chosen = st.select_slider(label, [ALL, *budgets], first, help=words, width=420, **in_url("budget"))
+    chosen = st.select_slider(label, options, first, help=words, width=420, **in_url("budget"))
     return "" if chosen == ALL else chosen
 
 
