@@ -82,7 +82,7 @@ def _add_method(figure: go.Figure, cells: pd.DataFrame, style: Style, unit: str,
     symbols = [style.marker if chosen else f"{style.marker}-open" for chosen in cells["chosen"]]
     bars: dict[str, Any] = {}
     if cells["low"].notna().any():
-        high, low = cells["high"] - cells["quality"], cells["quality"] - cells["low"]
+        high, low = ((cells[name] - cells["quality"]).abs().where(cells["chosen"]) for name in ("high", "low"))
         bars["error_y"] = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "thickness": 1.5,
                            "width": 5, "color": style.colour}  # fmt: skip
     figure.add_scatter(
@@ -187,12 +187,11 @@ def read_quality_against_bytes(points: pd.DataFrame, budget: str = "") -> str:
     many = f"Each dot is a mean over {prompts(count)}, its bar the 95 % interval over them"
     dots = f"{ONE_PROMPT.capitalize()}: each dot is one run, without an interval" if count == 1 else many
     signs = "; ✓ right, ≈ nearly, ✗ wrong" if known["verdict"].isin(list(SIGNS)).any() else ""
-    names = list(best_points(shown)["row" if budget else "label"])
-    better = "a lower KL" if is_kl else "more right answers"
-    return (
-        f"{dots}{signs}. No other run{f' at {budget}' if budget else ''} has both fewer bytes and {better} than "
-        f"{listed(names)}."
-    )
+    names, where = list(best_points(shown)["row" if budget else "label"]), f" at {budget}" if budget else ""
+    if not names:
+        return f"{dots}{signs}. No run{where} has a right answer."
+    better = "is closer to the full cache" if is_kl else "has more right answers"
+    return f"{dots}{signs}. Best for their bytes{where}: {listed(names)} (no other with as few bytes {better})."
 
 
 def read_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:

@@ -201,7 +201,7 @@ def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
             assert trace.y[0] + trace.error_y.array[0] == pytest.approx(cell.mean_kl_high)
             assert trace.y[0] - trace.error_y.arrayminus[0] == pytest.approx(cell.mean_kl_low)
     assert "mean over 6 prompts" in trade_off.read_quality_against_bytes(points)
-    assert "than h2o" in trade_off.read_quality_against_bytes(points)
+    assert "Best for their bytes: h2o 20 % (" in trade_off.read_quality_against_bytes(points)
 
 
 def test_prompts_with_and_without_an_answer_share_only_what_was_asked():

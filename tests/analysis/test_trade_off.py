@@ -59,6 +59,7 @@ def test_the_frontier_is_the_least_kl_or_the_largest_share_for_its_bytes():
     assert best_points(table)["method"].tolist() == ["d", "a", "c"]
     shares = table.assign(measure=SHARE)
     assert best_points(shares)["method"].tolist() == ["d"]
+    assert best_points(shares.assign(quality=0.0)).empty, "a method that is never right is the best of none"
     assert best_points(table.assign(quality=float("nan"))).empty
 
 

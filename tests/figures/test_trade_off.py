@@ -139,7 +139,7 @@ def test_a_budget_fills_and_names_its_points_and_leaves_the_axes():
         assert [symbol.endswith("-open") for symbol in trace.marker.symbol] == [True, False, True]
         assert trace.marker.size[1] > trace.marker.size[0] == trace.marker.size[2]
     reading = read_quality_against_bytes(budgets("wrong"), "20 %")
-    assert "No other run at 20 % has both fewer bytes and a lower KL than keepkv." in reading
+    assert "Best for their bytes at 20 %: keepkv (no other with as few bytes is closer to the full cache)." in reading
     assert "✗ wrong" in reading
     assert "✗" not in read_quality_against_bytes(runs([1], [1]))
 
@@ -156,7 +156,11 @@ def test_shares_of_right_answers_are_better_upwards_with_their_intervals():
     for trace in dots(figure).values():
         assert list(trace.error_y.array) == pytest.approx([0.2] * 3)
     assert any("91.7 % right" in note.text for note in figure.layout.annotations)
-    assert "more right answers" in read_quality_against_bytes(points)
+    reading = read_quality_against_bytes(points)
+    assert "Best for their bytes: h2o 20 % and h2o 40 % (no other with as few bytes has more right answers)." in reading
+    one = dots(quality_against_bytes(points, budget="20 %"))["h2o"]
+    assert np.isnan(one.error_y.array[0]) and one.error_y.array[1] == pytest.approx(0.2), "bars of one budget only"
+    assert "No run has a right answer" in read_quality_against_bytes(points.assign(quality=0.0))
 
 
 def test_who_holds_more_bytes_than_the_median_is_said():

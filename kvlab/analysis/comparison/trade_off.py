@@ -61,11 +61,16 @@ def _full_point(batch: Batch, measure: str) -> pd.DataFrame:
 
 
 def best_points(points: pd.DataFrame) -> pd.DataFrame:
-    """The compressed points that no other beats in both bytes and quality, by bytes."""
+    """The compressed points that are better than all others with as few bytes, by bytes.
+
+    A point without any right answer is not among them.
+    """
     known = points[(points["method"] != "full") & points["quality"].notna() & points["live_bytes"].notna()]
-    cost = known["quality"] if measures_kl(points) else -known["quality"]
-    ordered = known.assign(cost=cost).sort_values(["live_bytes", "cost"], kind="stable")
-    return ordered[ordered["cost"] <= ordered["cost"].cummin()].drop(columns="cost")
+    is_kl = measures_kl(points)
+    known = known if is_kl else known[known["quality"] > 0]
+    ordered = known.assign(cost=known["quality"] if is_kl else -known["quality"])
+    ordered = ordered.sort_values(["live_bytes", "cost"], kind="stable")
+    return ordered[ordered["cost"] < ordered["cost"].cummin().shift(fill_value=np.inf)].drop(columns="cost")
 
 
 def measures_kl(points: pd.DataFrame) -> bool:
