@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
+from kvlab.analysis.comparison.verdict import MOST_CHARACTERS
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
@@ -242,19 +243,20 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
     for line in cells.itertuples():
         room = int(line.span * PAGE_PIXELS / columns / 7.5)
         sign, size = VERDICTS[line.verdict][0], bytes_text(line, room)
-        here = room - len("✓ ") - (len(size) + 2 if columns <= ONE_LINE else 0)
-        told = verdict_text(line, max(4, min(here - len(line.verdict) - 2, 40)))
+        here = room - len("✓ ")
+        told = verdict_text(line, max(4, here - len(line.verdict) - 2))
         # Symbol and colour already show the kind, so a narrow cell shows what was written.
-        shorter = (told, verdict_text(line, max(4, min(here, 40))).split(": ")[-1], line.verdict)
+        shorter = (told, verdict_text(line, max(4, here)).split(": ", 1)[-1], line.verdict)
         fitting = next((words for words in shorter if len(words) <= here), "")
         verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
         sizes.append(size)  # the hover text has everything
         told = _closeness(line, columns)
-        closeness.append(told if len(told) <= room * 1.2 else "")
+        beside = len(size) + 2 if columns <= ONE_LINE else 0
+        closeness.append(told if len(told) + beside <= room * 1.2 else "")
     half = cells["span"] / 2 - 0.06
     left, right, y = cells["x"] - half, cells["x"] + half, cells["y"]
     colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
-    first, second, third = (-0.31, -0.09, -0.31) if columns <= ONE_LINE else (-0.36, -0.04, -0.2)
+    first, second, third = (-0.31, -0.09, -0.09) if columns <= ONE_LINE else (-0.36, -0.04, -0.2)
     size_at = (right, "right") if columns <= ONE_LINE else (left, "left")
     quiet = [INK[theme]] * len(cells)
     return [
@@ -325,7 +327,9 @@ def _told(line: Any) -> str:
     size = "not recorded" if pd.isna(line.live_bytes) else byte_size(line.live_bytes)
     parts = [
         f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
-        f"wrote {html.escape(_said(line.wrote, 40), quote=False)}" if line.wrote else "wrote nothing but spaces",
+        f"wrote {html.escape(_said(line.wrote, MOST_CHARACTERS), quote=False)}"
+        if line.wrote
+        else "wrote nothing but spaces",
         f"live bytes {size}{share}{above}",
         f"KL on the answer {here}, on all {everywhere}",
     ]

@@ -69,6 +69,16 @@ def test_words_fit_their_cells(budgets: int):
         assert len(bare) * 6.3 <= room, (budgets, bare)
 
 
+def test_a_long_wrong_answer_has_the_whole_line_of_a_single_column():
+    wrote = "… 12, which the keeper wrote above the gate, as all of the town remembers"
+    figure = figures.board(a_board(1, 5, words=wrote))
+    (told,) = [re.sub("<[^>]*>", "", words.text) for words in figure.layout.annotations if "✗" in words.text]
+    assert told.startswith("✗ wrong: … 12, which the keeper wrote above the") and told.endswith("…")
+    sizes = [words for words in figure.layout.annotations if "MiB" in words.text]
+    lines = [words for words in figure.layout.annotations if words.text.startswith("<b>")]
+    assert all(size.y > line.y and size.xanchor == "right" for size, line in zip(sizes, lines, strict=True))
+
+
 def test_what_a_run_wrote_is_never_read_as_markup():
     figure = figures.board(a_board(2, 5, words="<b>x</b>"))
     told = [words.text for words in figure.layout.annotations if "wrong" in words.text]
