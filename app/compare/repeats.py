@@ -12,15 +12,18 @@ import streamlit as st
 from app.base.links import go
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.compare import restore
 from app.compare.home import budget_slider, home_view
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import show
 from app.session.open_runs import runs_root
 from kvlab.analysis.comparison import repeats as analysis
+from kvlab.analysis.comparison.killers import count_killers, failed_runs
 from kvlab.analysis.comparison.trade_off import at_budget, batch_points
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
+from kvlab.figures import killers as killer_figures
 from kvlab.figures import repeats as figures
 from kvlab.figures.base.words import byte_size, plural
 from kvlab.figures.board import verdict_text
@@ -32,6 +35,7 @@ from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
 
+LEAST_RESULTS = 2  # of searches, from which heads are counted
 CHART, CELL, PROMPT = "repeats-chart", "repeats-cell", "repeats-prompt"
 COLUMNS = {
     "depth": st.column_config.NumberColumn(format="%.0f %%", help="Position of the needle in the text"),
@@ -65,11 +69,26 @@ def batch_section(record: RunRecord, batch: analysis.Batch) -> str:
         if batch.is_asked:
             figure = figures.board(batch.cells, page_theme())
             show(figure, batch.prompts, figures.read_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
+        killer_section(batch, record, origin)
         ranking(batch)
         cell_section(batch, record.comparison_id)
     st.subheader(f"Prompt {repeat.number} of {repeat.of}")
     st.caption(plain(f"The needle's {repeat.words}." if repeat.planting else repeat.words))
     return budget
+
+
+def killer_section(batch: analysis.Batch, record: RunRecord, origin: Provenance) -> None:
+    """The heads that lost the answers, over all prompts and as far as searches found them, and the missing searches."""
+    shown = set(batch.cells["row"] + "|" + batch.cells["column"])
+    failed = failed_runs(batch.prompts[(batch.prompts["row"] + "|" + batch.prompts["column"]).isin(shown)])
+    results = restore.results_of(zip(failed["comparison_id"], failed["run_id"], strict=True))
+    if len(results) >= LEAST_RESULTS:
+        layers = [layer for layer in range(record.model.num_hidden_layers) if layer not in record.sliding_layers]
+        killers = count_killers(list(results.values()), layers, record.model.num_key_value_heads)
+        reading = killer_figures.read_killer_heads(killers, len({one.comparison_id for one in results.values()}))
+        figure = killer_figures.killer_heads(killers, page_theme())
+        show(figure, killers.heads, reading, "killer-heads", "killer-heads", origin)
+    restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
 
 
 def ranking(batch: analysis.Batch) -> None:
