@@ -75,6 +75,7 @@ def test_all_lines_have_full_strength_and_no_legend():
     assert {trace.opacity for trace in figure.data} == {None}
     assert {trace.line.width for trace in figure.data} == {1.8}
     assert figure.layout.showlegend is False
+    assert figure.layout.meta["lines"] == [trace.name for trace in figure.data], "for the page, which fades the others"
 
 
 def test_a_label_is_next_to_the_end_of_its_line_unless_it_has_to_move():

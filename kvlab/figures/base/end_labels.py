@@ -58,7 +58,9 @@ def label_ends(
     along = np.concatenate([np.asarray(line.x, float) for line in figure.data if len(line.x)] or [[0.0, 1.0]])
     spare = 0.02 * float(np.ptp(along)) or 0.5
     figure.update_xaxes(range=[along.min() - spare, along.max() + spare / 2], autorange=False)
-    return figure.update_layout(showlegend=False, margin_r=max(20, math.ceil(width)))
+    # By these names the page fades the other lines while the pointer is on one.
+    meta = {**(figure.layout.meta or {}), "lines": [end.name for end in ends]}
+    return figure.update_layout(showlegend=False, margin_r=max(20, math.ceil(width)), meta=meta)
 
 
 def _label(end: End, text: str, y: float, down: float, theme: Theme) -> dict[str, Any]:
