@@ -73,9 +73,10 @@ def test_the_map_has_layers_across_and_counts_on_its_cells(theme: str):
 
 def test_a_cell_says_where_and_for_how_many_slots_an_answer_is_restored():
     assert [short_words(one) for one in RESULTS] == [
-        "restored in layer 1 head 0: 2 slots", "restored in 2 heads: 6 slots", "restored in layer 1 head 0: 30 slots",
-        "restored in every head: 8 slots", "nothing tried restores it",
+        "restored by 2 slots in layer 1 head 0", "restored by 6 slots in 2 heads",
+        "restored by 30 slots in layer 1 head 0", "restored by 8 slots in every head", "nothing tried restores it",
     ]  # fmt: skip
+    assert short_words(result(change(0, ((0, 1),), "evict"))) == "restored in layer 0 head 1 for no slot more"
 
 
 def test_only_wrong_answers_that_the_full_cache_gives_have_failed():

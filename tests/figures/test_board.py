@@ -80,7 +80,7 @@ def test_a_long_wrong_answer_has_the_whole_line_of_a_single_column():
 
 
 def test_what_restores_an_answer_is_in_its_cell_or_where_there_is_no_room_in_the_hover_text():
-    back = "restored in layer 3 head 3: 2 slots"
+    back = "restored by 2 slots in layer 3 head 3"
     for budgets, written in ((1, 1), (3, 0)):
         frame = a_board(budgets, 5)
         plain, told = (

@@ -159,7 +159,7 @@ def test_a_result_is_on_the_board_at_the_next_visit(run: Run, runs_root: Path, o
     assert all_button(page) == ["Who killed it? Search the failed run"], "keepkv's"
     figures = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")]
     words = [note["text"] for figure in figures for note in figure["layout"].get("annotations", [])]
-    assert words.count("restored in layer 0 head 1: 2 slots") == 1
+    assert words.count("restored by 2 slots in layer 0 head 1") == 1
 
 
 def test_a_damaged_result_is_a_sentence_on_the_board(run: Run, runs_root: Path, open_page: Open):

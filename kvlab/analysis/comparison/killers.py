@@ -69,10 +69,12 @@ def count_killers(results: Sequence[RestoreResult], layers: Sequence[int], heads
 
 
 def short_words(result: RestoreResult) -> str:
-    """What restores the answer, for a cell of the board: `restored in layer 3 head 3: 2 slots`."""
+    """What restores the answer, for a cell of the board: `restored by 2 slots in layer 3 head 3`."""
     change = cheapest(result)
     if change is None:
         return "nothing tried restores it"
     heads = change.returned.heads
     where = "every head" if heads is None else head_words(heads) if len(heads) == 1 else f"{len(heads)} heads"
-    return f"restored in {where}: {slot_count_text(change.slots)}"
+    if change.slots < 1:
+        return f"restored in {where} for no slot more"
+    return f"restored by {slot_count_text(change.slots)} in {where}"
