@@ -99,7 +99,9 @@ def main() -> None:
     if owner := runs[0].record.owner:
         st.caption(f"Requested by **{plain(owner)}**{', private' if runs[0].record.private else ''}.")
     record, batch = runs[0].record, batch_of(runs[0].record)
-    budget = None if batch is None else batch_section(record, batch)
+    budget = None
+    if batch is not None and record.repeat is not None:
+        budget = batch_section(record, record.repeat, batch)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
     if board is not None:

@@ -28,6 +28,7 @@ from kvlab.figures import repeats as figures
 from kvlab.figures.base.words import byte_size, plural
 from kvlab.figures.board import verdict_text
 from kvlab.report.views import table_of
+from kvlab.requests.repeats import Repeat
 from kvlab.results.provenance import Provenance
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
 from kvlab.trace.reader import open_run
@@ -49,9 +50,11 @@ def batch_of(record: RunRecord) -> analysis.Batch | None:
     return _batch(list_repeats(runs_root(), record.repeat.batch)) if record.repeat else None
 
 
-def batch_section(record: RunRecord, batch: analysis.Batch) -> str:
-    """The results of a batch, and links to its prompts; returns the chosen budget, "" for all."""
-    repeat = record.repeat
+def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> str:
+    """The results of a batch, and links to its prompts; returns the chosen budget, "" for all.
+
+    `repeat` is the place of the record's prompt in the batch.
+    """
     begun = len(batch.references)
     of = f" of {repeat.of} requested" if begun < repeat.of else ""
     references = figures.read_references(batch) if batch.is_asked else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -95,7 +96,7 @@ def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
     words = f"In the background, {duration}. What is found appears here."
     if permission.button(label, permission.why_not(), icon=":material/mystery:", key=key, help=words):
         for run_id in missing:
-            if not attempt(lambda run_id=run_id: _queue(run_id)):
+            if not attempt(partial(_queue, run_id)):
                 return  # the others would fail alike
         st.rerun()
 

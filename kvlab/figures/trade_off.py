@@ -37,10 +37,10 @@ def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: 
     drawn = drawn.assign(x=drawn["live_bytes"] / factor)
     for name in ("quality", "low", "high"):
         drawn[name] = drawn[name].clip(lower=FLOOR) if is_kl else drawn[name]
-    across, up = _zoom(drawn["x"], 0.12, 0.3), (-0.06, 1.06)
+    across, up = _zoom(drawn["x"], 0.12, 0.3), [-0.06, 1.06]
     if is_kl:
         ends = pd.concat([drawn[name].dropna() for name in ("quality", "low", "high")])
-        up = tuple(_zoom(np.log10(ends.astype(float)), 0.15, 0.15, 0.6))
+        up = _zoom(np.log10(ends.astype(float)), 0.15, 0.15, 0.6)
     figure, styles = go.Figure(), run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
     chosen = drawn.index.isin(at_budget(drawn, budget).index)
     drawn = drawn.assign(chosen=chosen).sort_values(["x"], kind="stable")
@@ -63,7 +63,7 @@ def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: 
     finish(figure, title=f"Quality against bytes: {what}", x=x_title, y=y_title, theme=theme, height=height,
            legend=not fits)  # fmt: skip
     axis = log_axis(drawn["quality"]) if is_kl else {"tickformat": ".0%"}
-    figure.update_yaxes(**axis, range=list(up)).update_xaxes(range=across).update_layout(hovermode="closest")
+    figure.update_yaxes(**axis, range=up).update_xaxes(range=across).update_layout(hovermode="closest")
     for row in known[known["method"] == "full"].head(1).itertuples():
         told = "KL 0" if is_kl else f"{percent(row.quality)} right"
         _mark_full(figure, f"full cache: {told}", float(row.live_bytes) / factor, across, unit, theme)
@@ -134,7 +134,7 @@ class Axes(NamedTuple):
     """The ranges of both axes, and where a point is on a plot of the size `PLOT`."""
 
     across: list[float]
-    up: tuple[float, ...]
+    up: list[float]
     is_log: bool
 
     def right(self, x: pd.Series) -> list[float]:

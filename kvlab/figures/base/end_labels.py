@@ -55,7 +55,7 @@ def label_ends(
     width = LEAD + 6 + CHARACTER * max(map(len, texts), default=0)
     figure.update_yaxes(range=list(span), autorange=False)
     # Plotly would widen the range for the labels, which lie in the margin.
-    along = np.concatenate([np.asarray(line.x, float) for line in figure.data if len(line.x)] or [[0.0, 1.0]])
+    along = np.concatenate([np.asarray(line.x, float) for line in figure.data if len(line.x)] or [np.zeros(1)])
     spare = 0.02 * float(np.ptp(along)) or 0.5
     figure.update_xaxes(range=[along.min() - spare, along.max() + spare / 2], autorange=False)
     # By these names the page fades the other lines while the pointer is on one.
