@@ -7,7 +7,7 @@ import streamlit as st
 
 from app.base.text import code
 from app.base.theme import theme as page_theme
-from app.figures.figure import note, show
+from app.figures.figure import show
 from app.session.url_state import drop_stale_option, get_param, in_url
 from kvlab.analysis.comparison.trade_off import at_budget, compared_budgets
 from kvlab.figures import trade_off as figures
@@ -36,13 +36,10 @@ def budget_slider(points: pd.DataFrame) -> str:
 
 
 def home_view(points: pd.DataFrame, budget: str, source: FigureSource) -> bool:
-    """Draw quality against bytes, and say which methods hold more bytes than others; returns whether it was drawn."""
+    """Draw quality against bytes; returns whether it was drawn."""
     known = points[(points["method"] != "full") & points["quality"].notna() & points["live_bytes"].notna()]
     if known.empty or not len(at_budget(known, budget)):
         return False
     figure = figures.quality_against_bytes(points, page_theme(), budget)
     reading = figures.read_quality_against_bytes(points, budget)
-    drawn = show(figure, points, reading, "compare-trade", "quality-against-bytes", source)
-    if unequal := figures.read_unequal_bytes(points, budget):
-        note(unequal)
-    return drawn
+    return show(figure, points, reading, "compare-trade", "quality-against-bytes", source)

@@ -98,7 +98,8 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
     if len(frame) and frame["step"].nunique() == 1:
         figure.update_traces(mode="markers")
     height = labelled_height(len(ends), HEIGHT)
-    finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme, height=height)
+    finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme, height=height,
+           legend=False)  # fmt: skip
     return label_ends(figure, ends, (0.0, 1.05 * float(frame[measure].max()) / factor), theme)
 
 
@@ -186,7 +187,7 @@ def _along_text(
             ends += _end(label, run["token"], values, look)
     figure.update_layout(hovermode="closest")
     height = labelled_height(len(ends), height)
-    finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height)
+    finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height, legend=False)
     figure.update_yaxes(**axis)
     return label_ends(figure, ends, span, theme)
 

@@ -45,7 +45,7 @@ def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     figure.add_hline(y=1, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
     title, y = "Growth of merged keys and values", "length over the longest part's"
     height = labelled_height(len(ends), HEIGHT)
-    finish(figure, title=title, x="step", y=y, theme=theme, height=height)
+    finish(figure, title=title, x="step", y=y, theme=theme, height=height, legend=False)
     for column, what in enumerate(PANELS.values(), 1):
         figure.update_xaxes(title_text=f"step (merged {what})", col=column)
     figure.update_yaxes(title_text="", col=2)

@@ -178,7 +178,7 @@ def _label_points(
 
 
 def read_quality_against_bytes(points: pd.DataFrame, budget: str = "") -> str:
-    """What a dot is, and the points that no other beats in both bytes and quality."""
+    """What a dot is, the points that are best for their bytes, and which methods hold more bytes than others."""
     shown = at_budget(points, budget)
     known = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
     if known.empty:
@@ -188,10 +188,12 @@ def read_quality_against_bytes(points: pd.DataFrame, budget: str = "") -> str:
     dots = f"{ONE_PROMPT.capitalize()}: each dot is one run, without an interval" if count == 1 else many
     signs = "; ✓ right, ≈ nearly, ✗ wrong" if known["verdict"].isin(list(SIGNS)).any() else ""
     names, where = list(best_points(shown)["row" if budget else "label"]), f" at {budget}" if budget else ""
+    unequal = read_unequal_bytes(points, budget)
+    end = f" {unequal}" if unequal else ""
     if not names:
-        return f"{dots}{signs}. No run{where} has a right answer."
+        return f"{dots}{signs}. No run{where} has a right answer.{end}"
     better = "is closer to the full cache" if is_kl else "has more right answers"
-    return f"{dots}{signs}. Best for their bytes{where}: {listed(names)} (no other with as few bytes {better})."
+    return f"{dots}{signs}. Best for their bytes{where}: {listed(names)} (no other with as few bytes {better}).{end}"
 
 
 def read_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
