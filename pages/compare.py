@@ -15,8 +15,9 @@ from app.base.links import link
 from app.base.text import plain
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
-from app.compare.board import answer_form, board_of, board_section
-from app.compare.repeats import batch_section
+from app.compare.board import answer_form, answer_sentence, board_of, board_section
+from app.compare.home import budget_slider, home_view
+from app.compare.repeats import batch_of, batch_section
 from app.compare.report_menu import report_menu
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import page_file, show
@@ -24,16 +25,15 @@ from app.figures.tables import csv_button
 from app.navigation.selection import current_comparison
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
-from app.session.url_state import in_url
 from kvlab.analysis.comparison import compare
-from kvlab.analysis.comparison.board import most_interesting_run, ranked
+from kvlab.analysis.comparison.board import places, ranked, runs_at
 from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.analysis.comparison.speed import ratio_text
 from kvlab.analysis.comparison.textdiff import diff
+from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
-from kvlab.figures.base.template import MANY_LINES
 from kvlab.figures.base.words import byte_size, number
 from kvlab.report.contents import text_table
 from kvlab.report.views import Passages, table_of
@@ -98,25 +98,40 @@ def main() -> None:
         return
     if owner := runs[0].record.owner:
         st.caption(f"Requested by **{plain(owner)}**{', private' if runs[0].record.private else ''}.")
-    batch_section(runs[0].record)
+    record, batch = runs[0].record, batch_of(runs[0].record)
+    budget = None
+    if batch is not None and record.repeat is not None:
+        budget = batch_section(record, record.repeat, batch)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
-    drawn = board is not None and board_section(runs, board)
+    if board is not None:
+        answer_sentence(board)
+    drawn = False
+    if budget is None:
+        points = run_points(table, places(runs))
+        budget = budget_slider(points)
+        drawn = home_view(points, budget, of_comparison(runs))
+    if budget:
+        runs = runs_at(runs, budget)
+        names = dict(zip((run.record.run_id for run in runs), compare.unique_labels(runs), strict=True))
+        table = compare.renamed(table, names)
+        board = board and board.of(names)
+    if board is not None:
+        drawn |= board_section(runs, board)
     answer_form(runs, board)
     what_differs(runs)
     headline(runs, table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
-    focus, along = in_focus(table), compare.along_text(runs)
+    along = compare.along_text(runs)
     sections = [
-        partial(kl_along_the_text, runs, along, focus),
-        partial(agreement_and_nll, runs, along, focus),
-        partial(closeness_and_slots, runs, table, focus),
-        partial(bytes_over_steps, runs, focus),
+        partial(kl_along_the_text, runs, along),
+        partial(agreement_and_nll, runs, along),
+        partial(bytes_of, runs),
     ]
     while sections and not drawn:
         drawn = sections.pop(0)()
     if drawn:
-        after_first_chart(f"compare-{runs[0].record.comparison_id}", the_rest, runs, table, sections)
+        after_first_chart(f"compare-{record.comparison_id}", the_rest, runs, table, sections)
     else:
         the_rest(runs, table, [])
 
@@ -219,19 +234,7 @@ def over_budget_words(table: pd.DataFrame) -> list[str] | None:
     return ["–" if pd.isna(share) else figures_of_board.excess_text(share) for share in shares]
 
 
-def in_focus(table: pd.DataFrame) -> str:
-    """The run whose line is highlighted if there are many; "" if all are drawn equally."""
-    compressed = table[table["method"] != "full"]
-    if len(compressed) <= MANY_LINES:
-        return ""
-    first = most_interesting_run(compressed) if "verdict" in compressed else compressed["run_id"].iloc[0]
-    labels = compressed["label"].tolist()
-    index = compressed["run_id"].tolist().index(first)
-    words = "The other runs are drawn pale. Click a name in a legend to hide its line."
-    return st.selectbox("In focus", labels, index, **in_url("focus"), help=words, width=320)
-
-
-def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> bool:
+def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame) -> bool:
     if not compare.has_kl(along):
         st.info(
             "These runs have no KL from the full cache: it requires a finished forced continuation.",
@@ -239,51 +242,43 @@ def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> b
         )
         return False
     st.subheader("Along the text")
-    figure, reading = figures.kl_along_text(along, page_theme(), focus), figures.read_kl_along_text(along)
+    figure, reading = figures.kl_along_text(along, page_theme()), figures.read_kl_along_text(along)
     return show(figure, along, reading, "compare-kl", "kl-along-text", of_comparison(runs))
 
 
-def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> bool:
+def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame) -> bool:
     theme, origin = page_theme(), of_comparison(runs)
     if not compare.has_kl(along):
         return False
     left, right = st.columns(2, gap="large")
     with left:
-        figure, reading = figures.agreement_along_text(along, theme, focus), figures.read_agreement_along_text(along)
+        figure, reading = figures.agreement_along_text(along, theme), figures.read_agreement_along_text(along)
         agreement = show(figure, along, reading, "compare-agreement", "agreement-along-text", origin)
     with right:
-        figure, reading = figures.extra_nll_along_text(along, theme, focus), figures.read_extra_nll_along_text(along)
+        figure, reading = figures.extra_nll_along_text(along, theme), figures.read_extra_nll_along_text(along)
         surprise = show(figure, along, reading, "compare-nll", "nll-along-text", origin)
     return agreement or surprise
 
 
-def closeness_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) -> bool:
-    theme, origin, closeness = page_theme(), of_comparison(runs), False
+def bytes_of(runs: Sequence[Run]) -> bool:
+    theme, origin = page_theme(), of_comparison(runs)
     if not compare.has_memory(runs):
         st.info("These runs recorded no memory: record them at level light or full.", icon=":material/info:")
         return False
     st.subheader("Bytes")
     left, right = st.columns(2, gap="large")
     with left:
-        if table.loc[table["method"] != "full", "mean_kl"].notna().any():
-            figure, reading = figures.closeness_against_bytes(table, theme), figures.read_closeness_against_bytes(table)
-            closeness = show(figure, table, reading, "compare-trade", "kl-against-bytes", origin)
+        memory = compare.memory_over_steps(runs)
+        measures = {"live_bytes": "live", "allocated_bytes": "allocated", "peak_bytes": "peak"}
+        measure = one_of("Bytes", measures, key="bytes", label_visibility="collapsed")
+        figure, reading = (
+            figures.memory_over_steps(memory, measure, theme), figures.read_memory_over_steps(memory, measure),
+        )  # fmt: skip
+        drawn = show(figure, memory, reading, "compare-memory", f"memory-{measure}", origin)
     with right:
         slots = compare.slots_by_layer(runs)
-        figure, reading = figures.slots_by_layer(slots, theme, focus), figures.read_slots_by_layer(slots)
-        by_layer = show(figure, slots, reading, "compare-slots", "slots-by-layer", origin)
-    return closeness or by_layer
-
-
-def bytes_over_steps(runs: Sequence[Run], focus: str) -> bool:
-    if not compare.has_memory(runs):
-        return False
-    memory = compare.memory_over_steps(runs)
-    measures = {"live_bytes": "live", "allocated_bytes": "allocated", "peak_bytes": "peak"}
-    measure = one_of("Bytes", measures, key="bytes")
-    figure = figures.memory_over_steps(memory, measure, page_theme(), focus)
-    reading = figures.read_memory_over_steps(memory, measure)
-    return show(figure, memory, reading, "compare-memory", f"memory-{measure}", of_comparison(runs))
+        figure, reading = figures.slots_by_layer(slots, theme), figures.read_slots_by_layer(slots)
+        return show(figure, slots, reading, "compare-slots", "slots-by-layer", origin) or drawn
 
 
 def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:

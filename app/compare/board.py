@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import streamlit as st
@@ -13,8 +13,8 @@ from app.base.links import link
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.base.widgets import one_of
+from app.compare import restore
 from app.compare.facts import FactKeys, fact_picker
-from app.compare.restore import button as restore_button
 from app.components.wordpicker import Spans
 from app.figures.figure import show
 from app.navigation.selection import runs_root
@@ -23,7 +23,9 @@ from app.run_views.require_level import warn_reference_fails
 from app.session.open_runs import BY_STAMP
 from app.session.url_state import in_url, set_page_param, set_page_param_from, url_value
 from kvlab.analysis.comparison import board as analysis
+from kvlab.analysis.comparison.compare import renamed
 from kvlab.analysis.comparison.facts import fact_fates, head_shares
+from kvlab.analysis.comparison.killers import failed_runs, short_words
 from kvlab.common.errors import UserError
 from kvlab.figures import board as figures
 from kvlab.figures.base.words import byte_size, plural
@@ -46,6 +48,10 @@ class Board:
     frame: pd.DataFrame
     readers: pd.DataFrame
 
+    def of(self, names: Mapping[str, str]) -> Board:
+        """The board of some of its runs, given as the label of each run id."""
+        return replace(self, table=renamed(self.table, names), frame=renamed(self.frame, names))
+
 
 def board_of(runs: Sequence[Run]) -> Board | None:
     """The board of a comparison; None without an expected answer."""
@@ -66,21 +72,28 @@ def _board(runs: Sequence[Run], statuses: list[str], wanted: analysis.ExpectedAn
 
 
 def board_section(runs: Sequence[Run], board: Board) -> bool:
-    """Draw the expected answer, the grid, and the heads of the chosen cell; returns whether a chart was drawn."""
-    reference(board.question, board.table)
-    if board.question.problem:
-        st.warning(plain(board.question.problem))
+    """Draw the grid, and the heads of the chosen cell; returns whether a chart was drawn."""
     if board.frame.empty:
         return False
-    reading = figures.read_board(board.frame)
-    figure = figures.board(board.frame, page_theme())
-    drawn = show(figure, board.frame, reading, CHART, "board", of_comparison(runs), on_click=choose_clicked)
+    failed = []
+    if board.question.reference.kind == "right":
+        ids = set(failed_runs(board.table)["run_id"])
+        failed = [run for run in runs if run.record.run_id in ids]
+    results = restore.results_of((run.record.comparison_id, run.record.run_id) for run in failed)
+    told = {run_id: short_words(result) for run_id, result in results.items()}
+    frame = board.frame.assign(restored=board.frame["run_id"].map(told).fillna(""))
+    reading, figure = figures.read_board(frame), figures.board(frame, page_theme())
+    drawn = show(figure, frame, reading, CHART, "board", of_comparison(runs), on_click=choose_clicked)
+    restore.say_results(failed, results)
+    missing = [run for run in failed if run.record.run_id not in results]
+    restore.search_all([run.record.run_id for run in missing], restore.total_estimate(missing), "search-all")
     cell_section(runs, board)
     return drawn
 
 
-def reference(question: analysis.AnswerCheck, table: pd.DataFrame) -> None:
+def answer_sentence(board: Board) -> None:
     """The expected answer, the runs that generate it, and its fact; with a warning if the full cache fails."""
+    question, table = board.question, board.table
     verdict = question.reference
     if verdict.kind in ("nearly", "wrong"):
         warn_reference_fails()
@@ -97,6 +110,8 @@ def reference(question: analysis.AnswerCheck, table: pd.DataFrame) -> None:
     runs = f"Of the compressed runs, {', '.join(correct)} {verb}" if correct else "No compressed run gets"
     expected = f"Expected answer: **{plain(shorten(question.expected.words))}**. The full cache {wrote}."
     st.markdown(f"{expected} {runs} it right. {fact}{assumed}.")
+    if question.problem:
+        st.warning(plain(question.problem))
 
 
 def choose_clicked() -> None:
@@ -128,7 +143,7 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
             width=330,
         )
         if cell["verdict"] in ("nearly", "wrong") and board.question.reference.kind == "right":
-            restore_button(run, f"killed-{run_id}")
+            restore.button(run, f"killed-{run_id}")
         if run_id in recorded.index:
             fact = f"{int(board.question.positions[0])}-{int(board.question.positions[-1])}"
             place = {} if reader is None else {"layer": str(int(reader["layer"])), "head": str(int(reader["head"]))}

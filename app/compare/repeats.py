@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,23 @@ import streamlit as st
 from app.base.links import go
 from app.base.text import plain
 from app.base.theme import theme as page_theme
+from app.compare import restore
+from app.compare.home import budget_slider, home_view
 from app.figures.export_menu import Offer, titled
 from app.figures.figure import show
 from app.session.open_runs import runs_root
 from kvlab.analysis.comparison import repeats as analysis
+from kvlab.analysis.comparison.killers import count_killers, failed_runs
+from kvlab.analysis.comparison.trade_off import at_budget, batch_points
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import prompts
+from kvlab.figures import killers as killer_figures
 from kvlab.figures import repeats as figures
 from kvlab.figures.base.words import byte_size, plural
 from kvlab.figures.board import verdict_text
 from kvlab.report.views import table_of
+from kvlab.requests.repeats import Repeat
 from kvlab.results.provenance import Provenance
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
 from kvlab.trace.reader import open_run
@@ -29,6 +36,7 @@ from kvlab.trace.record import FILE as RECORD
 from kvlab.trace.schema import RunRecord
 from kvlab.trace.user_labels import Labels, load_labels
 
+LEAST_RESULTS = 2  # of searches, from which heads are counted
 CHART, CELL, PROMPT = "repeats-chart", "repeats-cell", "repeats-prompt"
 COLUMNS = {
     "depth": st.column_config.NumberColumn(format="%.0f %%", help="Position of the needle in the text"),
@@ -37,12 +45,16 @@ COLUMNS = {
 }
 
 
-def batch_section(record: RunRecord) -> None:
-    """The results of a run's batch, links to its prompts, and the name of the prompt shown below."""
-    repeat = record.repeat
-    batch = _batch(list_repeats(runs_root(), repeat.batch)) if repeat else None
-    if repeat is None or batch is None:
-        return
+def batch_of(record: RunRecord) -> analysis.Batch | None:
+    """The results of a run's batch so far; None for a run without repeats."""
+    return _batch(list_repeats(runs_root(), record.repeat.batch)) if record.repeat else None
+
+
+def batch_section(record: RunRecord, repeat: Repeat, batch: analysis.Batch) -> str:
+    """The results of a batch, and links to its prompts; returns the chosen budget, "" for all.
+
+    `repeat` is the place of the record's prompt in the batch.
+    """
     begun = len(batch.references)
     of = f" of {repeat.of} requested" if begun < repeat.of else ""
     references = figures.read_references(batch) if batch.is_asked else ""
@@ -51,17 +63,35 @@ def batch_section(record: RunRecord) -> None:
     st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
     if failing:
         st.warning(plain(references), icon=":material/warning:")
+    points = batch_points(batch)
+    budget = budget_slider(points)
+    origin = Provenance(f"batch {repeat.batch}, {prompts(begun)}")
+    home_view(points, budget, origin)
+    batch = replace(batch, cells=at_budget(batch.cells, budget))
     if len(batch.cells):
-        drawn, read = (
-            (figures.board, figures.read_board) if batch.is_asked else (figures.closeness, figures.read_closeness)
-        )
-        origin = Provenance(f"batch {repeat.batch}, {prompts(begun)}")
-        figure = drawn(batch.cells, page_theme())
-        show(figure, batch.prompts, read(batch), CHART, "repeats", origin, on_click=choose_clicked)
+        if batch.is_asked:
+            figure = figures.board(batch.cells, page_theme())
+            show(figure, batch.prompts, figures.read_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
+        killer_section(batch, record, origin)
         ranking(batch)
         cell_section(batch, record.comparison_id)
     st.subheader(f"Prompt {repeat.number} of {repeat.of}")
     st.caption(plain(f"The needle's {repeat.words}." if repeat.planting else repeat.words))
+    return budget
+
+
+def killer_section(batch: analysis.Batch, record: RunRecord, origin: Provenance) -> None:
+    """The heads that lost the answers, over all prompts and as far as searches found them, and the missing searches."""
+    shown = set(batch.cells["row"] + "|" + batch.cells["column"])
+    failed = failed_runs(batch.prompts[(batch.prompts["row"] + "|" + batch.prompts["column"]).isin(shown)])
+    results = restore.results_of(zip(failed["comparison_id"], failed["run_id"], strict=True))
+    if len(results) >= LEAST_RESULTS:
+        layers = [layer for layer in range(record.model.num_hidden_layers) if layer not in record.sliding_layers]
+        killers = count_killers(list(results.values()), layers, record.model.num_key_value_heads)
+        reading = killer_figures.read_killer_heads(killers, len({one.comparison_id for one in results.values()}))
+        figure = killer_figures.killer_heads(killers, page_theme())
+        show(figure, killers.heads, reading, "killer-heads", "killer-heads", origin)
+    restore.search_all([name for name in failed["run_id"] if name not in results], restore.EACH, "search-batch")
 
 
 def ranking(batch: analysis.Batch) -> None:

@@ -1,6 +1,10 @@
-"""Searches that restore a wrong run's answer: a button that queues one, and the progress of one."""
+"""Searches that restore a wrong run's answer: buttons that queue them, their progress, and what they found."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 
 import streamlit as st
 
@@ -10,15 +14,18 @@ from app.base.text import plain
 from app.base.widgets import attempt
 from app.navigation.selection import runs_root
 from app.queue.submit import live_status, queued
+from app.session.open_runs import BY_STAMP, open_cached
 from kvlab import jobs
-from kvlab.analysis.comparison.restore import estimate_seconds
+from kvlab.analysis.comparison.restore import estimate_seconds, sentence
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import format_duration
 from kvlab.requests.compare import RescueRequest
 from kvlab.trace.reader import Run
-from kvlab.trace.restore_results import result_path
+from kvlab.trace.restore_results import RestoreResult, load_result, result_path
 
 MOST_RERUNS = 40
+EACH = f"at most {MOST_RERUNS} reruns each"
+MOST_JOBS = 500  # open jobs that are looked through for searches
 POLL_SECONDS = 1.0
 
 
@@ -40,6 +47,81 @@ def button(run: Run, key: str, label: str = "Restore the answer") -> None:
         go("killed", run=record.run_id)
     if job := queue_search(run):
         go("killed", run=record.run_id, search=job)
+
+
+def results_of(runs: Iterable[tuple[str, str]]) -> dict[str, RestoreResult]:
+    """The results there are by run id, of runs given by comparison and run id; a damaged file is one sentence."""
+    found = {}
+    for comparison_id, run_id in runs:
+        file = result_path(runs_root(), comparison_id, run_id)
+        try:
+            if file.exists() and (result := _load(str(runs_root()), comparison_id, run_id, file.stat().st_mtime_ns)):
+                found[run_id] = result
+        except UserError as error:
+            st.error(plain(str(error)))
+    return found
+
+
+@st.cache_data(max_entries=2048, show_spinner=False)
+def _load(root: str, comparison_id: str, run_id: str, written: int) -> RestoreResult | None:
+    return load_result(Path(root), comparison_id, run_id)
+
+
+def say_results(runs: Sequence[Run], results: Mapping[str, RestoreResult]) -> None:
+    """One sentence per failed run with a result: which head lost what, and what restores the answer."""
+    known = [run for run in runs if run.record.run_id in results]
+    if known:
+        lines = [f"- {plain(_sentence(run, results[run.record.run_id]))}" for run in known]
+        st.markdown("\n".join(["**Who killed it?**", "", *lines]))
+
+
+@st.cache_data(max_entries=256, show_spinner=False, hash_funcs=BY_STAMP | {RestoreResult: lambda one: repr(one)})
+def _sentence(run: Run, result: RestoreResult) -> str:
+    return sentence(result, run)
+
+
+def search_all(run_ids: Sequence[str], duration: str, key: str) -> None:
+    """A button that queues a search for each of these runs, and how many are in the queue already.
+
+    `duration` is the estimated time in words.
+    """
+    waiting = _searching() if run_ids else set()
+    missing = [run_id for run_id in run_ids if run_id not in waiting]
+    if count := len(run_ids) - len(missing):
+        searches = "A search is" if count == 1 else f"{count} searches are"
+        st.caption(f"{searches} in the queue for the failed runs: open the page again for the results.")
+    if not missing:
+        return
+    label = f"Who killed it? Search {'the failed run' if len(missing) == 1 else f'all {len(missing)} failed runs'}"
+    words = f"In the background, {duration}. What is found appears here."
+    if permission.button(label, permission.why_not(), icon=":material/mystery:", key=key, help=words):
+        for run_id in missing:
+            if not attempt(partial(_queue, run_id)):
+                return  # the others would fail alike
+        st.rerun()
+
+
+def _queue(run_id: str) -> None:
+    if queue_search(open_cached(runs_root() / run_id)) is None:
+        raise UserError("The remaining searches are not queued.")
+
+
+def _searching() -> set[str]:
+    """The ids of runs with a search in the queue."""
+    try:
+        waiting = jobs.list_jobs(runs_root(), open_only=True, limit=MOST_JOBS)
+        requests = [jobs.request_of(runs_root(), job.job_id) for job in waiting]
+    except UserError:
+        return set()
+    return {request.run_id for request in requests if isinstance(request, RescueRequest)}
+
+
+def total_estimate(runs: Sequence[Run]) -> str:
+    """The estimated time of several searches, in words."""
+    known = [seconds for run in runs if (seconds := estimate_seconds(run, MOST_RERUNS)) is not None]
+    if len(known) < len(runs):
+        return EACH
+    return f"{EACH}, at most {format_duration(max(sum(known), 1), rough=True)} in all"
 
 
 def estimate(run: Run, most_reruns: int) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.comparison.board import OWN_BUDGET
+from kvlab.analysis.comparison.verdict import MOST_CHARACTERS
 from kvlab.figures.base.head_map import Place, head_map
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
@@ -30,10 +31,12 @@ NO_GRID = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True
 def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Methods by budgets from `analysis.comparison.board.board`; customdata of every mark begins with the run id."""
     cells, rows, columns = in_grid(frame.drop_duplicates("run_id"))
-    lines = 2 if len(columns) <= ONE_LINE else 3
+    # Where there is no room for it, what restores an answer is in the hover text alone.
+    written = cells.assign(restored=cells["restored"] if "restored" in cells and len(columns) <= ONE_LINE else "")
+    lines = 2 if len(columns) <= ONE_LINE and not written["restored"].any() else 3
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
     lay_out(figure, "Is the answer still right?", cells, rows, columns, len(rows) * (54 + 18 * lines), 168, theme)
-    figure.update_layout(annotations=_words(cells, len(columns), theme))
+    figure.update_layout(annotations=_words(written, len(columns), theme))
     return _token_axis(figure, frame, len(columns), theme)
 
 
@@ -237,30 +240,36 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
-    """The text in each cell: verdict, live bytes, and the two KLs."""
+    """The text in each cell: verdict, what restores a lost answer (`restored`), live bytes, and the two KLs."""
     verdicts, sizes, closeness = [], [], []
     for line in cells.itertuples():
         room = int(line.span * PAGE_PIXELS / columns / 7.5)
         sign, size = VERDICTS[line.verdict][0], bytes_text(line, room)
-        here = room - len("✓ ") - (len(size) + 2 if columns <= ONE_LINE else 0)
-        told = verdict_text(line, max(4, min(here - len(line.verdict) - 2, 40)))
+        here = room - len("✓ ")
+        told = verdict_text(line, max(4, here - len(line.verdict) - 2))
         # Symbol and colour already show the kind, so a narrow cell shows what was written.
-        shorter = (told, verdict_text(line, max(4, min(here, 40))).split(": ")[-1], line.verdict)
+        shorter = (told, verdict_text(line, max(4, here)).split(": ", 1)[-1], line.verdict)
         fitting = next((words for words in shorter if len(words) <= here), "")
         verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
         sizes.append(size)  # the hover text has everything
         told = _closeness(line, columns)
-        closeness.append(told if len(told) <= room * 1.2 else "")
+        beside = len(size) + 2 if columns <= ONE_LINE else 0
+        closeness.append(told if len(told) + beside <= room * 1.2 else "")
     half = cells["span"] / 2 - 0.06
     left, right, y = cells["x"] - half, cells["x"] + half, cells["y"]
     colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
-    first, second, third = (-0.31, -0.09, -0.31) if columns <= ONE_LINE else (-0.36, -0.04, -0.2)
+    # Heights of verdict, size, KLs and what restores the answer; one column has its sizes beside the KLs.
+    heights = (-0.36, -0.2, -0.04, 0.0)
+    if columns <= ONE_LINE:
+        heights = (-0.36, -0.2, -0.2, -0.04) if cells["restored"].any() else (-0.31, -0.09, -0.09, 0.0)
+    first, third, second, fourth = heights
     size_at = (right, "right") if columns <= ONE_LINE else (left, "left")
     quiet = [INK[theme]] * len(cells)
     return [
         *_texts(left, y + first, "left", verdicts, colours, 13),
         *_texts(size_at[0], y + third, size_at[1], sizes, quiet, 12),
         *_texts(left, y + second, "left", closeness, quiet, 12),
+        *_texts(left, y + fourth, "left", cells["restored"].tolist(), quiet, 12),
     ]
 
 
@@ -323,11 +332,14 @@ def _told(line: Any) -> str:
     here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats per token"
     everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats per token"
     size = "not recorded" if pd.isna(line.live_bytes) else byte_size(line.live_bytes)
+    back = getattr(line, "restored", "")
+    wrote = f"wrote {_said(line.wrote, MOST_CHARACTERS)}" if line.wrote else "wrote nothing but spaces"
     parts = [
         f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_text(line), quote=False)}",
-        f"wrote {html.escape(_said(line.wrote, 40), quote=False)}" if line.wrote else "wrote nothing but spaces",
+        html.escape(wrote, quote=False),
         f"live bytes {size}{share}{above}",
         f"KL on the answer {here}, on all {everywhere}",
+        *([back] if back else []),
     ]
     return "<br>".join(parts).replace("·", " ")
 

@@ -1,23 +1,21 @@
-"""Compare runs: closeness to the full cache along the text and against bytes, and slots by layer."""
+"""Compare runs: closeness to the full cache along the text, bytes over the steps, and slots by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.base.lines import add_points
-from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
-from kvlab.figures.base.point_labels import POINT, place_labels
-from kvlab.figures.base.template import CLEAR, HEIGHT, INK, PALE, QUIET, axis_height, finish, layer_axis, log_axis
+from kvlab.figures.base.end_labels import End, label_ends, labelled_height
+from kvlab.figures.base.palette import Style, Theme, run_styles
+from kvlab.figures.base.template import HEIGHT, QUIET, axis_height, finish, layer_axis, log_axis
 from kvlab.figures.base.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
 MAX_MARKERS = 12
-PLOT = (380.0, 290.0)  # pixels of the scatter plot in a window of 1,280, for its labels
-MOST_LABELS = 16
 TALLEST = 400  # pixels of the axis of layers
 
 
@@ -31,12 +29,14 @@ def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
     return run_styles(frame[["label", "method"]].drop_duplicates().itertuples(index=False, name=None), theme)
 
 
-def kl_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
+def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """KL divergence from the full cache at every token of the forced continuation, on a log axis."""
     frame = frame.assign(drawn=frame["kl"].clip(lower=FLOOR))
     title, y = "Distance from the full cache, token by token", "KL (nats, log)"
-    figure = _along_text(frame, "drawn", "KL %{customdata[1]:.3g} nats", title, y, theme, focus, height=420, told="kl")
-    return figure.update_yaxes(**log_axis(frame["drawn"]))
+    known = np.log10(frame.loc[frame["method"] != "full", "drawn"].dropna().astype(float))
+    span = _margins(known, least=0.6)
+    hover = "KL %{customdata[1]:.3g} nats"
+    return _along_text(frame, "drawn", hover, title, y, theme, span, log_axis(frame["drawn"]), height=420, told="kl")
 
 
 def read_kl_along_text(frame: pd.DataFrame) -> str:
@@ -53,11 +53,11 @@ def read_kl_along_text(frame: pd.DataFrame) -> str:
     )
 
 
-def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
+def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Rolling share of tokens where both caches prefer the same next token."""
     title, y = "Top-1 agreement with the full cache", "agreement (rolling share)"
-    figure = _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, focus)
-    return figure.update_yaxes(range=[-0.03, 1.05], tickformat=".0%")
+    axis: dict[str, object] = {"tickformat": ".0%"}
+    return _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, (-0.03, 1.05), axis)
 
 
 def read_agreement_along_text(frame: pd.DataFrame) -> str:
@@ -70,10 +70,11 @@ def read_agreement_along_text(frame: pd.DataFrame) -> str:
     return f"Over the {known.groupby('label').size().max()} tokens of the continuation: {each}."
 
 
-def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
+def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Cumulative extra NLL on the full cache's own text, in nats."""
     title, y = "Likelihood lost on the full cache's text", "cumulative extra NLL (nats)"
-    return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, focus)
+    span = _margins(frame.loc[frame["method"] != "full", "extra_nll"].dropna().astype(float), least=0.01)
+    return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, span, {})
 
 
 def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
@@ -85,107 +86,21 @@ def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
     return "By the end: " + ", ".join(f"{label} {total:+.3g} nats" for label, total in totals.items()) + "."
 
 
-def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean KL against live bytes, one labelled point per run, from `headline`; lower left is better.
-
-    The axes show the compressed runs; the full cache is a line, at the right edge if it has far more bytes.
-    """
-    known = frame[frame["mean_kl"].notna() & frame["live_bytes"].notna()]
-    compressed = known[known["method"] != "full"]
-    factor, unit = byte_unit(float(compressed["live_bytes"].max()) if len(compressed) else 1)
-    x, y = compressed["live_bytes"].astype(float) / factor, compressed["mean_kl"].astype(float).clip(lower=FLOOR)
-    across, up = _zoom(x, 0.12, 0.3), _zoom(np.log10(y), 0.15, 0.15, 0.6)
-    figure, styles = go.Figure(), styles_of(frame[frame["method"] != "full"], theme)
-    for label, across_at, up_at in zip(compressed["label"], x, y, strict=True):
-        style, hover = styles[label], f"{label}<br>%{{x:.3g}} {unit}, KL %{{y:.3g}} nats per token"
-        add_points(figure, [across_at], [up_at], label, style.colour, hover, size=13, marker_symbol=style.marker)
-    best = _frontier(known)
-    if len(best) > 1:
-        line = {"color": QUIET[theme], "width": 1.5, "shape": "hv"}
-        figure.add_scatter(
-            x=best["live_bytes"] / factor, y=best["mean_kl"].clip(lower=FLOOR), name="Pareto frontier",
-            mode="lines", line=line, hoverinfo="skip",
-        )  # fmt: skip
-    title, labelled = "Closeness to the full cache against its bytes", len(compressed) <= MOST_LABELS
-    bytes_axis = f"live bytes ({unit})" + (", not from 0" if across[0] > 0 else "")
-    height = HEIGHT + 60 if labelled else tall_enough(frame)
-    finish(figure, title=title, x=bytes_axis, y="mean KL (nats per token, log)", theme=theme, height=height,
-           legend=not labelled)  # fmt: skip
-    figure.update_yaxes(**log_axis(y), range=up).update_xaxes(range=across)
-    for row in known[known["method"] == "full"].head(1).itertuples():
-        _mark_full(figure, float(row.live_bytes) / factor, across, unit, theme)
-    if labelled:
-        _label_points(figure, compressed["label"].tolist(), np.stack([x, np.log10(y)], 1), across, up, theme)
-    return figure
-
-
-def _zoom(values: pd.Series, before: float, after: float, least: float = 0.0) -> list[float]:
-    """A range around the values with margins in shares of their span, which is at least `least` or 10 % of them."""
-    if not len(values):
-        return [0.0, 1.0]
-    low, high = float(values.min()), float(values.max())
-    span = max(high - low, least, 0.1 * abs(high))
-    # A short span lies in the middle of the range.
-    spare = (span - (high - low)) / 2
-    start = low - spare - before * span
-    return [max(0.0, start) if low > 0 else start, high + spare + after * span]
-
-
-def _mark_full(figure: go.Figure, place: float, across: list[float], unit: str, theme: Theme) -> None:
-    """The full cache's bytes as a line, or the right edge as a mark of where it would be."""
-    beyond = place > across[1]
-    words = f"full cache: KL 0 at {number(place)} {unit}{' →' if beyond else ''} "
-    line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
-    look = {"text": words, "font": {"size": 12, "color": QUIET[theme]}, "showarrow": False}
-    figure.add_vline(x=min(place, across[1]), line=line)
-    figure.add_annotation(x=min(place, across[1]), xanchor="right", y=1, yref="paper", yanchor="bottom", **look)
-
-
-def _label_points(
-    figure: go.Figure, texts: list[str], points: np.ndarray, across: list[float], up: list[float], theme: Theme
-) -> None:
-    """The name of each run next to its point, with a line to it if it is further away."""
-    shares = (points - [across[0], up[0]]) / [across[1] - across[0], up[1] - up[0]]
-    pixels = [(PLOT[0] * float(x), PLOT[1] * (1 - float(y))) for x, y in shares]
-    for text, (x, y), label in zip(texts, points, place_labels(pixels, texts, PLOT), strict=True):
-        figure.add_annotation(
-            x=x, y=y, ax=label.across, ay=label.down, text=visible(text, 60).replace("·", " "),
-            xanchor=label.anchor, yanchor="middle", showarrow=True, arrowhead=0, arrowwidth=0.8,
-            standoff=POINT if label.leads else 0, arrowcolor=QUIET[theme] if label.leads else CLEAR,
-            font={"size": 12, "color": INK[theme]}, bgcolor=SURFACES[theme], borderpad=0,
-        )  # fmt: skip
-
-
-def _frontier(frame: pd.DataFrame) -> pd.DataFrame:
-    """The Pareto-optimal compressed runs in bytes and KL, by bytes."""
-    points = frame[frame["method"] != "full"].sort_values(["live_bytes", "mean_kl"])
-    return points[points["mean_kl"] <= points["mean_kl"].cummin()]
-
-
-def read_closeness_against_bytes(frame: pd.DataFrame) -> str:
-    """The Pareto-optimal runs."""
-    known = frame[(frame["method"] != "full") & frame["mean_kl"].notna() & frame["live_bytes"].notna()]
-    if known.empty:
-        return "No compressed run recorded both bytes and KL."
-    best = _frontier(known)
-    those = f"{'those on the line: ' if len(best) > 1 else ''}{', '.join(best['label'])}"
-    return f"No other run has both fewer bytes and a lower KL than {those}. Lower left is better."
-
-
-def memory_over_steps(
-    frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light", focus: str = ""
-) -> go.Figure:
+def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light") -> go.Figure:
     """Bytes of the cache over the steps; `measure` is live_bytes, allocated_bytes or peak_bytes."""
     factor, unit = byte_unit(float(frame[measure].max()))
     what = measure.removesuffix("_bytes")
-    figure = go.Figure()
-    for label, run, look in _each_run(frame, theme, focus):
+    figure, ends = go.Figure(), []
+    for label, run, look in _each_run(frame, theme):
         hover = f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>"
         figure.add_scatter(x=run["step"], y=run[measure] / factor, name=label, hovertemplate=hover, **look)
+        ends += _end(label, run["step"], run[measure] / factor, look)
     if len(frame) and frame["step"].nunique() == 1:
         figure.update_traces(mode="markers")
-    finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme)
-    return figure.update_yaxes(rangemode="tozero").update_layout(showlegend=True)
+    height = labelled_height(len(ends), HEIGHT)
+    finish(figure, title=f"Bytes of the cache: {what}", x="step", y=f"{what} ({unit})", theme=theme, height=height,
+           legend=False)  # fmt: skip
+    return label_ends(figure, ends, (0.0, 1.05 * float(frame[measure].max()) / factor), theme)
 
 
 def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> str:
@@ -199,18 +114,36 @@ def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> 
     )
 
 
-def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
-    """Live slots of each layer at the end, mean over KV heads."""
+def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Live slots of each layer at the end, mean over KV heads; runs with equal lines are drawn as one."""
     figure = go.Figure()
-    for label, run, look in _each_run(frame, theme, focus):
-        hover = f"{label}, layer %{{y}}: %{{x:.4g}} slots<extra></extra>"
-        figure.add_scatter(x=run["live_slots"], y=run["layer"], name=label, hovertemplate=hover, **look)
+    looks = {label: (run, look) for label, run, look in _each_run(frame, theme)}
+    for labels in same_slots(frame):
+        (run, look), name = looks[labels[0]], labels[0]
+        if len(labels) > 1:
+            look = look | {"line": look["line"] | {"color": QUIET[theme], "dash": "solid"}, "mode": "lines"}
+            name = f"{labels[0]} and {plural(len(labels) - 1, 'equal run')}"
+        hover = f"{'<br>'.join(labels)}<br>layer %{{y}}: %{{x:.4g}} slots<extra></extra>"
+        figure.add_scatter(x=run["live_slots"], y=run["layer"], name=name, hovertemplate=hover, **look)
     title, layers = "Slots of each layer at the end", sorted(frame["layer"].unique().tolist())
     # As high as the chart next to it, unless the layers need more.
     height = max(tall_enough(frame), min(axis_height(layers), TALLEST) + 140)
     finish(figure, title=title, x="live slots (mean over KV heads)", y="layer", theme=theme, height=height)
     figure.update_yaxes(**layer_axis(layers, height - 140))
     return figure.update_xaxes(rangemode="tozero").update_layout(showlegend=True)
+
+
+def same_slots(frame: pd.DataFrame) -> list[list[str]]:
+    """The labels of runs, those with about the same slots (within 1 %) in every layer together."""
+    table = frame.pivot_table(index="label", columns="layer", values="live_slots", sort=False)
+    groups: list[list[str]] = []
+    for label, slots in table.iterrows():
+        alike = (group for group in groups if np.allclose(slots, table.loc[group[0]], rtol=0.01, atol=0))
+        if (group := next(alike, None)) is not None:
+            group.append(str(label))
+        else:
+            groups.append([str(label)])
+    return groups
 
 
 def read_slots_by_layer(frame: pd.DataFrame) -> str:
@@ -231,40 +164,52 @@ def _along_text(
     title: str,
     y: str,
     theme: Theme,
-    focus: str,
-    height: int = 0,
+    span: tuple[float, float],
+    axis: dict[str, object],
+    height: int = HEIGHT,
     told: str = "",
 ) -> go.Figure:
-    """A line per run (except the full cache's) over the tokens of the continuation.
+    """A line per run (except the full cache's) over the tokens of the continuation, with its name at its end.
 
-    `hover` may use `customdata[1]`, the value of the column `told` (default: the drawn column).
+    `span` is the range of the y axis (of exponents if `axis` is logarithmic). `hover` may use `customdata[1]`, the
+    value of the column `told` (default: the drawn column).
     """
-    figure = go.Figure()
-    each = enumerate(_each_run(frame[frame["method"] != "full"], theme, focus), start=1)
-    # Draw the line in focus last, on top.
-    for rank, (label, run, look) in sorted(each, key=lambda one: one[1][0] == focus):
+    figure, ends = go.Figure(), []
+    for label, run, look in _each_run(frame[frame["method"] != "full"], theme):
         run = run[run[column].notna()]
         if len(run):
             words = [[visible(text), value] for text, value in zip(run["text"], run[told or column], strict=True)]
+            values = run[column].astype(float)
             figure.add_scatter(
-                x=run["token"].to_numpy(), y=run[column].to_numpy(np.float64), name=label, legendrank=rank,
-                customdata=words, **look,
+                x=run["token"].to_numpy(), y=values.to_numpy(), name=label, customdata=words, **look,
                 hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
             )  # fmt: skip
-    figure.update_layout(hovermode="closest", showlegend=True)
-    height = height or tall_enough(frame)
-    return finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height)
+            ends += _end(label, run["token"], values, look)
+    figure.update_layout(hovermode="closest")
+    height = labelled_height(len(ends), height)
+    finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height, legend=False)
+    figure.update_yaxes(**axis)
+    return label_ends(figure, ends, span, theme)
 
 
-def _each_run(frame: pd.DataFrame, theme: Theme, focus: str) -> Iterator[tuple[str, pd.DataFrame, dict[str, object]]]:
-    """(label, rows, line and markers) of every run, faded unless in focus; long lines have fewer markers."""
+def _end(label: str, x: pd.Series, y: pd.Series, look: dict[str, Any]) -> list[End]:
+    return [End(label, float(x.iloc[-1]), float(y.iloc[-1]), look["line"]["color"])] if len(x) else []
+
+
+def _margins(values: pd.Series, least: float) -> tuple[float, float]:
+    """A range around the values with 6 % of it free on both sides; it spans at least `least`."""
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    spare = max(0.06 * (high - low), (least - (high - low)) / 2)
+    return low - spare, high + spare
+
+
+def _each_run(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, pd.DataFrame, dict[str, Any]]]:
+    """(label, rows, line and markers) of every run; long lines have fewer markers."""
     for label, style in styles_of(frame, theme).items():
-        pale = bool(focus) and label != focus
-        size = 5 if pale else 6
         look = {
-            "mode": "lines+markers", "opacity": PALE if pale else 1.0,
-            "line": {"color": style.colour, "dash": style.dash, "width": 1.1 if pale else 2.2 if focus else 1.7},
-            "marker": {"symbol": style.marker, "color": style.colour, "size": size, "maxdisplayed": MAX_MARKERS},
+            "mode": "lines+markers",
+            "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
+            "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": MAX_MARKERS},
         }  # fmt: skip
         yield label, frame[frame["label"] == label], look
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.base.end_labels import End, label_ends, labelled_height
 from kvlab.figures.base.lines import add_line
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.template import QUIET, finish, log_axis
+from kvlab.figures.base.template import HEIGHT, QUIET, finish, log_axis
 from kvlab.figures.base.words import number, plural
-from kvlab.figures.compare import MAX_MARKERS, styles_of, tall_enough
+from kvlab.figures.compare import MAX_MARKERS, styles_of
 
 PANELS = {"key_growth": "keys", "value_growth": "values"}
 GREW = 1.001  # smaller ratios are rounding errors
@@ -20,25 +22,41 @@ WIDE = 20  # above it, use a log axis
 
 
 def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Largest key and value growth in each step, from `health.over_steps`; a line at 1 marks no growth."""
-    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
+    """Largest key and value growth in each step, from `health.over_steps`; a line at 1 marks no growth.
+
+    Runs in which nothing grew are not drawn, unless there is no other.
+    """
+    figure, ends = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03), []
+    flat = set(without_growth(frame))
     for label, style in styles_of(frame, theme).items():
         run = frame[frame["label"] == label]
+        if label in flat and len(flat) < frame["label"].nunique():
+            continue
         for column, (measure, what) in enumerate(PANELS.items(), 1):
             known = run[run[measure].notna()]
             hover = f"{label}, step %{{x}}: {what} %{{y:.4g}} times as long"
             add_line(
                 figure, known["step"], known[measure], label, style.colour, style.dash, hover, marker=style.marker,
-                width=1.7, marker_maxdisplayed=MAX_MARKERS, legendgroup=label, showlegend=column == 1, row=1,
-                col=column,
+                width=1.8, marker_maxdisplayed=MAX_MARKERS, row=1, col=column,
             )  # fmt: skip
+        known = run[run["value_growth"].notna()]
+        if len(known):
+            ends.append(End(label, float(known["step"].iloc[-1]), float(known["value_growth"].iloc[-1]), style.colour))
     figure.add_hline(y=1, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
     title, y = "Growth of merged keys and values", "length over the longest part's"
-    finish(figure, title=title, x="step", y=y, theme=theme, height=tall_enough(frame))
+    height = labelled_height(len(ends), HEIGHT)
+    finish(figure, title=title, x="step", y=y, theme=theme, height=height, legend=False)
     for column, what in enumerate(PANELS.values(), 1):
         figure.update_xaxes(title_text=f"step (merged {what})", col=column)
     figure.update_yaxes(title_text="", col=2)
-    return figure.update_yaxes(**_scale(pd.concat([frame[measure] for measure in PANELS])))
+    scale = _scale(pd.concat([frame[measure] for measure in PANELS]))
+    return label_ends(figure.update_yaxes(**scale), ends, scale["range"], theme, "2")
+
+
+def without_growth(frame: pd.DataFrame) -> list[str]:
+    """The labels of runs in which no merge made a key or value longer."""
+    most = frame.groupby("label", sort=False)[list(PANELS)].max().max(axis=1)
+    return [str(label) for label in most.index[most <= GREW]]
 
 
 def read_growth_over_steps(frame: pd.DataFrame) -> str:
@@ -48,11 +66,11 @@ def read_growth_over_steps(frame: pd.DataFrame) -> str:
     return " ".join((_lost(frame), _grown(frame), _guarded(frame)))
 
 
-def _scale(values: pd.Series) -> dict[str, object]:
+def _scale(values: pd.Series) -> dict[str, Any]:
     largest = float(values.max())
     if largest > WIDE:
-        return {**log_axis(values), "range": [math.log10(0.8), math.log10(1.3 * largest)]}
-    return {"range": [0.9, max(1.5, 1.06 * largest)]}
+        return {**log_axis(values), "range": (math.log10(0.8), math.log10(1.3 * largest))}
+    return {"range": (0.9, max(1.5, 1.06 * largest))}
 
 
 def _lost(frame: pd.DataFrame) -> str:
@@ -73,7 +91,9 @@ def _grown(frame: pd.DataFrame) -> str:
             top = frame.loc[frame[measure].idxmax()]
             growths.append(f"{what} {number(top[measure])} times ({top['label']}, step {int(top['step'])})")
     if growths:
-        return f"Largest growth in a merge: {' and '.join(growths)} the length of its longest part."
+        flat = without_growth(frame)
+        others = f" Not drawn, as nothing grew: {', '.join(flat)}." if flat else ""
+        return f"Largest growth in a merge: {' and '.join(growths)} the length of its longest part.{others}"
     return "No merge made a key or value longer than its longest part (1.0)."
 
 

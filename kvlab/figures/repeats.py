@@ -1,7 +1,4 @@
-"""The board of a batch: prompts answered right per cell, with intervals, and mean bytes and KL.
-
-Without answers, the closeness of each method to the full cache instead.
-"""
+"""The board of a batch: prompts answered right per cell, with intervals, and mean bytes and KL."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from kvlab.analysis.comparison.verdict import KINDS, NO_REFERENCE
 from kvlab.common.formatting import in_range, mean_words, prompts, range_words
 from kvlab.figures.base.lines import hatch
 from kvlab.figures.base.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
-from kvlab.figures.base.template import INK, QUIET, finish
+from kvlab.figures.base.template import INK, QUIET
 from kvlab.figures.base.words import byte_size, number, percent, plural, visible
 from kvlab.figures.board import FATES, bytes_text, in_grid, lay_out, no_fading, read_over_budget
 
@@ -34,42 +31,6 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     title, height = "How often is the answer still right?", 96 * len(rows)
     lay_out(figure, title, placed, rows, columns, height, 148, theme, legend=bool(fates))
     return figure.update_layout(annotations=_words(placed, len(columns), theme))
-
-
-def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Mean KL over the prompts with its interval, by method and budget; customdata begins with row and column."""
-    known = cells[cells["mean_kl"].notna()]
-    mean, low, high = (known[name].astype(float) for name in ("mean_kl", "mean_kl_low", "mean_kl_high"))
-    spread = {"type": "data", "symmetric": False, "array": high - mean, "arrayminus": mean - low, "thickness": 2,
-              "width": 5}  # fmt: skip
-    told = [
-        [row.row, row.column, mean_words(row.mean_kl, row.mean_kl_low, row.mean_kl_high, row.ended)]
-        for row in known.itertuples()
-    ]
-    points = go.Scatter(
-        x=mean, y=known["label"], mode="markers", error_x=spread, customdata=told, **no_fading(),
-        marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},
-        hovertemplate="%{y}: %{customdata[2]} nats per token<extra></extra>",
-    )  # fmt: skip
-    figure = finish(
-        go.Figure(points), title="Closeness to the full cache", x="KL from the full cache (nats per token)",
-        y="method and budget", theme=theme, height=150 + 44 * len(known), legend=False,
-    )  # fmt: skip
-    figure.update_layout(clickmode="event+select", dragmode=False)
-    return figure.update_yaxes(autorange="reversed", type="category").update_xaxes(rangemode="tozero")
-
-
-def read_closeness(batch: Batch) -> str:
-    """The closest method and budget."""
-    known = batch.cells[batch.cells["mean_kl"].notna()]
-    if known.empty:
-        return "No prompt has finished yet."
-    best = known.loc[known["mean_kl"].astype(float).idxmin()]
-    words = mean_words(best["mean_kl"], best["mean_kl_low"], best["mean_kl_high"], int(best["ended"]))
-    return (
-        f"Each point is a mean over {prompts(int(known['ended'].max()))}, with its 95 % interval. Closest: "
-        f"{best['label']}, {words} nats per token. These prompts have no answer, so correctness is unknown."
-    )
 
 
 def read_board(batch: Batch) -> str:

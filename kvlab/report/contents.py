@@ -11,13 +11,14 @@ from kvlab.analysis.attention.regret import regret_over_steps
 from kvlab.analysis.comparison import board, compare
 from kvlab.analysis.comparison.labels import differing_settings
 from kvlab.analysis.comparison.textdiff import Segment, diff
+from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.analysis.comparison.verdict import NO_REFERENCE
 from kvlab.common.errors import UserError
 from kvlab.common.formatting import ONE_PROMPT
 from kvlab.common.model_title import model_title
 from kvlab.figures import board as board_figures
 from kvlab.figures import compare as figures
-from kvlab.figures import regret
+from kvlab.figures import regret, trade_off
 from kvlab.figures.base.export import Section
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import byte_size, number, percent
@@ -115,8 +116,9 @@ def _figures(
     if asked is not None and len(cells := board.board(runs, asked, table)):
         yield Section(board_figures.board(cells, theme), board_figures.read_board(cells), origin)
     if table.loc[table["method"] != FULL.method, "mean_kl"].notna().any():
-        trade = figures.closeness_against_bytes(table, theme)
-        yield Section(trade, figures.read_closeness_against_bytes(table), origin)
+        points = run_points(table, board.places(runs))
+        trade = trade_off.quality_against_bytes(points, theme)
+        yield Section(trade, trade_off.read_quality_against_bytes(points), origin)
         text = compare.along_text(runs)
         yield Section(figures.kl_along_text(text, theme), figures.read_kl_along_text(text), origin)
     memory = compare.memory_over_steps(runs)

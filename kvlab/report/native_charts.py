@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from kvlab.figures.base.end_labels import LINE_END
 from kvlab.figures.base.palette import SURFACES, Theme, mix
 from kvlab.figures.base.template import INK, QUIET
 
@@ -25,7 +26,8 @@ def chart_kind(figure: go.Figure) -> str:
     """`lines` or `bars` if the figure is nothing else; "" if a picture is better."""
     layout = figure.layout
     drawn = _drawn(figure)
-    if not 1 <= len(drawn) <= MOST_SERIES or figure.frames or layout.annotations or layout.shapes or layout.images:
+    notes = [note for note in layout.annotations if note.name != LINE_END]  # the chart has a legend instead
+    if not 1 <= len(drawn) <= MOST_SERIES or figure.frames or notes or layout.shapes or layout.images:
         return ""
     if layout.sliders or layout.updatemenus or any(key[1:5] == "axis" and key[5:] for key in layout.to_plotly_json()):
         return ""

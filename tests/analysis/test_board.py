@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvlab.analysis.comparison import board
 from kvlab.analysis.comparison.facts import FATES, fact_fates, fact_positions, head_shares, reading_heads, token_shares
-from kvlab.analysis.comparison.verdict import answer_tokens, judge, token_at
+from kvlab.analysis.comparison.verdict import MOST_CHARACTERS, answer_tokens, judge, token_at
 from kvlab.common.errors import UserError
 from kvlab.evaluate.scoring.metrics import whole_match_all
 from kvlab.restore.failed_run import Wanted as Rescued
@@ -104,6 +104,8 @@ def test_a_wrong_text_is_quoted_from_where_it_departs_from_the_full_caches():
     full = ["The", " secret", " number", " of", " the", " garden", " is", " 48213", "."]
     wrong = judge([*full[:7], " 12", "."], "48213", full)
     assert (wrong.kind, wrong.wrote) == ("wrong", "… 12.")
+    long = judge([*full[:7], " 12", *[" and", " so", " on"] * 20], "48213", full).wrote
+    assert long.startswith("… 12 and so on and so on") and len(long) == MOST_CHARACTERS + 2
     assert judge(["Nothing", " is", " known"], "48213", full).wrote == "Nothing is known"
     assert judge(full[:4], "48213", full).wrote == "The secret number of"
     assert judge(["I", " see"], "48213", ["I", " see"]).wrote == "I see", "the full cache's own text"

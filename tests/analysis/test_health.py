@@ -96,8 +96,19 @@ def test_the_line_of_no_growth_is_in_both_panels_on_one_scale(told: Run, runs: d
     assert low < 1 < 3.25 < high
     assert figure.layout.yaxis2.matches == "y"
     assert {trace.xaxis for trace in figure.data} == {"x", "x2"}
-    looks = {(trace.line.color, trace.line.dash, trace.marker.symbol) for trace in figure.data}
-    assert len(looks) == 2
+
+
+def test_runs_in_which_nothing_grew_are_named_instead_of_drawn(told: Run, runs: dict[str, Run]):
+    table = health.over_steps([runs["h2o"], told])
+    figure = growth_over_steps(table)
+    assert {trace.name for trace in figure.data} == {"keepkv"}
+    assert [note.text for note in figure.layout.annotations] == ["keepkv"]
+    assert read_growth_over_steps(table).split(" No guard")[0].count("Not drawn, as nothing grew: h2o.") == 1
+    calm = table.assign(key_growth=1.0, value_growth=1.0005)
+    drawn = growth_over_steps(calm)
+    assert len({(trace.line.color, trace.line.dash, trace.marker.symbol) for trace in drawn.data}) == 2
+    assert [note.text for note in drawn.layout.annotations] == ["h2o", "keepkv"]
+    assert "Not drawn" not in read_growth_over_steps(calm)
 
 
 def test_a_large_growth_is_drawn_on_a_log_axis(runs: dict[str, Run]):

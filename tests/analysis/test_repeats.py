@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from kvlab.analysis.comparison import repeats
 from kvlab.analysis.comparison.repeats import Batch, build_batch, repeat_table, sign_test
+from kvlab.analysis.comparison.trade_off import batch_points
 from kvlab.common.errors import UserError
 from kvlab.figures import repeats as figures
+from kvlab.figures import trade_off
 from kvlab.requests.repeats import Planting, Repeat
 from kvlab.trace import open_run
 from tests.synthetic.runs import write_synthetic_run
@@ -188,11 +190,18 @@ def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
     assert group["method"].tolist() == ["h2o", "snapkv"] and left == []
     (rival,) = repeats.compare_with_best(batch, group).itertuples()
     assert (rival.n, rival.first, rival.other) == (6, 6, 0) and rival.p == pytest.approx(2 / 2**6)
+    points = batch_points(batch)
     for theme in ("light", "dark"):
-        (points,) = figures.closeness(batch.cells, theme).data
-        assert list(points.x) == pytest.approx([0.2, 0.5])
-        assert [told[:2] for told in points.customdata] == [["h2o", "20 %"], ["snapkv", "20 %"]]
-    assert "over 6 prompts" in figures.read_closeness(batch) and "h2o" in figures.read_closeness(batch)
+        dots = [
+            trace for trace in trade_off.quality_against_bytes(points, theme).data if trace.error_y.array is not None
+        ]
+        assert [trace.name for trace in dots] == ["h2o", "snapkv"]
+        assert [trace.y[0] for trace in dots] == pytest.approx([0.2, 0.5])
+        for trace, cell in zip(dots, batch.cells.itertuples(), strict=True):
+            assert trace.y[0] + trace.error_y.array[0] == pytest.approx(cell.mean_kl_high)
+            assert trace.y[0] - trace.error_y.arrayminus[0] == pytest.approx(cell.mean_kl_low)
+    assert "mean over 6 prompts" in trade_off.read_quality_against_bytes(points)
+    assert "Best for their bytes: h2o 20 % (" in trade_off.read_quality_against_bytes(points)
 
 
 def test_prompts_with_and_without_an_answer_share_only_what_was_asked():

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 from kvlab.analysis.comparison import cost
+from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.cli.compare import PartsOptions
 from kvlab.evaluate.results.summary import with_measures
-from kvlab.figures import compare as figures
 from kvlab.figures import memory as cost_figures
+from kvlab.figures import trade_off as figures
 
 
 def memory(codes: float | None) -> pd.DataFrame:
@@ -44,8 +45,8 @@ def test_a_native_layer_shows_live_and_empty_bytes(frame: pd.DataFrame) -> None:
 
 def test_the_frontier_is_what_no_run_beats_in_both() -> None:
     points = {"full": (100, 0.0), "evict": (20, 0.3), "merge": (22, 0.4), "pack": (30, 0.1), "both": (10, 0.5)}
-    rows = [{"label": n, "method": n, "live_bytes": b, "mean_kl": kl} for n, (b, kl) in points.items()]
-    figure = figures.closeness_against_bytes(pd.DataFrame(rows))
+    rows = [{"label": n, "method": n, "live_bytes": b, "mean_kl": kl, "prompts": 1} for n, (b, kl) in points.items()]
+    figure = figures.quality_against_bytes(run_points(pd.DataFrame(rows), [(name, "20 %") for name in points]))
     line = next(trace for trace in figure.data if trace.name == "Pareto frontier")
     assert list(line.y) == [0.5, 0.3, 0.1]
 

@@ -24,6 +24,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("runs")
     for method in ("full", "h2o", "keepkv"):
         write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
+    for method, budget in (("full", 1.0), ("keepkv", 0.25), ("keepkv", 0.5)):
+        write_synthetic_run(
+            root, method=method, budget=budget, prompt_tokens=60, steps=6, comparison_id="budgets", title="two budgets"
+        )
     views = (
         View(page="sag", query={"run": RUN, "layer": "1", "head": "1"}, caption="First, the sag."),
         View(page="memory", query={"run": RUN}, caption="Then <b>bytes</b>."),
@@ -260,18 +264,19 @@ def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: C
     page.get_by_label("Expected answer").fill(word)
     page.get_by_role("button", name="Score the runs").click()
     page.get_by_text("Is the answer still right?").wait_for()
-    settle(page, ".js-plotly-plot")
-    chart = page.locator(".js-plotly-plot").first
+    board = ".st-key-board-chart .js-plotly-plot"
+    settle(page, board)
+    chart = page.locator(board)
     words = chart.locator(".annotation-text")
     clear = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
     for method, index in (("keepkv", 1), ("h2o", 0)):
-        settle(page, ".js-plotly-plot")
+        settle(page, board)
         card = chart.locator(".barlayer .point path").nth(0).bounding_box()
         plot = chart.locator(".nsewdrag").first.bounding_box()
         page.mouse.click(card["x"] + 4, plot["y"] + plot["height"] * (0.25 + 0.5 * index))
         until(page, "name => location.search.includes(`cell=some-${name}`)", method)
         page.get_by_text(re.compile(f"{method}.*: fate of the fact's tokens by head")).wait_for()
-    settle(page, ".js-plotly-plot")
+    settle(page, board)
     after = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
     assert clear == after == ["1"] * len(clear)
     assert len(clear) == 6, "two runs, each with its verdict, bytes and KL"
@@ -317,3 +322,39 @@ def test_a_link_to_the_former_page_of_two_runs_opens_their_difference(visit: Cal
     page.wait_for_url(re.compile("/wall"))
     page.get_by_text("only in keepkv").first.wait_for()
     page.get_by_text("A and B diverge").wait_for()
+
+
+def test_the_line_under_the_pointer_comes_forward_with_its_name(visit: Callable[..., Any]):
+    page = visit("compare?comparison=some", height=1400)
+    place = ".st-key-compare-memory .js-plotly-plot"
+    chart = page.locator(place)
+    chart.wait_for()
+    chart.scroll_into_view_if_needed()
+    settle(page, place)
+    lines = chart.locator(".scatterlayer .trace")
+    assert lines.count() == chart.locator(".annotation").count() == 3
+    opacities = f"kind => [...document.querySelectorAll('{place} ' + kind)].map(node => node.style.opacity)"
+    mark = lines.first.locator(".points path").first.bounding_box()
+    page.mouse.move(mark["x"] + 40, mark["y"] + 40)
+    page.mouse.move(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2, steps=4)
+    for kind in (".scatterlayer .trace", ".annotation"):
+        until(page, f"kind => ({opacities})(kind).join() === ',0.2,0.2'", kind)
+    page.mouse.move(2, 2)
+    until(page, f"kind => ({opacities})(kind).join() === ',,'", ".annotation")
+
+
+def test_the_budget_is_dragged_and_the_board_the_charts_and_the_link_follow(visit: Callable[..., Any]):
+    page = visit("compare?comparison=budgets", height=1400)
+    slider = page.locator(".st-key-budget input")
+    slider.wait_for(state="attached")
+    names = page.locator(".st-key-compare-memory .annotation-text")
+    page.get_by_text("This page as one HTML file").wait_for()
+    assert names.all_text_contents() == ["full", "keepkv 25 %", "keepkv 50 %"]
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    until(page, "new URLSearchParams(location.search).get('budget') === '50 %'")
+    until(page, "document.querySelectorAll('.st-key-compare-memory .annotation-text').length === 2")
+    assert names.all_text_contents() == ["full", "keepkv"]
+    link = visit(page.url.split("/", 3)[3], height=1400)
+    until(link, "document.querySelectorAll('.st-key-compare-memory .annotation-text').length === 2")

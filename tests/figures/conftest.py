@@ -13,13 +13,15 @@ import pytest
 from kvlab.analysis.attention import sag as sagging
 from kvlab.analysis.comparison import compare as compared
 from kvlab.analysis.comparison import memory as memories
+from kvlab.analysis.comparison.board import places
+from kvlab.analysis.comparison.trade_off import run_points
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.lineage import merges as merged
 from kvlab.analysis.lineage.states import mosaic, state_counts
 from kvlab.analysis.lineage.tables import lineage_tree, slot_table, token_texts
 from kvlab.analysis.similarity import similarity as maps
 from kvlab.analysis.similarity.merge_sets import merge_sets, outlines
-from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline
+from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline, trade_off
 from kvlab.trace import Run, open_run
 from tests.figures.views import drawn_views
 from tests.synthetic.runs import write_synthetic_run
@@ -121,7 +123,7 @@ def _of_runs(runs: list[Run]) -> Iterator[Drawn]:
     text = compared.along_text(runs)
     for name in ("kl_along_text", "agreement_along_text", "extra_nll_along_text"):
         yield _drawn(compare, name, text)
-    yield _drawn(compare, "closeness_against_bytes", compared.headline(runs))
+    yield _drawn(trade_off, "quality_against_bytes", run_points(compared.headline(runs), places(runs)))
     yield _drawn(compare, "slots_by_layer", compared.slots_by_layer(runs))
     used = compared.memory_over_steps(runs)
     yield (

@@ -69,6 +69,31 @@ def test_words_fit_their_cells(budgets: int):
         assert len(bare) * 6.3 <= room, (budgets, bare)
 
 
+def test_a_long_wrong_answer_has_the_whole_line_of_a_single_column():
+    wrote = "… 12, which the keeper wrote above the gate, as all of the town remembers"
+    figure = figures.board(a_board(1, 5, words=wrote))
+    (told,) = [re.sub("<[^>]*>", "", words.text) for words in figure.layout.annotations if "✗" in words.text]
+    assert told.startswith("✗ wrong: … 12, which the keeper wrote above the") and told.endswith("…")
+    sizes = [words for words in figure.layout.annotations if "MiB" in words.text]
+    lines = [words for words in figure.layout.annotations if words.text.startswith("<b>")]
+    assert all(size.y > line.y and size.xanchor == "right" for size, line in zip(sizes, lines, strict=True))
+
+
+def test_what_restores_an_answer_is_in_its_cell_or_where_there_is_no_room_in_the_hover_text():
+    back = "restored by 2 slots in layer 3 head 3"
+    for budgets, written in ((1, 1), (3, 0)):
+        frame = a_board(budgets, 5)
+        plain, told = (
+            figures.board(frame.assign(restored=words))
+            for words in ("", frame["run_id"].map({"run 0": back}).fillna(""))
+        )
+        assert [words.text for words in told.layout.annotations].count(back) == written
+        assert str(told.to_dict()["data"]).count(back) == 1, "the hover text has it"
+        assert back not in str(plain.to_dict())
+        room = told.layout.height - plain.layout.height
+        assert room == (3 * 18 if written else 0), "a line more in each row"
+
+
 def test_what_a_run_wrote_is_never_read_as_markup():
     figure = figures.board(a_board(2, 5, words="<b>x</b>"))
     told = [words.text for words in figure.layout.annotations if "wrong" in words.text]

@@ -32,14 +32,14 @@ def test_no_two_runs_look_alike_and_a_keeps_the_colour_of_its_method():
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_pair_that_was_drawn_in_two_blues_is_black_and_blue(theme: str):
-    """exactmerge2 is black in all other figures."""
+def test_the_pair_that_was_drawn_in_two_blues_is_wine_and_blue(theme: str):
+    """exactmerge2 is wine in all other figures."""
     hues = hues_of("exactmerge2", "streaming-llm")
-    assert hues == ("ink", "sky")
+    assert hues == ("wine", "sky")
     frame = pd.DataFrame({"token": [1, 2], "a": [0.1, 0.2], "b": [0.3, 0.1], "text": [" a", " b"]})
     drawn = [trace.line.color for trace in kl_of_both(frame, ("x", "y"), theme, hues).data]
-    assert drawn == [pick(HUES["ink"], theme), pick(HUES["sky"], theme)]
-    assert class_looks(hues)["in both"][0] not in ("ink", "grey", "blue", "sky")
+    assert drawn == [pick(HUES["wine"], theme), pick(HUES["sky"], theme)]
+    assert class_looks(hues)["in both"][0] not in ("wine", "red", "grey", "blue", "sky")
 
 
 def test_a_replaced_colour_is_said():

@@ -10,9 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from kvlab.analysis.comparison import compare
-from kvlab.figures import compare as compare_figures
-from kvlab.figures.base.template import PALE, same_lines
+from kvlab.figures.base.template import same_lines
 
 Drawn = tuple[str, Any, str, Any]  # name, how to draw it in a theme, reading, frame
 MAX_BYTES = 2_000_000
@@ -113,16 +111,3 @@ def test_a_chart_whose_lines_are_all_the_same_is_known():
     assert same_lines(go.Figure([go.Scatter(line)])) == 0, "one line is a chart"
     assert same_lines(go.Figure([go.Scatter(line), go.Scatter(line | {"y": [3.0, 4.0]})])) == 0
     assert same_lines(go.Figure([go.Scatter(line), go.Scatter(line), go.Bar(x=[1], y=[2])])) == 0
-
-
-def test_of_many_lines_one_is_in_focus_and_drawn_last(large_runs: list[Any]):
-    table = compare.along_text(large_runs)
-    labels = [label for label in table["label"].unique() if label != "full"]
-    drawn = compare_figures.kl_along_text(table, "light", labels[1])
-    assert {trace.name: trace.opacity for trace in drawn.data} == {
-        label: 1.0 if label == labels[1] else PALE for label in labels
-    }
-    assert drawn.data[-1].name == labels[1]
-    ranks = sorted(drawn.data, key=lambda trace: trace.legendrank)
-    assert [trace.name for trace in ranks] == labels, "the legend keeps its order"
-    assert {trace.opacity for trace in compare_figures.kl_along_text(table).data} == {1.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import product
 
 import pandas as pd
 
@@ -54,7 +55,13 @@ def test_no_two_methods_look_the_same():
 
 def test_the_methods_one_compares_first_have_hues_of_their_own():
     first = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote")
-    for papers_rivals in (first, ("gvote", "streaming-llm", "snapkv", "adakv"), ("h2o", "pyramidinfer", "cam", "d2o")):
+    shipped = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv", "exactmerge2")
+    for papers_rivals in (
+        first,
+        shipped,
+        ("gvote", "streaming-llm", "snapkv", "adakv"),
+        ("h2o", "pyramidinfer", "cam", "d2o"),
+    ):
         assert len({METHODS[method][0] for method in papers_rivals}) == len(papers_rivals)
 
 
@@ -65,6 +72,9 @@ def test_budgets_of_a_method_share_the_hue_and_differ_in_dash():
     assert first.marker == second.marker
     assert first.dash != second.dash
     assert first.colour != second.colour
+    for theme, method in product(("light", "dark"), METHODS):
+        later = method_style(method, theme, rank=3).colour
+        assert contrast(later, SURFACES[theme]) >= 3, "no budget of a method is pale"
     assert styles["b"] == method_style("h2o")
 
 

@@ -92,3 +92,48 @@ def test_rates_of_one_reading_are_dashes_with_the_reason_and_the_reference_is_na
     assert shown.loc["h2o", "tokens/s"] == "55 (54 to 56, eager)"
     assert shown.loc["keepkv", "tokens/s"] == "– (one reading: 55, eager)"
     assert shown["over budget"].tolist()[0] == "–" and shown["over budget"].str.endswith("%").tolist()[1:] == [True] * 2
+
+
+def budgets_page(runs_root: Path, open_page: Open, **query: str) -> AppTest:
+    for method, budget in (("full", 1.0), ("h2o", 0.2), ("keepkv", 0.2), ("keepkv", 0.4), ("keepkv", 0.1)):
+        write_synthetic_run(runs_root, method=method, budget=budget)
+    page = open_page("compare", **query)
+    assert not page.exception
+    return page
+
+
+def test_quality_against_bytes_is_the_first_chart(runs_root: Path, open_page: Open):
+    page = budgets_page(runs_root, open_page)
+    titles = [value.value for value in page.markdown if value.value.startswith("**")]
+    assert titles[0].replace("\\", "") == "**Quality against bytes: one prompt, one dot per run**"
+    said = texts(page).replace("\\", "")
+    assert "One prompt: each dot is one run, without an interval" in said
+    assert "equal bytes" in said.lower()
+
+
+def test_the_budget_slider_filters_the_rest_of_the_page(runs_root: Path, open_page: Open):
+    page = budgets_page(runs_root, open_page)
+    slider = page.select_slider(key="budget")
+    assert list(slider.options) == ["all", "10 %", "20 %", "40 %"] and slider.value == "all"
+    every = ["full", "h2o 20 %", "keepkv 20 %", "keepkv 40 %", "keepkv 10 %"]
+    assert page.dataframe[0].value["method"].tolist() == every
+    page = slider.set_value("20 %").run()
+    assert not page.exception
+    assert page.dataframe[-1].value["method"].tolist() == ["full", "h2o", "keepkv"]
+
+
+def test_a_link_opens_a_budget_and_an_unknown_one_is_said(runs_root: Path, open_page: Open):
+    page = budgets_page(runs_root, open_page, budget="40 %")
+    assert page.select_slider(key="budget").value == "40 %"
+    assert page.dataframe[-1].value["method"].tolist() == ["full", "keepkv"]
+    page = open_page("compare", budget="7 %")
+    assert not page.exception
+    assert page.select_slider(key="budget").value == "all"
+    (said,) = [box.value for box in page.warning]
+    assert "has no budget" in said and "7 %" in said and "10 %, 20 %, 40 %" in said
+
+
+def test_a_comparison_at_one_budget_has_no_slider(runs_root: Path, open_page: Open):
+    for method in ("full", "h2o", "keepkv"):
+        write_synthetic_run(runs_root, method=method)
+    assert not open_page("compare").get("select_slider")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,3 +121,49 @@ def test_a_damaged_file_is_one_sentence_and_the_page_offers_to_look_again(run: R
     result_path(runs_root, run.record.comparison_id, run.record.run_id).write_text("{")
     text = told(open_page("killed", run=run.record.run_id))
     assert "is damaged: remove it" in text and "There is no search for" in text
+
+
+def failing(root: Path, open_page: Open) -> AppTest:
+    """The board of the fixture's comparison, asked for words that only the full cache writes."""
+    full = next(path for path in root.iterdir() if "full" in path.name)
+    return add_answer(open_page("compare"), own_words(full))
+
+
+def all_button(page: AppTest) -> list[str]:
+    return [button.label for button in page.button if button.key == "search-all"]
+
+
+def test_one_click_queues_a_search_for_every_failed_run_once(run: Run, runs_root: Path, open_page: Open):
+    write_synthetic_run(runs_root, method="keepkv", budget=0.2)
+    page = failing(runs_root, open_page)
+    assert all_button(page) == ["Who killed it? Search all 2 failed runs"]
+    page = next(button for button in page.button if button.key == "search-all").click().run()
+    assert not page.exception
+    requests = [jobs.request_of(runs_root, job.job_id) for job in jobs.list_jobs(runs_root)]
+    assert {request.run_id for request in requests} == {
+        path.name for path in runs_root.iterdir() if "h2o" in path.name or "keepkv" in path.name
+    }
+    assert len(requests) == 2
+    assert all_button(page) == [], "no run is searched twice"
+    assert "2 searches are in the queue" in told(page)
+
+
+def test_a_result_is_on_the_board_at_the_next_visit(run: Run, runs_root: Path, open_page: Open):
+    write_synthetic_run(runs_root, method="keepkv", budget=0.2)
+    assert "Who killed it?**" not in told(failing(runs_root, open_page))
+    looked_into(runs_root, run)
+    page = open_page("compare")
+    text = told(page)
+    assert "**Who killed it?**" in text
+    assert "keeping these 2 tokens in 1 head restores the answer, costing 2 slots" in text
+    assert all_button(page) == ["Who killed it? Search the failed run"], "keepkv's"
+    figures = [json.loads(chart.proto.spec) for chart in page.get("plotly_chart")]
+    words = [note["text"] for figure in figures for note in figure["layout"].get("annotations", [])]
+    assert words.count("restored by 2 slots in layer 0 head 1") == 1
+
+
+def test_a_damaged_result_is_a_sentence_on_the_board(run: Run, runs_root: Path, open_page: Open):
+    failing(runs_root, open_page)
+    looked_into(runs_root, run)
+    result_path(runs_root, run.record.comparison_id, run.record.run_id).write_text("{")
+    assert "is damaged: remove it" in told(open_page("compare"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab.requests.repeats import Planting, Repeat
+from kvlab.requests.restore import Restore
 from kvlab.trace import open_run
+from kvlab.trace.restore_results import RestoreResult, SearchResult, save_result
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -100,3 +103,46 @@ def test_the_repeats_of_a_batch_are_one_entry_of_the_picker_and_one_row_on_start
     assert not any(picker.key == "pick_repeat" for picker in page.selectbox)
     start = told(open_page("start"))
     assert start.count("3 prompts") == 1
+
+
+def search_of(root: Path, comparison_id: str, run_id: str, heads: tuple[tuple[int, int], ...]) -> None:
+    """A restore result as a search writes it."""
+    found = SearchResult(search="heads", returned=Restore(kind="heads", heads=heads), restores=True, complete=True,
+                         tried=1, slots=5)  # fmt: skip
+    save_result(root, RestoreResult(
+        run_id=run_id, comparison_id=comparison_id, label="h2o", answer="x", expected=True, reruns=2, most_reruns=4,
+        seconds=1.0, fact=(), reference=(), slots=9, text_before="", kl_before=(), found=(found,),
+    ))  # fmt: skip
+
+
+def test_killer_heads_are_counted_over_prompts_from_two_results_on(runs_root: Path, open_page: Open):
+    names = [write_repeat(runs_root, number) for number in (1, 2)]
+    page = open_page("compare", comparison=names[0])
+    failed = [path.name for path in sorted(runs_root.iterdir()) if "h2o" in path.name or "keepkv" in path.name]
+    (button,) = [button for button in page.button if button.key == "search-batch"]
+    assert re.search(r"Search (all \d+ failed runs|the failed run)", button.label)
+    assert "Killer heads" not in told(page)
+    search_of(runs_root, names[0], next(name for name in failed if "h2o" in name), ((0, 0),))
+    assert "Killer heads" not in told(open_page("compare", comparison=names[0])), "one result is no map"
+    for name in failed:
+        search_of(runs_root, open_run(runs_root / name).record.comparison_id, name, ((0, 0),))
+    text = told(open_page("compare", comparison=names[0]))
+    found = re.search(r"Of (\d) lost answers over 2 prompts, (\d) can be restored in single heads", text)
+    assert found and found[1] == found[2]
+    assert "Price of an answer: 5 slots" in text
+
+
+def test_quality_against_bytes_of_a_batch_has_its_own_slider(runs_root: Path, open_page: Open):
+    methods = (("full", 1.0), ("h2o", 0.2), ("keepkv", 0.2), ("keepkv", 0.5))
+    for number in (1, 2):
+        write_repeat(runs_root, number, methods=methods)
+    page = open_page("compare", comparison="night-01")
+    text = told(page)
+    assert "Quality against bytes: means over 2 prompts" in text
+    assert text.count("**Quality against bytes") == 1
+    assert "Each dot is a mean over 2 prompts, its bar the 95 % interval over them" in text
+    page = page.select_slider(key="budget").set_value("50 %").run()
+    text = told(page)
+    ranking = text[text.index("Ranking over all prompts") :]
+    assert "**keepkv 50 %**" in ranking and "**h2o" not in ranking and "**keepkv 20 %" not in ranking
+    assert page.dataframe[-1].value["method"].tolist() == ["full", "keepkv"]

@@ -158,6 +158,12 @@ def places(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return found
 
 
+def runs_at(runs: Sequence[Run], budget: str) -> list[Run]:
+    """The runs at one budget (a column of the board), and those without one, such as the full cache."""
+    columns = [parse_label(run.record).budget or OWN_BUDGET for run in runs]
+    return [run for run, column in zip(runs, columns, strict=True) if column in (budget, OWN_BUDGET)]
+
+
 def board(runs: Sequence[Run], asked: AnswerCheck, table: pd.DataFrame) -> pd.DataFrame:
     """The board's table: columns of `table` (`verdicts`), one row per compressed run and token of the fact.
 

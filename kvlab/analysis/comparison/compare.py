@@ -33,6 +33,12 @@ def unique_labels(runs: Sequence[RunLike]) -> list[str]:
     return distinct_names([run.record for run in runs])
 
 
+def renamed(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """The rows of some runs, given as the label of each run id."""
+    rows = table[table["run_id"].isin(list(names))]
+    return rows.assign(label=rows["run_id"].map(names)).reset_index(drop=True)
+
+
 def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     """One row per run: bytes after the last step and their share of the full cache's, speed, and closeness to it.
 

@@ -15,7 +15,7 @@ from kvlab.common.answer_match import Folded, find_answer, fold, starts_word
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
 KINDS: tuple[Kind, ...] = ("right", "nearly", "wrong", "unfinished")  # best first
 NO_REFERENCE = "the full cache does not answer either: rankings show similarity to it, not correctness"
-MOST_CHARACTERS = 40  # of the text shown in place of the answer
+MOST_CHARACTERS = 90  # of the text shown in place of the answer
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,10 @@ export interface PlotlyChart extends HTMLElement {
       tokens?: { axis: Axis; offset: number };
       go?: Partial<Record<Axis, string>>;
       ranks?: Partial<Record<Axis, number[]>>;
+      lines?: string[];
     };
   };
+  _fullData?: { uid: string; name: string }[];
   _fullLayout?: { xaxis: PlotlyAxis; yaxis: PlotlyAxis };
   on?(type: string, handler: (event: { points?: PlotlyPoint[] }) => void): void;
 }
@@ -44,6 +46,7 @@ export interface PlotlyAxis {
 export interface PlotlyPoint {
   x?: number | string;
   y?: number | string;
+  curveNumber?: number;
   customdata?: { go?: Record<string, number> };
 }
 

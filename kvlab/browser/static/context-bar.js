@@ -1,7 +1,7 @@
 // Built by `make browser`. Do not edit: change the sources in kvlab/browser and build again.
-// Sources: src/components/context-bar.js src/dom.js src/mount.js src/plotly-charts.js
-// SHA-256 of the sources: 83ad49fe71d40d1a208c4cce1dbd6cfbda8c56546150ebc58504e8047f0cc7f4
-// SHA-256 of the code: 43ec2d51e1cdfc6560b03826a02120b38b46f2d73ec899ccfb4568a3ccfb9001
+// Sources: src/components/context-bar.js src/dom.js src/line-focus.js src/mount.js src/plotly-charts.js
+// SHA-256 of the sources: f7b9594deabc533c287f4f4abbac19860ed019cb070102384063b05768b0c0c8
+// SHA-256 of the code: 13679975ab35b76db440589c48fe1bf16bd4f1023755956c87286359e7b80e8c
 // src/dom.js
 function hideContainer(root) {
   const element = root instanceof ShadowRoot ? root.host : root;
@@ -10,6 +10,28 @@ function hideContainer(root) {
     element.closest("[data-testid=stElementContainer]")
   );
   if (container) container.style.display = "none";
+}
+
+// src/line-focus.js
+var FADED = "0.2";
+function fadeOtherLines(chart, focus) {
+  const traces = chart._fullData ?? [], name = focus === void 0 ? void 0 : traces[focus]?.name;
+  const opacity = (other) => name === void 0 || other === name ? "" : FADED;
+  for (const trace of traces) {
+    const line = (
+      /** @type {HTMLElement | null} */
+      chart.querySelector(`.scatterlayer .trace${trace.uid}`)
+    );
+    if (line) line.style.opacity = opacity(trace.name);
+  }
+  const lines = chart.layout?.meta?.lines ?? [];
+  for (
+    const label of
+    /** @type {NodeListOf<HTMLElement>} */
+    chart.querySelectorAll(".annotation")
+  ) {
+    label.style.opacity = opacity(lines[Number(label.dataset.index)]);
+  }
 }
 
 // src/mount.js
@@ -78,6 +100,8 @@ function cellNumber(value, ranks) {
 var ContextBar = class {
   /** @type {WeakSet<PlotlyChart>} */
   known = /* @__PURE__ */ new WeakSet();
+  /** @type {WeakSet<PlotlyChart>} */
+  withLines = /* @__PURE__ */ new WeakSet();
   count = 0;
   isDisposed = false;
   /** @type {Element | null} */
@@ -104,7 +128,17 @@ var ContextBar = class {
       this.barObserver.disconnect();
       this.barObserver.observe(bar);
     }
-    allCharts().forEach((chart) => this.watchClicks(chart));
+    allCharts().forEach((chart) => {
+      this.watchClicks(chart);
+      this.watchLines(chart);
+    });
+  }
+  /** @param {PlotlyChart} chart */
+  watchLines(chart) {
+    if (!chart.layout?.meta?.lines || this.withLines.has(chart) || !chart.on) return;
+    this.withLines.add(chart);
+    chart.on("plotly_hover", (event) => fadeOtherLines(chart, event.points?.[0]?.curveNumber));
+    chart.on("plotly_unhover", () => fadeOtherLines(chart));
   }
   measureBar() {
     const height = this.bar?.getBoundingClientRect().height;

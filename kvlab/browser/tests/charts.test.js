@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { fadeOtherLines } from "../src/line-focus.js";
 import { axisValue, clickTarget, tokenPosition, watchPage } from "../src/plotly-charts.js";
 
 test("a point of a chart is at a token position", () => {
@@ -47,4 +48,23 @@ test("many changes of the page are one call, and none after the end", (context) 
   assert.ok(!isObserving && calls === 2);
   delete globalThis.document;
   delete globalThis.MutationObserver;
+});
+
+test("the line under the pointer and its name stay, all others fade until it leaves", () => {
+  const node = (index) => ({ style: { opacity: "" }, dataset: { index: String(index) } });
+  const lines = { a: node(0), b: node(1), c: node(2) }, labels = [node(0), node(1)];
+  const chart = {
+    layout: { meta: { lines: ["h2o", "keepkv"] } },
+    // The last trace is in another panel and has the name of the first.
+    _fullData: [{ uid: "a", name: "h2o" }, { uid: "b", name: "keepkv" }, { uid: "c", name: "h2o" }],
+    querySelector: (selector) => lines[selector.at(-1)] ?? null,
+    querySelectorAll: () => labels,
+  };
+  const opacities = () => [...Object.values(lines), ...labels].map((each) => each.style.opacity);
+  fadeOtherLines(chart, 0);
+  assert.deepEqual(opacities(), ["", "0.2", "", "", "0.2"]);
+  fadeOtherLines(chart, 1);
+  assert.deepEqual(opacities(), ["0.2", "", "0.2", "0.2", ""]);
+  fadeOtherLines(chart);
+  assert.deepEqual(opacities(), ["", "", "", "", ""]);
 });

@@ -65,9 +65,9 @@ def method_hue(method: str) -> str:
 
 
 def method_style(method: str, theme: Theme = "light", rank: int = 0) -> Style:
-    """Style of a method; `rank` counts its further budgets: same hue, another dash, fainter."""
+    """Style of a method; `rank` counts its further budgets: same hue, another dash, nearer to the text's colour."""
     hue, marker, dash = METHODS.get(method) or _fallback(method)
-    colour = mix(pick(HUES[hue], theme), SURFACES[theme], min(0.6, 0.28 * rank))
+    colour = mix(pick(HUES[hue], theme), pick(HUES["ink"], theme), min(0.5, 0.25 * rank))
     return Style(colour, marker, DASHES[(DASHES.index(dash) + rank) % len(DASHES)])
 
 

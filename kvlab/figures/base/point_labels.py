@@ -31,12 +31,15 @@ class Label:
         return left, top, left + self.width, top + LINE
 
 
-def place_labels(points: Sequence[tuple[float, float]], texts: Sequence[str], size: tuple[float, float]) -> list[Label]:
+def place_labels(
+    points: Sequence[tuple[float, float]], texts: Sequence[str], size: tuple[float, float],
+    bars: Sequence[tuple[float, float, float, float]] = (),
+) -> list[Label]:  # fmt: skip
     """A label per point (pixels from the top left of a plot of `size`), each as near to its point as is free.
 
-    A label that finds no free place within the plot lies where it covers least.
+    A label that finds no free place within the plot lies where it covers least. `bars` are further boxes to avoid.
     """
-    taken = [(x - POINT, y - POINT, x + POINT, y + POINT) for x, y in points]
+    taken = [*((x - POINT, y - POINT, x + POINT, y + POINT) for x, y in points), *bars]
     placed: list[Label | None] = [None] * len(points)
     # From top to bottom, so that the labels of points on one spot form a list in their order.
     for index in sorted(range(len(points)), key=lambda index: (points[index][1], index)):

@@ -1,14 +1,18 @@
 /** @import { Component, PlotlyChart } from "../types.js" */
 import { hideContainer } from "../dom.js";
+import { fadeOtherLines } from "../line-focus.js";
 import { mount } from "../mount.js";
 import { allCharts, clickTarget, watchPage } from "../plotly-charts.js";
 
 /**
- * Reports clicks on the cells of charts, and gives context-bar.css the height of the bar and the page's background.
+ * Reports clicks on the cells of charts, brings forward the line of a chart under the pointer, and gives context-bar.css
+ * the height of the bar and the page's background.
  */
 class ContextBar {
   /** @type {WeakSet<PlotlyChart>} */
   known = new WeakSet();
+  /** @type {WeakSet<PlotlyChart>} */
+  withLines = new WeakSet();
   count = 0;
   isDisposed = false;
   /** @type {Element | null} */
@@ -38,7 +42,18 @@ class ContextBar {
       this.barObserver.disconnect();
       this.barObserver.observe(bar);
     }
-    allCharts().forEach((chart) => this.watchClicks(chart));
+    allCharts().forEach((chart) => {
+      this.watchClicks(chart);
+      this.watchLines(chart);
+    });
+  }
+
+  /** @param {PlotlyChart} chart */
+  watchLines(chart) {
+    if (!chart.layout?.meta?.lines || this.withLines.has(chart) || !chart.on) return;
+    this.withLines.add(chart);
+    chart.on("plotly_hover", (event) => fadeOtherLines(chart, event.points?.[0]?.curveNumber));
+    chart.on("plotly_unhover", () => fadeOtherLines(chart));
   }
 
   measureBar() {

@@ -1,0 +1,214 @@
+"""Quality against bytes: the runs of a comparison, or the cells of a batch, as labelled points."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.analysis.comparison.board import OWN_BUDGET
+from kvlab.analysis.comparison.trade_off import UNEQUAL, at_budget, best_points, measures_kl, unequal_bytes
+from kvlab.analysis.comparison.verdict import KINDS
+from kvlab.common.formatting import ONE_PROMPT, listed, mean_words, prompts
+from kvlab.figures.base.palette import SURFACES, Style, Theme, run_styles
+from kvlab.figures.base.point_labels import POINT, place_labels
+from kvlab.figures.base.template import CLEAR, HEIGHT, INK, QUIET, finish, log_axis
+from kvlab.figures.base.words import byte_size, byte_unit, number, percent, visible
+from kvlab.figures.board import VERDICTS
+from kvlab.figures.compare import FLOOR
+
+PLOT = (520.0, 290.0)  # pixels of the plot on a narrow page, for its labels
+MOST_LABELS = 16
+SIGNS = {kind: VERDICTS[kind][0] for kind in KINDS[:3]}
+
+
+def quality_against_bytes(points: pd.DataFrame, theme: Theme = "light", budget: str = "") -> go.Figure:
+    """Quality against live bytes, one labelled point per run or cell, from `trade_off.run_points` or `batch_points`.
+
+    Budgets of one method are joined by a line. With a `budget`, its points are filled and labelled, the others are
+    small. The axes show the compressed runs; the full cache is a line, at the right edge if it has far more bytes.
+    """
+    known = points[points["quality"].notna() & points["live_bytes"].notna()]
+    drawn, is_kl = known[known["method"] != "full"], measures_kl(points)
+    factor, unit = byte_unit(float(drawn["live_bytes"].max()) if len(drawn) else 1)
+    drawn = drawn.assign(x=drawn["live_bytes"] / factor)
+    for name in ("quality", "low", "high"):
+        drawn[name] = drawn[name].clip(lower=FLOOR) if is_kl else drawn[name]
+    across, up = _zoom(drawn["x"], 0.12, 0.3), [-0.06, 1.06]
+    if is_kl:
+        ends = pd.concat([drawn[name].dropna() for name in ("quality", "low", "high")])
+        up = _zoom(np.log10(ends.astype(float)), 0.15, 0.15, 0.6)
+    figure, styles = go.Figure(), run_styles(drawn[["row", "method"]].itertuples(index=False, name=None), theme)
+    chosen = drawn.index.isin(at_budget(drawn, budget).index)
+    drawn = drawn.assign(chosen=chosen).sort_values(["x"], kind="stable")
+    for row, style in styles.items():
+        _add_method(figure, drawn[drawn["row"] == row], style, unit, is_kl)
+    alone = drawn["row"].nunique() == len(drawn)
+    best = drawn.loc[best_points(known).index] if alone else drawn.head(0)
+    if len(best) > 1:
+        line = {"color": QUIET[theme], "width": 1.5, "shape": "hv", "dash": "dot"}
+        figure.add_scatter(
+            x=best["x"], y=best["quality"], name="Pareto frontier", mode="lines", line=line, hoverinfo="skip"
+        )
+    labelled = drawn[drawn["chosen"]]
+    fits = len(labelled) <= MOST_LABELS
+    count = int(drawn["prompts"].max()) if len(drawn) else 1
+    what = f"{ONE_PROMPT}, one dot per run" if count == 1 else f"means over {prompts(count)}"
+    x_title = f"live bytes ({unit}): fewer is better" + (", axis not from 0" if across[0] > 0 else "")
+    y_title = "mean KL (nats per token, log): lower is better" if is_kl else "answers right: higher is better"
+    height = HEIGHT + 60 if fits else HEIGHT + 60 + 8 * len(styles)
+    finish(figure, title=f"Quality against bytes: {what}", x=x_title, y=y_title, theme=theme, height=height,
+           legend=not fits)  # fmt: skip
+    axis = log_axis(drawn["quality"]) if is_kl else {"tickformat": ".0%"}
+    figure.update_yaxes(**axis, range=up).update_xaxes(range=across).update_layout(hovermode="closest")
+    for row in known[known["method"] == "full"].head(1).itertuples():
+        told = "KL 0" if is_kl else f"{percent(row.quality)} right"
+        _mark_full(figure, f"full cache: {told}", float(row.live_bytes) / factor, across, unit, theme)
+    if fits:
+        frame = Axes(across, up, is_kl)
+        names = [_point_name(line, bool(budget)) for line in labelled.itertuples()]
+        lines = [frame.strokes(cells["x"], cells["quality"]) for _, cells in drawn.groupby("row")]
+        steps = frame.strokes(best["x"].repeat(2).iloc[1:], best["quality"].repeat(2).iloc[:-1])
+        _label_points(figure, labelled, names, frame, [*frame.bars(labelled), *chain(*lines), *steps], theme)
+    return figure
+
+
+def _add_method(figure: go.Figure, cells: pd.DataFrame, style: Style, unit: str, is_kl: bool) -> None:
+    """The points of one method, joined by a line, with their intervals."""
+    told = [[line.label, _quality_words(line, is_kl)] for line in cells.itertuples()]
+    symbols = [style.marker if chosen else f"{style.marker}-open" for chosen in cells["chosen"]]
+    bars: dict[str, Any] = {}
+    if cells["low"].notna().any():
+        high, low = ((cells[name] - cells["quality"]).abs().where(cells["chosen"]) for name in ("high", "low"))
+        bars["error_y"] = {"type": "data", "symmetric": False, "array": high, "arrayminus": low, "thickness": 1.5,
+                           "width": 5, "color": style.colour}  # fmt: skip
+    figure.add_scatter(
+        x=cells["x"], y=cells["quality"], name=str(cells["row"].iloc[0]), customdata=told, mode="lines+markers",
+        line={"color": style.colour, "dash": style.dash, "width": 1.5}, **bars,
+        marker={"symbol": symbols, "color": style.colour, "opacity": 1,
+                "size": [13 if one else 8 for one in cells["chosen"]]},
+        hovertemplate=f"%{{customdata[0]}}<br>%{{x:.3g}} {unit}, %{{customdata[1]}}<extra></extra>",
+    )  # fmt: skip
+
+
+def _quality_words(line: Any, is_kl: bool) -> str:
+    if is_kl:
+        return f"KL {mean_words(line.quality, line.low, line.high, int(line.prompts))} nats per token"
+    return f"right {mean_words(line.quality, line.low, line.high, int(line.prompts), percent)}"
+
+
+def _point_name(line: Any, alone: bool) -> str:
+    """The label of a point: its run, or only its method where one budget is shown, after the mark of its verdict."""
+    sign = f"{SIGNS[line.verdict]} " if line.verdict in SIGNS else ""
+    return f"{sign}{line.row if alone else line.label}"
+
+
+def _zoom(values: pd.Series, before: float, after: float, least: float = 0.0) -> list[float]:
+    """A range around the values with margins in shares of their span, which is at least `least` or 10 % of them."""
+    if not len(values):
+        return [0.0, 1.0]
+    low, high = float(values.min()), float(values.max())
+    span = max(high - low, least, 0.1 * abs(high))
+    # A short span lies in the middle of the range.
+    spare = (span - (high - low)) / 2
+    start = low - spare - before * span
+    return [max(0.0, start) if low > 0 else start, high + spare + after * span]
+
+
+def _mark_full(figure: go.Figure, told: str, place: float, across: list[float], unit: str, theme: Theme) -> None:
+    """The full cache's bytes as a line, or the right edge as a mark of where it would be."""
+    words = f"{told} at {number(place)} {unit}{' →' if place > across[1] else ''} "
+    line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
+    look = {"text": words, "font": {"size": 12, "color": QUIET[theme]}, "showarrow": False}
+    figure.add_vline(x=min(place, across[1]), line=line)
+    figure.add_annotation(x=min(place, across[1]), xanchor="right", y=1, yref="paper", yanchor="bottom", **look)
+
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
+
+
+class Axes(NamedTuple):
+    """The ranges of both axes, and where a point is on a plot of the size `PLOT`."""
+
+    across: list[float]
+    up: list[float]
+    is_log: bool
+
+    def right(self, x: pd.Series) -> list[float]:
+        """Pixels from the left."""
+        return (PLOT[0] * (x - self.across[0]) / (self.across[1] - self.across[0])).tolist()
+
+    def down(self, y: pd.Series) -> list[float]:
+        """Pixels from the top."""
+        value = np.log10(y.astype(float)) if self.is_log else y
+        return (PLOT[1] * (self.up[1] - value) / (self.up[1] - self.up[0])).tolist()
+
+    def bars(self, cells: pd.DataFrame) -> list[Box]:
+        """The boxes of the intervals."""
+        known = cells[cells["low"].notna()]
+        ends = zip(self.right(known["x"]), self.down(known["high"]), self.down(known["low"]), strict=True)
+        return [(x - 3, top, x + 3, bottom) for x, top, bottom in ends]
+
+    def strokes(self, x: pd.Series, y: pd.Series) -> list[Box]:
+        """Boxes along the line through these points."""
+        corners = np.column_stack([self.right(x), self.down(y)])
+        boxes = []
+        for start, stop in pairwise(corners):
+            count = 1 + int(np.abs(stop - start).max() / 12)
+            boxes += [(x - 2, y - 2, x + 2, y + 2) for x, y in np.linspace(start, stop, count + 1).tolist()]
+        return boxes
+
+
+def _label_points(
+    figure: go.Figure, cells: pd.DataFrame, texts: list[str], frame: Axes, taken: list[Box], theme: Theme
+) -> None:
+    """The name of each run next to its point, with a line to it if it is further away."""
+    heights = np.log10(cells["quality"]) if frame.is_log else cells["quality"]
+    points = list(zip(frame.right(cells["x"]), frame.down(cells["quality"]), strict=True))
+    for text, x, y, label in zip(texts, cells["x"], heights, place_labels(points, texts, PLOT, taken), strict=True):
+        figure.add_annotation(
+            x=x, y=y, ax=label.across, ay=label.down, text=visible(text, 60).replace("·", " "),
+            xanchor=label.anchor, yanchor="middle", showarrow=True, arrowhead=0, arrowwidth=0.8,
+            standoff=POINT if label.leads else 0, arrowcolor=QUIET[theme] if label.leads else CLEAR,
+            font={"size": 12, "color": INK[theme]}, bgcolor=SURFACES[theme], borderpad=0,
+        )  # fmt: skip
+
+
+def read_quality_against_bytes(points: pd.DataFrame, budget: str = "") -> str:
+    """What a dot is, the points that are best for their bytes, and which methods hold more bytes than others."""
+    shown = at_budget(points, budget)
+    known = shown[(shown["method"] != "full") & shown["quality"].notna() & shown["live_bytes"].notna()]
+    if known.empty:
+        return "No compressed run recorded both bytes and closeness to the full cache."
+    count, is_kl = int(known["prompts"].max()), measures_kl(points)
+    many = f"Each dot is a mean over {prompts(count)}, its bar the 95 % interval over them"
+    dots = f"{ONE_PROMPT.capitalize()}: each dot is one run, without an interval" if count == 1 else many
+    signs = "; ✓ right, ≈ nearly, ✗ wrong" if known["verdict"].isin(list(SIGNS)).any() else ""
+    names, where = list(best_points(shown)["row" if budget else "label"]), f" at {budget}" if budget else ""
+    unequal = read_unequal_bytes(points, budget)
+    end = f" {unequal}" if unequal else ""
+    if not names:
+        return f"{dots}{signs}. No run{where} has a right answer.{end}"
+    better = "is closer to the full cache" if is_kl else "has more right answers"
+    return f"{dots}{signs}. Best for their bytes{where}: {listed(names)} (no other with as few bytes {better}).{end}"
+
+
+def read_unequal_bytes(points: pd.DataFrame, budget: str = "") -> str:
+    """Which methods hold more than the median of their budget; "" where there is nothing to compare."""
+    shown = at_budget(points, budget)
+    known = shown[(shown["method"] != "full") & (shown["column"] != OWN_BUDGET) & shown["live_bytes"].notna()]
+    if not (known["column"].value_counts() > 1).any():
+        return ""
+    above = unequal_bytes(shown)
+    if above.empty:
+        return f"Equal bytes: no method holds over {100 * UNEQUAL:g} % more than the median of its budget."
+    name = "row" if budget else "label"
+    each = [
+        f"{line[name]} by {number(100 * line['excess'], 2)} % ({byte_size(line['live_bytes'])} against "
+        f"{byte_size(line['median'])})"
+        for _, line in above.iterrows()
+    ]
+    return f"Not at equal bytes. Above the median of their budget: {listed(each)}."

@@ -1,0 +1,88 @@
+"""Killer heads: counts over results by hand, which runs count as failed, and what is said of them."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from kvlab.analysis.comparison.killers import count_killers, failed_runs, short_words
+from kvlab.figures.killers import killer_heads, read_killer_heads
+from kvlab.requests.restore import Restore
+from kvlab.trace.restore_results import RestoreResult, SearchResult
+
+
+def change(slots: int, heads: tuple | None = None, kind: str = "tokens", restores: bool = True) -> SearchResult:
+    returned = Restore(kind=kind, tokens=(3,) if kind == "tokens" else (), heads=heads)
+    return SearchResult(search="x", returned=returned, restores=restores, complete=True, tried=1, slots=slots)
+
+
+def result(*found: SearchResult) -> RestoreResult:
+    return RestoreResult(
+        run_id="r", comparison_id="c", label="h2o 20 %", answer="48213", expected=True, reruns=7, most_reruns=40,
+        seconds=1.0, fact=(3,), reference=("a",), reader=(0, 1), slots=9, text_before="x", kl_before=(1.0,),
+        found=found,
+    )  # fmt: skip
+
+
+RESULTS = [
+    result(change(12), change(2, ((1, 0),))),  # the cheapest counts
+    result(change(6, ((1, 0), (0, 1)))),
+    result(change(30, ((1, 0),), "heads"), change(1, ((0, 0),), restores=False)),  # what restores nothing does not
+    result(change(8)),
+    result(change(4, ((0, 0),), restores=False)),
+]
+
+
+def test_the_heads_of_the_cheapest_changes_are_counted_with_their_price():
+    killers = count_killers(RESULTS, (0, 1), 2)
+    counts = killers.heads.set_index(["layer", "head"])
+    assert counts["count"].to_dict() == {(0, 0): 0, (0, 1): 1, (1, 0): 3, (1, 1): 0}
+    assert counts.loc[(1, 0), "slots"] == 6 and counts.loc[(0, 1), "slots"] == 6
+    assert counts.loc[[(0, 0), (1, 1)], "slots"].isna().all()
+    assert (killers.results, killers.located, killers.everywhere, killers.unrestored) == (5, 3, 1, 1)
+    assert killers.slots == (2, 6, 8, 30)
+
+
+def test_layers_without_a_recording_are_left_out_and_no_result_is_no_killer():
+    killers = count_killers([], (1, 3), 1)
+    assert killers.heads["layer"].tolist() == [1, 3] and killers.heads["count"].sum() == 0
+    assert (killers.results, killers.slots) == (0, ())
+
+
+def test_n_and_the_price_are_said():
+    reading = read_killer_heads(count_killers(RESULTS, (0, 1), 2), over=4)
+    assert reading.startswith(
+        "Of 5 lost answers over 4 prompts, 3 can be restored in single heads, 1 only in every head"
+    )
+    assert "1 not by anything that was tried." in reading
+    assert "Most often: layer 1, head 0 (3 of 5)." in reading
+    assert "Price of an answer: 2 to 30 slots, median 7" in reading
+    lost = read_killer_heads(count_killers([RESULTS[4]] * 2, (0, 1), 2), over=2)
+    assert "Most often" not in lost and "Price" not in lost and "2 not by anything" in lost
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_map_has_layers_across_and_counts_on_its_cells(theme: str):
+    figure = killer_heads(count_killers(RESULTS, (0, 1), 2), theme)
+    heat = figure.data[0]
+    assert heat.z.tolist() == [[0, 3], [1, 0]]
+    assert "median price 6 slots" in str(heat.text[0][1])
+    assert figure.layout.xaxis.title.text == "layer" and figure.layout.yaxis.title.text == "KV head"
+    assert "5 lost answers" in figure.layout.title.text
+
+
+def test_a_cell_says_where_and_for_how_many_slots_an_answer_is_restored():
+    assert [short_words(one) for one in RESULTS] == [
+        "restored by 2 slots in layer 1 head 0", "restored by 6 slots in 2 heads",
+        "restored by 30 slots in layer 1 head 0", "restored by 8 slots in every head", "nothing tried restores it",
+    ]  # fmt: skip
+    assert short_words(result(change(0, ((0, 1),), "evict"))) == "restored in layer 0 head 1 for no slot more"
+
+
+def test_only_wrong_answers_that_the_full_cache_gives_have_failed():
+    table = pd.DataFrame({
+        "method": ["full", "h2o", "h2o", "keepkv", "keepkv"],
+        "verdict": ["wrong", "wrong", "nearly", "right", "unfinished"],
+    })  # fmt: skip
+    assert failed_runs(table).index.tolist() == [1, 2]
+    assert failed_runs(table.assign(reference=["right", "right", "wrong", "right", "right"])).index.tolist() == [1]
