@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.atlas.exhibit import BADGES, failed
+from app.atlas.exhibit import failed
 from app.atlas.figure_cache import FigureCache
 from app.atlas.measure_button import measure_button
+from app.atlas.verdict_card import BADGES
 from app.base.links import link, run_in_url
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme

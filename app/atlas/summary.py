@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.atlas.exhibit import BADGES
+from app.atlas.verdict_card import BADGES
 from app.base.links import link
 from app.base.text import plain
 from app.figures.export_menu import Offer, titled
