@@ -19,15 +19,18 @@ from kvlab.figures.base import export
 from kvlab.report.views import Table, table_of
 
 TITLE = "Figures, tables and verdicts, by model"
-READING = "Every verdict is of one model; there is no mean over models. Choose a row to open its figure or table."
+READING = (
+    "✓ the claim holds, ✗ it does not hold, ? not enough to say; n is the number of prompts. Every verdict is of one "
+    "model; there is no mean over models. Choose a row to open its figure or table."
+)
 HEIGHT = 800  # pixels; reserved, so that the page does not grow while verdicts come in
 LIST_HEIGHT, HEAD, ROW = 420, 40, 35
 KEY = "atlas-summary"
 STYLE = f"<style>.st-key-{KEY}{{min-height:{HEIGHT}px}}</style>"
 PAPER_WIDTH, MODEL_WIDTH, SHAPES_WIDTH = 1.4, 1.6, 1.6
-MARKS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "not enough to say": "? not enough to say"}
+MARKS = {"holds": "✓ holds", "does not hold": "✗ fails", "not enough to say": "? open"}
 WIDTHS = {"paper": 100, "number": 85, "title": 190}  # pixels; of a model's column:
-VERDICT_WIDTH = 150
+VERDICT_WIDTH = 130
 MOST_ON_SLIDE = 400  # cells
 
 
