@@ -122,8 +122,11 @@ def without_controls(figure: go.Figure) -> go.Figure:
                 showarrow=False,
             )  # fmt: skip
     room = max(0, (copy.layout.margin.b or 0) - CONTROLS_FROM)
-    height = copy.layout.height - room if copy.layout.height else None
-    return copy.update_layout(sliders=(), updatemenus=(), margin_b=(copy.layout.margin.b or 0) - room, height=height)
+    # Assigned, because an update merges lists.
+    copy.layout.sliders, copy.layout.updatemenus = None, None
+    copy.layout.margin.b = (copy.layout.margin.b or 0) - room or None
+    copy.layout.height = copy.layout.height - room if copy.layout.height else None
+    return copy
 
 
 def log_axis(values: pd.Series | np.ndarray) -> dict[str, object]:
