@@ -15,7 +15,7 @@ from app.base import permission
 from app.base.links import go, page_exists
 from app.base.text import code, plain
 from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view
-from app.figures.page_contents import Item, shown_items
+from app.figures.page_contents import Item, telling_items
 from app.figures.provenance import PLACE, TELLING, view_query
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
@@ -47,7 +47,7 @@ def offer(page: str) -> None:
     with st.sidebar.popover("Add to a story", icon=":material/bookmark_add:", width="stretch", key="story-add"):
         name = st.text_input("Story", value=default_story(), key="story-name")
         caption = st.text_area("Caption", key="story-caption", placeholder="What this view shows")
-        items = shown_items()
+        items = telling_items()
         st.caption(plain(_slide_note(items)))
         empty = "" if items else "The slide would be empty."
         if permission.button("Add this view", permission.why_not() or empty, type="primary", key="story-save"):
@@ -60,8 +60,8 @@ def _slide_note(items: Sequence[Item]) -> str:
         return "This page shows no figure, table or text, so there is nothing to put on a slide."
     first, more = items[:MOST_SLIDES], len(items) - MOST_SLIDES
     count = "One slide" if len(first) == 1 else f"{len(first)} slides"
-    rest = f" Add the {more} others on this page from their own menus." if more > 1 else ""
-    rest = " Add the other one on this page from its own menu." if more == 1 else rest
+    rest = f" Add {more} other figures of this page from their own menus." if more > 1 else ""
+    rest = " Add the other figure of this page from its own menu." if more == 1 else rest
     return f"{count}: {listed([f'“{item.title}”' for item in first])}.{rest}"
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
+import plotly.graph_objects as go
+
 from kvlab.common.errors import UserError
+from kvlab.figures.base.packed_arrays import decode_arrays
 from kvlab.figures.base.palette import SURFACES, Theme
 from kvlab.figures.base.template import GRID, INK, QUIET
 from kvlab.figures.base.thumbnail import EDGE, HEIGHT, WIDTH, blank, thumbnail
-from kvlab.report.deck import content, figure_of
+from kvlab.report.deck import content
 from kvlab.report.draw import Drawing
 from kvlab.report.views import History, Passages, Shown, Table, Text
 from kvlab.trace.stories import View
@@ -20,9 +25,9 @@ def view_thumbnail(view: View) -> str:
     theme: Theme = view.slide.theme if view.slide else "light"
     try:
         if view.slide is not None and view.slide.kind == "figure":
-            return thumbnail(figure_of(view), theme)
+            return thumbnail(go.Figure(decode_arrays(json.loads(view.slide.figure)), skip_invalid=True), theme)
         shown = content(view)
-    except UserError:
+    except (UserError, ValueError, TypeError, KeyError):
         return blank("damaged", theme)
     return blank("a page", theme) if not isinstance(shown, Shown) else _words(lines_of(shown), theme)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 
@@ -27,9 +28,11 @@ def view_of(shown: Shown | go.Figure, theme: str = "light") -> View:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_figures_tables_and_texts_have_a_small_picture(text: Text, history: History, theme: str):
     passages = Passages(passages=(("a", (Segment("same", f"It was {HOSTILE} " * 400),)),))
-    for shown in (go.Figure(go.Scatter(y=[1, 3, 2])), TABLE, text, history, passages, Table(columns=(), rows=())):
+    heat = go.Figure(go.Heatmap(z=np.arange(12.0).reshape(3, 4)))  # whose arrays are packed as text
+    for shown in (go.Figure(go.Scatter(y=[1, 3, 2])), heat, TABLE, text, history, passages, Table(columns=(), rows=())):
         svg = view_thumbnail(view_of(shown, theme))
         root = ElementTree.fromstring(svg)
+        assert "damaged" not in svg
         assert root.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}" and len(svg) < 20_000
         assert not root.findall(f".//{SVG}script")
 
