@@ -21,7 +21,6 @@ from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
 from kvlab.browser import read_static
 from kvlab.common.errors import UserError
-from kvlab.common.formatting import listed
 from kvlab.report.deck import slide_text
 from kvlab.trace.stories import Story, View, load_story, save_story
 
@@ -55,14 +54,13 @@ def offer(page: str) -> None:
 
 
 def _slide_note(items: Sequence[Item]) -> str:
-    """A line that names what the slides of the view will show."""
+    """A line on what the slides of the view will show; parts of a page that are drawn later are not known yet."""
     if not items:
         return "This page shows no figure, table or text, so there is nothing to put on a slide."
-    first, more = items[:MOST_SLIDES], len(items) - MOST_SLIDES
-    count = "One slide" if len(first) == 1 else f"{len(first)} slides"
-    rest = f" Add {more} other figures of this page from their own menus." if more > 1 else ""
-    rest = " Add the other figure of this page from its own menu." if more == 1 else rest
-    return f"{count}: {listed([f'“{item.title}”' for item in first])}.{rest}"
+    return (
+        f"Slides show the first figures of this page, at most {MOST_SLIDES}, beginning with “{items[0].title}”. "
+        "Every figure can be added from its own menu."
+    )
 
 
 def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:

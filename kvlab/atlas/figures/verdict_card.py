@@ -10,7 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.common.formatting import in_range, short
-from kvlab.figures.base.palette import HUES, Theme, pick
+from kvlab.figures.base.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.base.template import INK, QUIET, finish
 from kvlab.figures.base.words import number
 from kvlab.results.verdict import Claim
@@ -63,7 +63,7 @@ def verdict_card(frame: pd.DataFrame, theme: Theme, title: str) -> go.Figure:
     means = frame[frame["part"] == MEAN].to_dict("records")
     left, right = _span(frame)
     figure = go.Figure()
-    _add_dots(figure, dots, blue)
+    _add_dots(figure, dots, blue, SURFACES[theme])
     rows = {DOTS_AT: _unit(frame)}
     for mean in means:
         rows[MEAN_AT] = "mean, 95 %" if mean["n"] > 1 else "mean"
@@ -136,7 +136,7 @@ def _unit(frame: pd.DataFrame) -> str:
     return "each pair" if dots and dots != int(n.iloc[0]) else "each prompt"
 
 
-def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str) -> None:
+def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str, ground: str) -> None:
     heights, stacks = _stacked(dots)
     most = max((count for _, count in stacks), default=1)
     size = min(LARGEST_DOT, max(SMALLEST_DOT, PIXELS * DOTS_HIGH / most))
@@ -148,7 +148,7 @@ def _add_dots(figure: go.Figure, dots: np.ndarray, colour: str) -> None:
         if count >= COUNTED:
             figure.add_annotation(
                 x=value, y=DOTS_AT + _step(most) * (count - 1) / 2, yshift=5, yanchor="bottom", text=f"{count}",
-                showarrow=False, font={"size": 11, "color": colour},
+                showarrow=False, font={"size": 11, "color": colour}, bgcolor=ground, borderpad=1,
             )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def _shade(figure: go.Figure, held: dict[str, float], span: tuple[float, float],
     )  # fmt: skip
     bounds = [one for one in (held["low"], held["high"]) if np.isfinite(one)]
     for bound in bounds:
-        figure.add_vline(x=bound, line={"color": grey, "width": 2, "dash": "dash"})
+        figure.add_vline(x=bound, line={"color": grey, "width": 2, "dash": "dash"}, layer="below")
     is_left = bounds[0] < (left + right) / 2
     figure.add_annotation(
         x=bounds[0], y=1, yref="paper", text=f"counts: {_range(held)}", showarrow=False, yanchor="bottom",
