@@ -42,6 +42,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/queue/job_panel.py _panel": "a log that goes on",
     "app/new_run/prompt_source.py _with_answers": "a form: prompts whose answers are typed",
     "pages/start.py introduction": "a schematic",
+    "pages/story.py view_row": "a small picture of a slide that is in the story",
 }
 CONTROLS = {  # components that one works with and does not look at
     "add_slide", "context_bar", "lazy_views", "links", "payload", "plotly_preload", "scrubber", "shortcuts",
