@@ -52,8 +52,8 @@ def summary(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[str,
         paper, slug = str(frame["key"].iloc[places[0]]).split("/")
         go(paper.replace("-", "_"), exhibit=slug, **query)
     st.download_button(
-        "CSV", lambda: export.csv(frame.drop(columns="key")), "atlas.csv", key="atlas-csv", on_click="ignore",
-        icon=":material/download:", type="tertiary",
+        "CSV with findings", lambda: export.csv(frame.drop(columns="key")), "atlas.csv", key="atlas-csv",
+        on_click="ignore", icon=":material/download:", type="tertiary",
     )  # fmt: skip
 
 

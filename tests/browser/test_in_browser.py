@@ -150,10 +150,10 @@ def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(visit: Callable[..., 
 def test_a_row_of_the_list_opens_its_exhibit(visit: Callable[..., Any]):
     page = visit("atlas?comparison=papers&search=throughput+zsmerge")
     page.get_by_text("1 of 73 figures and tables").wait_for()
-    page.get_by_role("button", name="CSV").wait_for()
-    rows = page.locator("[data-testid=stDataFrame] canvas").first
+    page.locator(".st-key-atlas-csv").wait_for()
     settle(page, "[data-testid=stDataFrame] canvas")
-    rows.click(position={"x": 18, "y": 52})
+    rows = page.locator("[data-testid=stDataFrame] canvas").first.bounding_box()
+    page.mouse.click(rows["x"] + 18, rows["y"] + 52)
     page.wait_for_url("**/zsmerge?exhibit=tab-1**")
     page.get_by_text("Tab 1 · Throughput by length").wait_for()
 
