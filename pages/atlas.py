@@ -14,10 +14,11 @@ from app.base.text import plain
 from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
+from app.session.url_state import in_url
 from kvlab.atlas.cards import Card, models_to_judge
-from kvlab.atlas.exhibit import RECORDED, Exhibit
-from kvlab.atlas.registry import PAPERS, of_paper
-from kvlab.atlas.scorecard import SHAPES, Judged, by_model, own_claims
+from kvlab.atlas.exhibit import RECORDED, Exhibit, Paper
+from kvlab.atlas.registry import EXHIBITS, PAPERS
+from kvlab.atlas.scorecard import SHAPES, Judged, by_model, exhibit_list, matching, own_claims
 from kvlab.common.model_title import model_title
 from kvlab.results.sources import Sources
 
@@ -37,13 +38,21 @@ def main() -> None:
     if sources.runs:
         warn_of_reference(sources.runs)
     st.html(cards.STYLE + summary.STYLE)
+    words = st.text_input(
+        "Search", placeholder="Words of the title, the claim or the paper, such as votes or GVote", **in_url("search")
+    )
+    chosen = matching(EXHIBITS, words, cards.shipped_claims)
+    if words.strip():
+        st.caption(f"{len(chosen)} of {len(EXHIBITS)} figures and tables have {plain(words.strip())}.")
+    if not chosen:
+        return
     counts = st.empty()
     with st.container(border=True, key=summary.KEY):
         verdicts = st.empty()
     missing = st.container(horizontal=True, vertical_alignment="center")
     # All cards appear at once; each is filled as it is drawn, those that are known first.
-    places = [place for paper, title in PAPERS.items() for place in row_of_cards(paper, title)]
-    states = draw(places, sources, verdicts)
+    places = [place for paper in PAPERS for place in row_of_cards(paper, [one for one in chosen if one.paper == paper])]
+    states = draw(places, sources, verdicts, bool(words.strip()))
     drawn, shipped = sum(bool(card.origin) for card in states), sum(card.is_shipped for card in states)
     others = sum(bool(card.badge) for card in states)
     badges = f" {others} of them are of another model or of the papers' shapes, as the badge on the picture says."
@@ -61,14 +70,18 @@ def main() -> None:
         measure_all([card.measurement for card in states if card.measurement], sources.measured_model)
 
 
-def row_of_cards(paper: str, title: str) -> list[Place]:
-    """The cards of one paper under its name."""
-    st.subheader(title, anchor=paper)
+def row_of_cards(paper: Paper, exhibits: list[Exhibit]) -> list[Place]:
+    """The cards of one paper under its name; nothing without an exhibit."""
+    if not exhibits:
+        return []
+    st.subheader(PAPERS[paper], anchor=paper)
     with st.container(horizontal=True, gap="small"):
-        return [cards.place_card(exhibit) for exhibit in of_paper(paper)]
+        return [cards.place_card(exhibit) for exhibit in exhibits]
 
 
-def draw(places: list[Place], sources: Sources, verdicts: st.delta_generator.DeltaGenerator) -> list[Card]:
+def draw(
+    places: list[Place], sources: Sources, verdicts: st.delta_generator.DeltaGenerator, searched: bool
+) -> list[Card]:
     """Fill all cards, and judge the claims on every other model with data; the summary grows with them."""
     here, query = sources.measured_model, run_in_url()
     exhibits = [place.exhibit for place in places]
@@ -91,13 +104,14 @@ def draw(places: list[Place], sources: Sources, verdicts: st.delta_generator.Del
     def summarise(is_whole: bool = False) -> None:
         # A column for every model from the start: until the page is drawn, the browser shows in an empty cell what
         # was there before, which would be another model's if columns moved.
-        known = ((pair[0], judged[pair]) for pair in wanted if pair in judged)
+        known = [(pair[0], judged[pair]) for pair in wanted if pair in judged]
         lines = by_model(known, (*of_model, SHAPES))
+        rows = exhibit_list(exhibits, known, list(lines))
         with verdicts.container(gap="small"):
             if is_whole:
-                summary.summary(lines, query)
+                summary.summary(lines, rows, query, searched)
             else:
-                summary.incomplete(lines, sum(model == here for _, model in judged), len(exhibits), query)
+                summary.incomplete(lines, rows, sum(model == here for _, model in judged), len(exhibits), searched)
 
     for exhibit, model in wanted:
         if (card := cards.known_card(exhibit, of_model[model])) is not None:

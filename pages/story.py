@@ -18,8 +18,10 @@ from app.story.story_mode import tell
 from kvlab.common.errors import UserError
 from kvlab.report.export import FORMATS
 from kvlab.report.page import story_html
+from kvlab.report.thumbnail import view_thumbnail
 from kvlab.trace.stories import (
     Story,
+    View,
     import_story,
     is_private,
     list_stories,
@@ -115,16 +117,23 @@ def base() -> str:
     return url.split("?")[0].removesuffix("/").removesuffix("/story")
 
 
+@st.cache_data(max_entries=200, show_spinner=False, hash_funcs={View: View.model_dump_json})
+def picture_of(view: View) -> str:
+    """The thumbnail of a view, an SVG."""
+    return view_thumbnail(view)
+
+
 def view_row(story: Story, at: int, why: str) -> None:
     view = story.views[at]
     with st.container(border=True, key=f"story-view-{at}"):
         left, texts, buttons = st.columns([2, 5, 2], vertical_alignment="center")
         with left:
-            st.markdown(f"**{at + 1} · {plain(view.title)}**" + ("" if view.slide else "  \n:small[a page]"))
-            of = view.slide.of if view.slide else ""
+            st.image(picture_of(view), width="stretch")
+            st.markdown(f"**{at + 1}**" if view.slide else f"**{at + 1} · {plain(view.title)}**  \n:small[a page]")
             if not view.slide:
                 st.caption("This view has no slide: open it, and add its figures.")
-            st.caption(plain(of or ", ".join(f"{key} {value}" for key, value in view.query.items())))
+            of = view.slide.of if view.slide else ", ".join(f"{key} {value}" for key, value in view.query.items())
+            st.caption(plain(of))
         with texts:
             if view.slide:
                 title = st.text_input(

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.atlas.exhibit import BADGES, failed
+from app.atlas.exhibit import failed
 from app.atlas.figure_cache import FigureCache
 from app.atlas.measure_button import measure_button
+from app.atlas.verdict_card import BADGES
 from app.base.links import link, run_in_url
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
@@ -22,12 +23,17 @@ from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import blank
 from kvlab.requests.measurement import command_line
 from kvlab.results.provenance import PUBLISHED
+from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
+from kvlab.results.verdict import Claim
 
 CACHE_BYTES = 16_000_000  # of thumbnails and texts: some 30 atlases
-CARD_WIDTH = 264
-CARD_HEIGHT = 470  # pixels; reserved, so that the page does not grow while cards are drawn
-STYLE = f"<style>[class*=st-key-atlas-card]{{min-height:{CARD_HEIGHT}px}}</style>"
+CARD_WIDTH = 238  # pixels: four in a row at 1440, three at 1024
+CARD_HEIGHT = 400  # pixels; reserved, so that the page does not grow while cards are drawn
+STYLE = (
+    f"<style>[class*=st-key-atlas-card]{{min-height:{CARD_HEIGHT}px}}"
+    "[class*=st-key-atlas-card] [data-testid=stPageLink] p{white-space:normal}</style>"
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,15 @@ def place_card(exhibit: Exhibit) -> Place:
     with st.container(border=True, width=CARD_WIDTH, gap="small", key=key):
         picture = st.empty()
         picture.image(blank("drawing …", page_theme()), width="stretch")
-        link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **run_in_url())
-        st.markdown(plain(shorten(exhibit.title, 70)))
+        label, title = f"**{exhibit.label}**", exhibit.title if exhibit.short else None
+        link(exhibit.paper.replace("-", "_"), label, help=title, exhibit=exhibit.slug, **run_in_url())
         return Place(exhibit, picture, st.empty(), st.empty())
+
+
+def shipped_claims(exhibit: Exhibit) -> tuple[Claim, ...]:
+    """The claims of an exhibit that ship, which are known before it is drawn."""
+    ships = shipped()
+    return ships.claims(exhibit.key, page_theme()) if ships else ()
 
 
 def known_card(exhibit: Exhibit, sources: Sources) -> Card | None:

@@ -1,17 +1,16 @@
-"""One exhibit of the atlas on a page: description, controls, figures, and whether the paper's claim holds."""
+"""One exhibit of the atlas on a page: description, controls, figures, and the verdicts on the paper's claims."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Literal
 
 import pandas as pd
 import streamlit as st
 
 from app.atlas.figure_cache import FigureCache
 from app.atlas.measure_button import measure_button
-from app.base.links import link, run_in_url
+from app.atlas.verdict_card import card_lines, verdict_card
 from app.base.text import plain, shorten
 from app.base.theme import theme as page_theme
 from app.figures.export_menu import Offer, titled
@@ -19,10 +18,7 @@ from app.figures.figure import collect, page_file, show
 from app.navigation.selection import pick_head, pick_layer, pick_step, pick_token
 from app.session.url_state import in_url
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
-from kvlab.atlas.figures.deciding_numbers import deciding_frame, deciding_numbers, read_deciding_numbers
-from kvlab.atlas.model_data import draw_shown, measured_on, with_badge
-from kvlab.atlas.registry import find
-from kvlab.atlas.shipped_exhibits import OWN
+from kvlab.atlas.model_data import draw_shown
 from kvlab.common.errors import UserError
 from kvlab.common.model_title import model_title
 from kvlab.figures.base.export import Section
@@ -31,19 +27,12 @@ from kvlab.figures.base.template import QUIET
 from kvlab.figures.base.words import spaced
 from kvlab.report.views import table_of
 from kvlab.requests.measurement import command_line
-from kvlab.results.provenance import Provenance
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import OPEN, Claim, basis_sentences
 
 log = logging.getLogger(__name__)
 CACHE_BYTES = 24_000_000  # of figures and frames as sent; about three times that in memory
 PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
-BADGES: dict[str, tuple[Literal["green", "red", "gray"], str]] = {
-    "holds": ("green", ":material/check_circle:"),
-    "does not hold": ("red", ":material/cancel:"),
-    "not enough to say": ("gray", ":material/help:"),
-}
 
 
 def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
@@ -140,48 +129,16 @@ def needs(missing: Needs, key: str) -> None:
 
 def figure(exhibit: Exhibit, drawn: Drawn, model: str) -> None:
     """One figure with its export menu, its claim, the paper's values in grey, and its source; `model` is in view."""
-    where = "" if drawn.model in ("", model) else model_title(drawn.model)
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
     show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
-    collect(key, Section(drawn.figure, drawn.reading, str(drawn.origin), _claim_lines(drawn.claim, where)))
-    if drawn.claim is not None:
-        claim(drawn.claim, key, drawn.origin, where)
+    collect(key, Section(drawn.figure, drawn.reading, str(drawn.origin), card_lines(drawn.claim, drawn.model)))
+    verdict_card(exhibit, drawn, key, model)
     if drawn.grey is not None and len(drawn.grey):
         grey(drawn.grey, f"{key}-grey")
     if drawn.further and drawn.further.measurement:
         st.caption(plain(drawn.further.sentence))
         st.code(command_line(drawn.further.measurement), language="bash", wrap_lines=True)
     st.caption(f":material/folder_open: {plain(str(drawn.origin))}")
-
-
-def claim(judged: Claim, key: str, origin: Provenance, where: str = "") -> None:
-    """The paper's claim, the verdict as a coloured badge with an icon, the finding, and the numbers that decide it.
-
-    `where` names the model it is judged on, if that is not the one in view.
-    """
-    colour, icon = BADGES[judged.verdict]
-    with st.container(border=True, gap="small"):
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            words = f"{judged.verdict} on {where}" if where else judged.verdict
-            st.badge(words, color=colour, icon=icon)
-            st.markdown(f"**The paper:** {plain(judged.paper)}", width="stretch")
-            if judged.judged_at:
-                paper, slug = judged.judged_at.split("/")
-                words = f"judged on {find(paper, slug).number}"
-                link(paper.replace("-", "_"), words, exhibit=slug, **run_in_url())
-        st.markdown(f"**{f'On {plain(where)}' if where else 'Here'}:** {plain(judged.finding)}")
-        st.caption(plain(" ".join(basis_sentences(judged))))
-        evidence = deciding_frame(judged)
-        if len(evidence):
-            chart, reading = deciding_numbers(evidence, page_theme()), read_deciding_numbers(evidence)
-            chart = with_badge(chart, measured_on(where), page_theme()) if where else chart
-            ships = shipped()
-            source = ships.words if ships and judged.finding.startswith(OWN) else origin
-            show(chart, evidence, reading, f"{key}-evidence", f"{key}-evidence", source)
-        if judged.settle:
-            st.caption("More prompts may decide it:")
-            st.code(command_line(judged.settle), language="bash", wrap_lines=True)
-            measure_button(judged.settle, f"settle-{abs(hash((judged.paper, judged.finding)))}")
 
 
 def grey(values: pd.DataFrame, key: str) -> None:
@@ -206,11 +163,3 @@ def grey(values: pd.DataFrame, key: str) -> None:
 
 def _printed(value: float) -> str:
     return "–" if pd.isna(value) else f"{value:,.6g}"
-
-
-def _claim_lines(judged: Claim | None, where: str) -> tuple[str, ...]:
-    if judged is None:
-        return ()
-    place = f"On {where}" if where else "Here"
-    here = f"{place} there is {judged.verdict}" if judged.verdict == OPEN else f"{place} it {judged.verdict}"
-    return (f"The paper: {judged.paper}", f"{here}: {judged.finding}", *basis_sentences(judged))

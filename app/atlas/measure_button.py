@@ -23,7 +23,7 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.forms.measurement_job import FillSize, estimate, fill_jobs, job_of
 from kvlab.jobs.access_check import under_own_name
 from kvlab.jobs.work import Work
-from kvlab.requests.measurement import ExhibitFill, Measurement
+from kvlab.requests.measurement import Benchmark, Evaluation, ExhibitFill, Measurement, command_line
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 
@@ -33,14 +33,21 @@ Estimated = tuple[Work, Seconds]
 UNKNOWN = "an unknown time"
 
 
-def measure_button(measurement: Measurement, key: str) -> None:
-    """Button that queues the measurement, with its estimate; the reason instead if it needs a terminal."""
+def measure_button(measurement: Measurement, key: str, is_whole: bool = False) -> None:
+    """Button that queues the measurement, with its estimate; the reason instead if it needs a terminal.
+
+    `is_whole`: the size, the estimate and the command are visible, not only the button.
+    """
     try:
         found = _jobs((measurement,), False, str(runs_root()), len(measured_rows("evaluations")))
     except UserError as error:
         st.caption(plain(str(error)))
         return
     takes = f"Takes {range_text(total(found))}"
+    if is_whole:
+        st.caption(plain(f"{size_text(measurement)} {takes.lower()} on {model_title(model_of(measurement))}."))
+        with st.popover("Command", key=f"command-{key}", type="tertiary"):
+            st.code(command_line(measurement), language="bash", wrap_lines=True)
     if permission.button("Queue it", permission.why_not(), icon=":material/add_task:", key=f"order-{key}", help=takes):
         submit([work for work, _ in found])
 
@@ -62,6 +69,19 @@ def measure_all(measurements: Sequence[Measurement], model: str) -> None:
         f"Queue all {len(found)}", permission.why_not(), icon=":material/playlist_add:", key="order-all"
     ):
         submit([work for work, _ in found])
+
+
+def size_text(measurement: Measurement) -> str:
+    """How much it measures, as the subject of a sentence: `80 prompts` or `8 recorded texts`."""
+    if isinstance(measurement, Evaluation):
+        cells = max(1, len(measurement.lengths)) * max(1, len(measurement.depths))
+        return f"Measuring {measurement.samples * len(measurement.tasks) * cells:,} prompts"
+    return f"Recording {FillSize().prompts} texts" if isinstance(measurement, ExhibitFill) else "Measuring it"
+
+
+def model_of(measurement: Measurement) -> str:
+    """The model it measures; a benchmark has none."""
+    return "this machine" if isinstance(measurement, Benchmark) else measurement.model
 
 
 def total(found: Sequence[Estimated]) -> Seconds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.atlas.exhibit import show_exhibit
-from app.base.text import code, shorten
+from app.base.text import code
 from app.navigation.selection import current_sources
 from app.run_views import page
 from app.run_views.require_level import warn_of_reference
@@ -14,7 +14,6 @@ from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.registry import PAPERS, of_paper
 
 PICKED = "pick_exhibit"
-CHIP = 34  # characters of a title
 ABOUT = {
     "zsmerge": "Each head's budget is split into recent, context and residual slots; evicted tokens are averaged into "
     "residual slots that count how many tokens they represent.",
@@ -57,7 +56,7 @@ def _pick(exhibits: dict[str, Exhibit]) -> str:
         "Figure or table",
         list(exhibits),
         key=PICKED,
-        format_func=lambda slug: f"{exhibits[slug].number} · {shorten(exhibits[slug].title, CHIP)}",
+        format_func=lambda slug: exhibits[slug].label,
         required=True,
         on_change=_remember,
     )

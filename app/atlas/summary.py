@@ -1,4 +1,4 @@
-"""The atlas summary: how many claims of each paper hold on each model, and claim by claim."""
+"""The atlas summary: how many claims of each paper hold on each model, and all exhibits as a list."""
 
 from __future__ import annotations
 
@@ -8,61 +8,67 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.atlas.exhibit import BADGES
-from app.base.links import link
+from app.atlas.verdict_card import BADGES
+from app.base.links import go
 from app.base.text import plain
 from app.figures.export_menu import Offer, titled
-from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.registry import PAPERS
-from kvlab.atlas.scorecard import SHAPES, VERDICTS, Lines, claims_by_model
-from kvlab.common.formatting import listed
+from kvlab.atlas.scorecard import SHAPES, VERDICTS, Lines
 from kvlab.common.model_title import model_title
 from kvlab.figures.base import export
-from kvlab.report.views import Table
-from kvlab.results.verdict import Claim
+from kvlab.report.views import Table, table_of
 
-TITLE = "Verdicts on the papers' claims, by model"
+TITLE = "Figures, tables and verdicts, by model"
 READING = (
-    "How many claims of each paper hold on each model, and the figures and tables that they are judged on. "
-    "Every verdict is of one model; there is no mean over models."
+    "✓ the claim holds, ✗ it does not hold, ? not enough to say; n is the number of prompts. Every verdict is of one "
+    "model; there is no mean over models. Choose a row to open its figure or table."
 )
-HEIGHT = 940  # pixels; reserved, so that the page does not grow while verdicts come in
-TABLE_HEIGHT = 260
+HEIGHT = 800  # pixels; reserved, so that the page does not grow while verdicts come in
+LIST_HEIGHT, HEAD, ROW = 420, 40, 35
 KEY = "atlas-summary"
-STYLE = (
-    f"<style>.st-key-{KEY}{{min-height:{HEIGHT}px}}"
-    f".st-key-{KEY} [data-testid=stPageLink] a{{padding:0 2px;min-height:0}}"
-    f".st-key-{KEY} [data-testid=stPageLink] p{{white-space:nowrap}}</style>"
-)
-LOOK: dict[str, Any] = {
-    "hide_index": True, "height": TABLE_HEIGHT, "alt": TITLE,
-    "column_config": {"claim": st.column_config.TextColumn(width="large")},
-}  # fmt: skip
-PAPER_WIDTH, MODEL_WIDTH, SHAPES_WIDTH = 1.0, 3.0, 1.1
-MARKS = {"holds": "✓ holds", "does not hold": "✗ does not hold", "not enough to say": "? not enough to say"}
+STYLE = f"<style>.st-key-{KEY}{{min-height:{HEIGHT}px}}</style>"
+PAPER_WIDTH, MODEL_WIDTH, SHAPES_WIDTH = 1.4, 1.6, 1.6
+MARKS = {"holds": "✓ holds", "does not hold": "✗ fails", "not enough to say": "? open"}
+WIDTHS = {"paper": 100, "number": 85, "title": 190}  # pixels; of a model's column:
+VERDICT_WIDTH = 130
+MOST_ON_SLIDE = 400  # cells
 
 
-def summary(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
-    """One row per paper, one column per model, then one row per claim."""
+def summary(found: Mapping[str, Lines], frame: pd.DataFrame, query: Mapping[str, str], searched: bool) -> None:
+    """One row per paper, one column per model, then the list; a chosen row opens its exhibit.
+
+    `frame` is an `exhibit_list`. After a search (`searched`) only the list is shown.
+    """
     st.html(f"<style>.st-key-{KEY}{{min-height:0}}</style>")  # all verdicts are in: nothing is reserved
-    titled(Offer(TITLE, lambda: _table(found), READING), "scorecard")
+    rows = _rows(frame, [model_title(model) for model in found])
+    titled(Offer(TITLE, lambda: _slide(rows), READING), "scorecard")
     st.caption(READING)
-    _rows(found, query)
-    _claims(claims_by_model(found), [model_title(model) for model in found])
+    if not searched:
+        _counts(found)
+    # Other rows are another table: a selection does not carry over.
+    key = f"atlas-list-{hash(tuple(frame['key']))}"
+    event = st.dataframe(rows, key=key, on_select="rerun", selection_mode="single-row", **_look(rows))
+    if places := event["selection"]["rows"]:
+        paper, slug = str(frame["key"].iloc[places[0]]).split("/")
+        go(paper.replace("-", "_"), exhibit=slug, **query)
+    st.download_button(
+        "CSV with findings", lambda: export.csv(frame.drop(columns="key")), "atlas.csv", key="atlas-csv",
+        on_click="ignore", icon=":material/download:", type="tertiary",
+    )  # fmt: skip
 
 
-def incomplete(found: Mapping[str, Lines], known: int, of: int, query: Mapping[str, str]) -> None:
-    """The rows and claims while `known` of `of` exhibits are judged; without widgets, which can be made only once."""
+def incomplete(found: Mapping[str, Lines], frame: pd.DataFrame, known: int, of: int, searched: bool) -> None:
+    """The same while `known` of `of` exhibits are judged; without widgets, which can be made only once."""
     st.markdown(f"**{TITLE}**")
     st.progress(known / of, f"{known} of {of} exhibits judged; the others are being drawn.")
-    _rows(found, query)
-    if len(claims := claims_by_model(found)):
-        st.dataframe(_claim_rows(claims, [*map(model_title, found)]), **LOOK)
-    else:
-        st.caption(f"The verdicts on the claims of {listed([*PAPERS.values()])} come in as their figures are drawn.")
+    if not searched:
+        _counts(found)
+    rows = _rows(frame, [model_title(model) for model in found])
+    st.dataframe(rows, **_look(rows))
 
 
-def _rows(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
+def _counts(found: Mapping[str, Lines]) -> None:
+    """A row per paper: how many of its claims hold on each model, do not, and are open."""
     widths = (PAPER_WIDTH, *(SHAPES_WIDTH if model == SHAPES else MODEL_WIDTH for model in found))
     heads = st.columns(widths, gap="small")
     for head, model in zip(heads[1:], found, strict=True):
@@ -73,34 +79,26 @@ def _rows(found: Mapping[str, Lines], query: Mapping[str, str]) -> None:
         for cell, (model, lines) in zip(row[1:], found.items(), strict=True):
             with cell, st.container(horizontal=True, gap="xsmall", vertical_alignment="center"):
                 for verdict in VERDICTS:
-                    _verdict(verdict, lines[paper][verdict], model_title(model), query)
+                    if count := len(lines[paper][verdict]):
+                        colour, icon = BADGES[verdict]
+                        words = f"{count}: {verdict} on {plain(model_title(model))}"
+                        st.badge(f"{count}", color=colour, icon=icon, help=words)
 
 
-def _verdict(verdict: str, claims: Sequence[tuple[Exhibit, Claim]], model: str, query: Mapping[str, str]) -> None:
-    """The number of claims with this verdict, and links to their exhibits; nothing without a claim."""
-    if not claims:
-        return
-    colour, icon = BADGES[verdict]
-    st.badge(f"{len(claims)}", color=colour, icon=icon, help=f"{len(claims)}: {verdict} on {plain(model)}")
-    for exhibit, claim in claims:
-        help_text = f"{claim.paper} {claim.basis.words}".strip()
-        link(exhibit.paper.replace("-", "_"), exhibit.number, help=help_text, exhibit=exhibit.slug, **query)
-
-
-def _claims(frame: pd.DataFrame, models: Sequence[str]) -> None:
-    """Claim by claim, searchable, with a CSV of all models."""
-    st.dataframe(_claim_rows(frame, models), key="atlas-claims", **LOOK)
-    st.download_button(
-        "Claims by model (CSV)", lambda: export.csv(frame), "claims-by-model.csv", key="atlas-claims-csv",
-        on_click="ignore", icon=":material/download:", type="tertiary",
-    )  # fmt: skip
-
-
-def _claim_rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
-    shown = frame[["paper", "exhibit", "claim"]].copy()
+def _rows(frame: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
+    """The list as it is shown: a column per model with verdict and n, and the claim last, as it is the widest."""
+    shown = frame[["paper", "number", "title"]].copy()
     for model in models:
         shown[model] = [_cell(verdict, n) for verdict, n in zip(frame[model], frame[f"{model}, n"], strict=True)]
-    return shown
+    return shown.assign(claim=frame["claim"])
+
+
+def _look(rows: pd.DataFrame) -> dict[str, Any]:
+    """Arguments of the list: its height, and the widths of its columns."""
+    width = {name: WIDTHS.get(name, VERDICT_WIDTH) for name in rows}
+    columns = {name: st.column_config.TextColumn(width=width[name] if name != "claim" else "large") for name in rows}
+    height = min(LIST_HEIGHT, HEAD + ROW * max(1, len(rows)))
+    return {"hide_index": True, "alt": TITLE, "placeholder": "", "height": height, "column_config": columns}
 
 
 def _cell(verdict: object, n: object) -> str:
@@ -109,14 +107,5 @@ def _cell(verdict: object, n: object) -> str:
     return f"{MARKS[verdict]} (n = {n:.0f})" if isinstance(n, int | float) and n else MARKS[verdict]
 
 
-def _table(found: Mapping[str, Lines]) -> Table:
-    rows = tuple(
-        (title, *("; ".join(f"{verdict}: {_numbers(lines[paper][verdict])}" for verdict in VERDICTS if
-                            lines[paper][verdict]) or "–" for lines in found.values()))
-        for paper, title in PAPERS.items()
-    )  # fmt: skip
-    return Table(columns=("paper", *map(model_title, found)), rows=rows)
-
-
-def _numbers(claims: Sequence[tuple[Exhibit, Claim]]) -> str:
-    return f"{len(claims)} ({', '.join(exhibit.number for exhibit, _ in claims)})"
+def _slide(rows: pd.DataFrame) -> Table:
+    return table_of(rows.drop(columns="claim"), MOST_ON_SLIDE)

@@ -11,7 +11,7 @@ from app.base.text import plain
 from app.base.theme import theme
 from app.figures.image_writer import image_writer
 from app.figures.page_contents import Item
-from app.figures.provenance import slide_caption, view_query
+from app.figures.provenance import slide_words, view_query
 from app.session.open_runs import runs_root
 from app.session.url_state import current_page
 from kvlab.browser import read_static
@@ -25,6 +25,7 @@ from kvlab.server.users import acting
 from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
 
 STORY = "story-name"
+MOST_SLIDES = 3  # of a whole view
 
 _present = st.components.v2.component(
     "kvlab_present",
@@ -42,8 +43,11 @@ def slide_of(
     query: Mapping[str, str],
     theme_of_slide: Theme,
 ) -> Slide:
-    """A slide of a figure, table or text, with its caption and source; `query` are the URL parameters of the view."""
-    caption, notes = slide_caption(source, query, shown)
+    """A slide of a figure, table or text with a title that stands alone, its caption and source.
+
+    `query` are the URL parameters of the view.
+    """
+    title, caption, notes = slide_words(title, source, query, shown)
     if isinstance(shown, go.Figure):
         content: str = str(shown.to_json())
         kind: Kind = "figure"
@@ -69,20 +73,23 @@ def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: Figure
     st.toast(f"Added slide {len(story.views)} to {plain(story.name)}.", icon=":material/bookmark_added:")
 
 
-def slide_of_view(page_title: str, items: Sequence[Item]) -> Slide:
-    """A slide of the whole view: the first item of the page that fits.
+def slides_of_view(items: Sequence[Item]) -> list[Slide]:
+    """Slides of the whole view: the first items of the page that fit, at most `MOST_SLIDES`.
 
     Raises:
         UserError: none does.
     """
-    reason = ""
+    reason, slides = "", []
     for item in items:
         try:
-            title = f"{page_title}: {item.title}"
-            return slide_of(title, item.build(), item.reading, item.source, view_query(), theme())
+            slides.append(slide_of(item.title, item.build(), item.reading, item.source, view_query(), theme()))
         except UserError as error:
             reason = reason or f" ({error})"
-    raise UserError(f"Nothing on this page fits on a slide{reason}.")
+        if len(slides) == MOST_SLIDES:
+            break
+    if not slides:
+        raise UserError(f"Nothing on this page fits on a slide{reason}.")
+    return slides
 
 
 def default_story() -> str:

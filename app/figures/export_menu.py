@@ -48,7 +48,7 @@ def titled(offer: Offer, key: str) -> None:
 
 def menu(offer: Offer, key: str) -> None:
     """A button that opens the menu."""
-    record_item(key, Item(offer.title, offer.build, offer.reading, offer.source))
+    record_item(key, Item(offer.title, offer.build, offer.reading, offer.source, offer.has_picture))
     with st.popover("", icon=":material/download:", help=HELP, type="tertiary", key=f"menu-{key}"):
         name, query, theme = slug(offer.title), view_query(), page_theme()
         with st.container(horizontal=True, gap="small", width="content"):

@@ -37,11 +37,13 @@ def show(
     filename: str,
     source: FigureSource = "",
     on_click: Callable[[], None] | None = None,
+    noted: str | None = None,
 ) -> bool:
     """Draw title and export menu, the chart, and its one-line reading; `source` is the run and versions, for exports.
 
-    `on_click` is called when a mark of the chart is clicked; the selection is then in the session under `key`. Returns
-    False, without a chart, if all of its lines or cells are equal.
+    `noted` is what is under the chart in place of the reading, where the page has part of it elsewhere. `on_click` is
+    called when a mark of the chart is clicked; the selection is then in the session under `key`. Returns False, without
+    a chart, if all of its lines or cells are equal.
     """
     collect(key, export.Section(figure, reading, str(source)))
     title = str(figure.layout.title.text or filename)
@@ -64,7 +66,7 @@ def show(
         on_select=on_click or "ignore",
         selection_mode="points",
     )
-    note(reading)
+    note(reading if noted is None else noted)
     return True
 
 

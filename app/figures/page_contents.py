@@ -16,12 +16,16 @@ ITEMS = "shown_on_page"
 
 @dataclass(frozen=True)
 class Item:
-    """A chart, table or text with its title; `build` is called when a slide needs it."""
+    """A chart, table or text with its title; `build` is called when a slide needs it.
+
+    A table has no picture.
+    """
 
     title: str
     build: Callable[[], go.Figure | Shown]
     reading: str = ""
     source: FigureSource = ""
+    has_picture: bool = True
 
 
 def record_item(key: str, item: Item) -> None:
@@ -32,6 +36,12 @@ def record_item(key: str, item: Item) -> None:
 def shown_items() -> list[Item]:
     """The items shown on the page so far."""
     return list(st.session_state.get(ITEMS, {}).values())
+
+
+def telling_items() -> list[Item]:
+    """The items with a picture, or without one all of them: what slides of the whole view are made of."""
+    items = shown_items()
+    return [item for item in items if item.has_picture] or items
 
 
 def clear_items() -> None:

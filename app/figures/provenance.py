@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from app.session.open_runs import open_cached, runs_root
 from app.session.url_state import params
 from kvlab.common.errors import UserError
-from kvlab.report.caption import caption_of, place_of, provenance
+from kvlab.report.caption import caption_of, place_of, provenance, slide_title
 from kvlab.report.views import Text
 from kvlab.results.provenance import FigureSource
 from kvlab.trace.catalogue import list_runs
@@ -44,12 +44,14 @@ def runs_of(source: FigureSource, query: Mapping[str, str]) -> list[Run]:
     return runs
 
 
-def slide_caption(source: FigureSource, query: Mapping[str, str], shown: object = None) -> tuple[str, str]:
-    """The caption under a slide, and the provenance for its notes."""
+def slide_words(
+    title: str, source: FigureSource, query: Mapping[str, str], shown: object = None
+) -> tuple[str, str, str]:
+    """The title of a slide, which stands alone, the caption under it, and the provenance for its notes."""
     runs, query = runs_of(source, query), _with_chosen(query, shown)
-    text = str(source)
-    of = caption_of(runs, query, axes_of(shown)) or text
-    return of, "\n".join(filter(None, (text, provenance(runs))))
+    text, axes = str(source), axes_of(shown)
+    of = caption_of(runs, query, axes) or text
+    return slide_title(title, runs, query, axes), of, "\n".join(filter(None, (text, provenance(runs))))
 
 
 def picture_source(source: FigureSource, query: Mapping[str, str], shown: object = None) -> str:

@@ -14,13 +14,14 @@ import streamlit as st
 from app.base import permission
 from app.base.links import go, page_exists
 from app.base.text import code, plain
-from app.figures.add_slide import default_story, slide_of_view
-from app.figures.page_contents import Item, shown_items
+from app.figures.add_slide import MOST_SLIDES, default_story, slides_of_view
+from app.figures.page_contents import Item, telling_items
 from app.figures.provenance import PLACE, TELLING, view_query
 from app.navigation.selection import runs_root
 from app.session.url_state import get_param, parse_number
 from kvlab.browser import read_static
 from kvlab.common.errors import UserError
+from kvlab.report.deck import slide_text
 from kvlab.trace.stories import Story, View, load_story, save_story
 
 HTML = """
@@ -45,7 +46,7 @@ def offer(page: str) -> None:
     with st.sidebar.popover("Add to a story", icon=":material/bookmark_add:", width="stretch", key="story-add"):
         name = st.text_input("Story", value=default_story(), key="story-name")
         caption = st.text_area("Caption", key="story-caption", placeholder="What this view shows")
-        items = shown_items()
+        items = telling_items()
         st.caption(plain(_slide_note(items)))
         empty = "" if items else "The slide would be empty."
         if permission.button("Add this view", permission.why_not() or empty, type="primary", key="story-save"):
@@ -53,25 +54,28 @@ def offer(page: str) -> None:
 
 
 def _slide_note(items: Sequence[Item]) -> str:
-    """A line that names what the slide of the view will show."""
+    """A line on what the slides of the view will show; parts of a page that are drawn later are not known yet."""
     if not items:
         return "This page shows no figure, table or text, so there is nothing to put on a slide."
-    more = len(items) - 1
-    rest = f" Add the {more} others on this page from their own menus." if more > 1 else ""
-    rest = " Add the other one on this page from its own menu." if more == 1 else rest
-    return f"The slide will show “{items[0].title}”.{rest}"
+    return (
+        f"Slides show the first figures of this page, at most {MOST_SLIDES}, beginning with “{items[0].title}”. "
+        "Every figure can be added from its own menu."
+    )
 
 
 def _add(page: str, name: str, caption: str, items: Sequence[Item]) -> None:
     try:
-        view = View(page=page, query=view_query(), caption=caption.strip())
-        view = view.model_copy(update={"slide": slide_of_view(view.title, items)})
-        story = load_story(runs_root(), name).with_view(view)
+        slides, story = slides_of_view(items), load_story(runs_root(), name)
+        for place, slide in enumerate(slides):
+            words = "" if place else caption.strip()
+            story = story.with_view(View(page=page, query=view_query(), caption=words, slide=slide))
         save_story(runs_root(), story)
     except UserError as error:
         st.error(plain(str(error)))
         return
-    st.success(f"Added as view {len(story.views)} of {plain(story.name)}.")
+    last = len(story.views)
+    where = f"view {last}" if len(slides) == 1 else f"views {last - len(slides) + 1} to {last}"
+    st.success(f"Added as {where} of {plain(story.name)}.")
 
 
 def tell(story: Story, at: int) -> None:
@@ -110,7 +114,7 @@ def caption_bar(page: str) -> None:
         return
     data = {
         "where": f"{story.name} · {at + 1} of {len(story.views)}",
-        "caption": story.views[at].caption,
+        "caption": slide_text(story.views[at]),
         "previous": _address(story, at - 1),
         "next": _address(story, at + 1),
         "drop": [TELLING, PLACE],

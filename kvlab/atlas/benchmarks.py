@@ -6,7 +6,7 @@ A benchmark repeats one measurement, so n is the number of repeats, without an i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 import pandas as pd
@@ -142,6 +142,7 @@ ABOVE = Threshold(1.0, "as fast as the full cache of equal batch")
 DOUBLE = Threshold(2.0, "twice the full cache, as the paper says")
 CLOSE = Threshold(0.05, "the paper's own two models differ by six points at 35 %", at_most=True)
 GROWN = 1.02
+PAPERS_RATE = 2.20
 SMALLER_SHAPE = " A smaller shape was measured, where fixed costs weigh more."
 
 
@@ -157,7 +158,8 @@ def steady(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measureme
         f"{number(rate.iloc[0])} to {number(rate.iloc[-1])} tokens/s ({kept:.2f} times), its bytes from "
         f"{byte_size(size.iloc[0])} to {byte_size(size.iloc[-1])} ({grown:.2f} times)."
     )
-    return _measured(STEADY, kept >= LEVEL.value and grown <= GROWN, finding, LEVEL, small, repeats, settle)
+    holds = kept >= LEVEL.value and grown <= GROWN
+    return _measured(STEADY, holds, finding, LEVEL, small, repeats, settle, [kept], [1.0])
 
 
 def faster(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measurement | None = None) -> Claim:
@@ -168,7 +170,8 @@ def faster(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measureme
     ahead = int((ours["our_ratio"] > ABOVE.value).sum())
     ratios = f"{ours['our_ratio'].min():.2f} to {ours['our_ratio'].max():.2f} times the full cache of equal batch"
     finding = f"Faster in {ahead} of {len(ours)} settings: {ratios}."
-    return _measured(FASTER, ahead == len(ours), finding, ABOVE, small, repeats, settle)
+    values = (ours[name].dropna().tolist() if name in ours else [] for name in ("our_ratio", "paper_ratio"))
+    return _measured(FASTER, ahead == len(ours), finding, ABOVE, small, repeats, settle, *values)
 
 
 def twice(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measurement | None = None) -> Claim:
@@ -178,9 +181,11 @@ def twice(frame: pd.DataFrame, small: bool, repeats: int = 0, settle: Measuremen
         why = "KeepKV, D2O and H2O were not all measured."
         return Claim(TWICE, OPEN, why, Basis(repeats=repeats), settle=settle)
     shown = ", ".join(f"{name} {value:.2f}" for name, value in ratio.items())
-    finding = f"Times the full cache at equal batch: {shown}; in the paper, at batch 8 against 2, KeepKV 2.20."
+    finding = (
+        f"Times the full cache at equal batch: {shown}; in the paper, at batch 8 against 2, KeepKV {PAPERS_RATE:.2f}."
+    )
     holds = ratio["keepkv"] >= DOUBLE.value and ratio["d2o"] < ratio["keepkv"] < ratio["h2o"]
-    return _measured(TWICE, bool(holds), finding, DOUBLE, small, repeats, settle)
+    return _measured(TWICE, bool(holds), finding, DOUBLE, small, repeats, settle, [ratio["keepkv"]], [PAPERS_RATE])
 
 
 def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
@@ -195,14 +200,24 @@ def shares(frame: pd.DataFrame, repeats: int = 0) -> Claim:
         " As published the prompt alone is compressed and generated tokens come on top; the paper's shares are "
         "those of the prompt."
     )  # fmt: skip
-    return Claim(SHARES, verdict, f"{'; '.join(parts)}.{why}", Basis(repeats=repeats), threshold=CLOSE)
+    finding = f"{'; '.join(parts)}.{why}"
+    return Claim(SHARES, verdict, finding, Basis(repeats=repeats), threshold=CLOSE, units=tuple(gap))
 
 
 def _measured(
-    says: str, holds: bool, finding: str, threshold: Threshold, small: bool, repeats: int, settle: Measurement | None
+    says: str,
+    holds: bool,
+    finding: str,
+    threshold: Threshold,
+    small: bool,
+    repeats: int,
+    settle: Measurement | None,
+    ours: Sequence[float],
+    printed: Sequence[float],
 ) -> Claim:
-    """A smaller model cannot decide a claim on speed, because its fixed costs dominate."""
-    basis = Basis(repeats=repeats)
-    if small:
-        return Claim(says, OPEN, finding + SMALLER_SHAPE, basis, threshold=threshold, settle=settle)
-    return Claim(says, HOLDS if holds else FAILS, finding, basis, threshold=threshold)
+    """The claim judged by measured values, `ours`; a smaller model cannot decide it, because fixed costs dominate."""
+    decided = Claim(
+        says, HOLDS if holds else FAILS, finding, Basis(repeats=repeats), threshold=threshold,
+        units=tuple(map(float, ours)), printed=tuple(map(float, printed)),
+    )  # fmt: skip
+    return replace(decided, verdict=OPEN, finding=finding + SMALLER_SHAPE, settle=settle) if small else decided

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,6 +86,9 @@ class Needs:
 
 
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
+SHORT = 30  # characters of a short title
+DIFFERENCE = "difference in mean score"
+BEYOND = {"tab": "contest", "fig": "recording"}  # numbered on their own: no paper has these tables
 RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources of a single prompt
 MOST_LACKING = 50_000
 SEVERAL = re.compile(r"n = \d")  # a finding over several prompts
@@ -97,7 +100,9 @@ _LACKING: dict[Hashable, None] = {}
 class Exhibit:
     """One figure or table of a paper, drawn live.
 
-    `slug` names it in the URL, such as `fig-2a`; `shows` explains the axes. A calculator lists its `entries`.
+    `slug` names it in the URL, such as `fig-2a`; `short` is a title of at most `SHORT` characters; `shows` explains the
+    axes. A calculator lists its `entries`. `numbers` names the number that decides the claim of each figure, with its
+    unit, and `printed` holds the paper's value of it; "any" stands for every figure.
     """
 
     paper: Paper
@@ -109,6 +114,9 @@ class Exhibit:
     drawing: Draw
     controls: tuple[Control, ...] = ()
     entries: tuple[Entry, ...] = ()
+    short: str = ""
+    numbers: Mapping[str, str] = field(default_factory=dict, hash=False)
+    printed: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         """Draw the exhibit, adding to each claim the settings it was judged under.
@@ -151,8 +159,24 @@ class Exhibit:
 
     @property
     def number(self) -> str:
-        """As printed in the paper, such as `Fig 2a`."""
-        return self.slug.replace("-", " ").capitalize()
+        """As printed in the paper, such as `Fig 2a`; claims beyond the papers are numbered on their own."""
+        kind, _, place = self.slug.partition("-")
+        return f"{BEYOND.get(kind, kind) if self.paper == 'beyond' else kind} {place}".capitalize()
+
+    @property
+    def label(self) -> str:
+        """Number and short title, such as `Fig 2a · Top tokens`."""
+        return f"{self.number} · {self.short or self.title}"
+
+    def number_of(self, name: str, claim: Claim) -> str:
+        """What the number that decides the claim of the figure `name` is, with its unit."""
+        measured = self.numbers.get(name) or self.numbers.get("any") or DIFFERENCE
+        return f"{measured}, {claim.part}" if claim.part else measured
+
+    def printed_of(self, name: str, claim: Claim) -> tuple[float, ...]:
+        """The paper's own values of that number; empty if it prints none."""
+        known = self.printed.get(name, self.printed.get("any"))
+        return claim.printed or (() if known is None else (known,))
 
     @property
     def key(self) -> str:
@@ -193,4 +217,5 @@ def load_exhibits(
 def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an exhibit, with texts joined to one line."""
     texts = {name: " ".join(fields[name].split()) for name in ("title", "shows", "look_for")}
-    return texts | {"source": fields["source"], "controls": tuple(fields.get("controls", ()))}
+    others = {name: fields[name] for name in ("short", "numbers", "printed") if name in fields}
+    return texts | others | {"source": fields["source"], "controls": tuple(fields.get("controls", ()))}

@@ -20,6 +20,18 @@ def paper_values(paper: str, exhibit: str) -> pd.DataFrame:
     return values[values["exhibit"] == exhibit].reset_index(drop=True)
 
 
+def paper_gap(values: pd.DataFrame, first: str, second: str, budget: str = "") -> float | None:
+    """Mean of the paper's scores of `first` minus `second`, over its models and datasets, from 0 to 1 as kvlab's.
+
+    Scores up to 100 are divided by 100. With `budget`, as printed, only of this budget; None if the paper prints none.
+    """
+    keys = ["model", "dataset", "metric", "budget"]
+    chosen = values[values["budget"] == budget] if budget else values
+    one, other = (chosen[chosen["method"] == method].set_index(keys)["value"] for method in (first, second))
+    gaps = (one - other).dropna()
+    return float(gaps.mean()) / (100 if chosen["value"].max() > 1 else 1) if len(gaps) else None
+
+
 def grey_table(values: pd.DataFrame) -> pd.DataFrame:
     """The values in the paper's layout: one row per model, method and budget, one column per dataset (or metric)."""
     across = "dataset" if values["dataset"].nunique() > 1 else "metric"

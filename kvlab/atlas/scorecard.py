@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -80,6 +81,45 @@ def claims_by_model(found: Mapping[str, Lines]) -> pd.DataFrame:
     columns = [f"{model_title(model)}{part}" for model in found for part in ("", ", n", ", finding")]
     frame = pd.DataFrame([rows[key] for key in sorted(rows, key=lambda key: places[key])])
     return frame.reindex(columns=["paper", "exhibit", "claim", *columns])
+
+
+def exhibit_list(
+    exhibits: Sequence[Exhibit], judged: Iterable[tuple[Exhibit, Iterable[Judged]]], models: Sequence[str]
+) -> pd.DataFrame:
+    """One row per claim of every exhibit, and one for an exhibit without a claim so far, in the order of `exhibits`.
+
+    Columns: key, paper, number, title, claim, and for each model its verdict, number of prompts and finding, named as
+    in `claims_by_model`; missing where the model was not judged.
+    """
+    found: dict[str, dict[str, dict[str, object]]] = {exhibit.key: {} for exhibit in exhibits}
+    for exhibit, claims in judged:
+        for one in claims:
+            name = model_title(one.model)
+            line = found[exhibit.key].setdefault(one.claim.paper, {"claim": one.claim.paper})
+            line |= {name: one.claim.verdict, f"{name}, n": one.claim.basis.prompts or one.claim.basis.repeats,
+                     f"{name}, finding": one.claim.finding}  # fmt: skip
+    rows = [
+        {"key": exhibit.key, "paper": PAPERS[exhibit.paper], "number": exhibit.number,
+         "title": exhibit.short or exhibit.title, **line}
+        for exhibit in exhibits
+        for line in found[exhibit.key].values() or [{"claim": ""}]
+    ]  # fmt: skip
+    columns = [f"{model_title(model)}{part}" for model in models for part in ("", ", n", ", finding")]
+    return pd.DataFrame(rows).reindex(columns=["key", "paper", "number", "title", "claim", *columns])
+
+
+def matching(exhibits: Iterable[Exhibit], words: str, claims: Callable[[Exhibit], Iterable[Claim]]) -> list[Exhibit]:
+    """The exhibits whose texts, paper or claims have words that begin with each of `words`, in any case.
+
+    All of them without words.
+    """
+    wanted = [re.compile(rf"(?<!\w){re.escape(word)}") for word in words.casefold().split()]
+    return [exhibit for exhibit in exhibits if all(word.search(_searched(exhibit, claims)) for word in wanted)]
+
+
+def _searched(exhibit: Exhibit, claims: Callable[[Exhibit], Iterable[Claim]]) -> str:
+    own = (PAPERS[exhibit.paper], exhibit.number, exhibit.title, exhibit.short, exhibit.shows, exhibit.look_for)
+    return " ".join([*own, *(claim.paper for claim in claims(exhibit))]).casefold()
 
 
 def claims_of(exhibit: Exhibit, drawn: tuple[Drawn, ...] | Needs) -> tuple[Judged, ...]:

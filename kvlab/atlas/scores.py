@@ -37,7 +37,7 @@ from kvlab.results.score_tables import (
     without_preset,
 )
 from kvlab.results.sources import EVAL_FOLDER, Sources
-from kvlab.results.verdict import OPEN, Basis, Claim, Threshold, decisive
+from kvlab.results.verdict import OPEN, Basis, Claim, Effect, Threshold, decisive
 
 MINI_WINDOW = 4096  # tokens
 STEP = 64  # of lengths, in tokens
@@ -263,17 +263,33 @@ def contest(
     finding: str,
     settle: Measurement | None = None,
     threshold: Threshold = AHEAD,
+    printed: Mapping[str, float | None] | None = None,
 ) -> Claim:
-    """The claim that all named gaps are beyond the threshold, with the deciding interval."""
-    known = sorted((one for one in gaps.values() if one is not None), key=lambda one: one.low)
+    """The claim that all named gaps are beyond the threshold, with the deciding interval.
+
+    `printed` are the paper's own values of the gaps.
+    """
+    known = sorted(((name, one) for name, one in gaps.items() if one is not None), key=lambda pair: pair[1].low)
     missing = [None] * (len(gaps) - len(known))
     if not known:
         return Claim(says, OPEN, finding, threshold=threshold, settle=settle)
-    verdict, decider, _ = decisive([(one, threshold) for one in [*known, *missing]])
-    basis = Basis(decider.n if decider else known[0].n)
-    return Claim(says, verdict, finding, basis, decider, threshold, settle if verdict == OPEN else None)
+    verdict, decider, _ = decisive([(one, threshold) for one in [*(one for _, one in known), *missing]])
+    part = next((name for name, one in known if one is decider), "")
+    value = (printed or {}).get(part)
+    return Claim(
+        says, verdict, finding, Basis((decider or known[0][1]).n), decider, threshold,
+        settle if verdict == OPEN else None, part=part, printed=() if value is None else (value,),
+        effect=effect_of(decider) if verdict == OPEN else "",
+    )  # fmt: skip
+
+
+def effect_of(found: Interval | None) -> Effect:
+    """Why a difference is 0 on every prompt; "" if it is not."""
+    if found is None or not found.samples or any(found.samples):
+        return ""
+    return "ceiling" if found.level == 1 else "floor" if found.level == 0 else "equal"
 
 
 def unable(says: str, finding: str, prompts: int = 0) -> Claim:
     """The full cache or every arm fails the tasks, so that more prompts would not help."""
-    return Claim(says, OPEN, finding, Basis(prompts))
+    return Claim(says, OPEN, finding, Basis(prompts), effect="floor")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
+from kvlab.figures.base.packed_arrays import decode_arrays
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.thumbnail import thumbnail
 from kvlab.requests.measurement import MINI
@@ -102,23 +101,10 @@ def card_row(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> dict[s
 
 
 def _read(row: dict[str, str]) -> Drawn:
-    figure = go.Figure(_decoded(json.loads(row["figure"])), skip_invalid=True)
+    figure = go.Figure(decode_arrays(json.loads(row["figure"])), skip_invalid=True)
     frame = pd.read_json(StringIO(row["frame"]), orient="table", precise_float=True)
     claim = parse_claim(json.loads(row["claim"])) if row["claim"] else None
     return Drawn(row["name"], figure, frame, row["reading"], Provenance(row["origin"]), claim)
-
-
-def _decoded(value: object) -> object:
-    """Decode plotly's packed arrays."""
-    if isinstance(value, list):
-        return [_decoded(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if {"bdata", "dtype"} <= set(value):
-        flat = np.frombuffer(base64.b64decode(value["bdata"]), dtype=value["dtype"])
-        shape = [int(size) for size in str(value.get("shape", len(flat))).split(",")]
-        return flat.reshape(shape)
-    return {name: _decoded(one) for name, one in value.items()}
 
 
 def claim_values(claim: Claim) -> dict[str, object]:

@@ -27,7 +27,8 @@ Bounds = tuple[float, float, float]  # mean, low, high
 class Interval:
     """A mean, the bounds of its interval, and the number of samples; bounds of a single sample mean nothing.
 
-    `samples` are the values behind it, for figures; empty if they were not kept.
+    `samples` are the values behind it, for figures; empty if they were not kept. `level` is the mean of both
+    sides of a paired difference that is 0 in every sample; else None.
     """
 
     mean: float
@@ -35,6 +36,7 @@ class Interval:
     high: float
     n: int
     samples: tuple[float, ...] = field(default=(), repr=False, compare=False)
+    level: float | None = field(default=None, repr=False, compare=False)
 
 
 def mean_intervals(

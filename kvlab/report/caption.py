@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from kvlab.analysis.comparison.compare import unique_labels
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.common.formatting import ONE_PROMPT
+from kvlab.common.formatting import ONE_PROMPT, listed
 from kvlab.common.model_title import model_title
 from kvlab.trace.reader import Run
 
 MOST_CHARACTERS, MOST_RUNS, MOST_WORDS = 70, 6, 60
+MOST_NAMED = 3  # runs in a title
+THIS_HEAD, CHOSEN, THE_FACT = ", this head", "the chosen tokens", "the fact"
+ABOUT_HEADS = re.compile(r"\b(?:heads?|layers?)\b", re.IGNORECASE)
 SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
@@ -28,6 +31,28 @@ def caption_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequenc
     named = ", ".join(labels[:MOST_RUNS]) + more
     parts = (named, model_title(record.model.name), prompt, place_of(runs, address, without))
     return " · ".join(filter(None, parts))
+
+
+def slide_title(title: str, runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
+    """A title that stands alone: `keepkv 20 %: attention on the fact, layer 3 head 3`.
+
+    The run is named first, of several their labels or number, unless the title names it; then the figure's title, with
+    the chosen tokens by name; then layer and head, unless the figure shows all of them (`without`) or the title says
+    which. Without runs the title is unchanged.
+    """
+    if not runs:
+        return title
+    labels = _named(runs)
+    who = f"{len(labels)} runs" if len(labels) > MOST_NAMED else listed(labels)
+    told = title.replace(THIS_HEAD, "").replace(CHOSEN, _words(runs[0], address).removeprefix("words ") or THE_FACT)
+    numbers = [address.get(name, "") for name in ("layer", "head")]
+    is_named = ABOUT_HEADS.search(told) is not None or without or not all(numbers)
+    place = "" if is_named else f", layer {numbers[0]} head {numbers[1]}"
+    if any(label in title for label in labels):
+        return f"{told}{place}"
+    rest = told.partition(" ")[0][1:]
+    is_name = rest and not rest.islower()  # such as KL, H2O and KeepKV
+    return f"{who}: {told if is_name else told[:1].lower() + told[1:]}{place}"
 
 
 def _named(runs: Sequence[Run]) -> list[str]:

@@ -40,6 +40,7 @@ details {{ margin: 10px 0; }}
   h2 {{ break-after: avoid; }}
   article {{ break-inside: avoid; }}
   details, .modebar-container {{ display: none; }}
+  .slider-group > :not(.slider-label), [class^="updatemenu"] {{ display: none !important; }}
 }}
 """
 

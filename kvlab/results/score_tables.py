@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import pandas as pd
@@ -106,8 +107,12 @@ def full_score(rows: pd.DataFrame) -> Interval | None:
 def paired_gap(one: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str], column: str = "score") -> Interval | None:
     """Mean over tasks of `column` of `one` minus `other` on equal `keys`; None if none are equal."""
     both = one[[*keys, column]].merge(other[[*keys, column]], on=list(keys), suffixes=("", "_other"))
+    if both.empty:
+        return None
     kind: Kind = "difference" if column == "score" else "any"
-    return mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap", kind) if len(both) else None
+    found = mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap", kind)
+    is_equal = bool((both[column] == both[f"{column}_other"]).all())
+    return replace(found, level=float(both[column].mean())) if is_equal else found
 
 
 def _values(options: str) -> dict[str, JsonValue]:

@@ -92,7 +92,8 @@ def shipped() -> Shipped | None:
 
 def parse_claim(values: dict[str, Any]) -> Claim:
     """A claim from its JSON."""
-    fields = {**values, "settle": None}
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    fields = {**values, **lists, "settle": None}
     for name, kind in {"basis": Basis, "interval": Interval, "threshold": Threshold}.items():
         if values.get(name):
             parts = values[name].items()

@@ -1,14 +1,15 @@
-"""Verdicts on papers' claims: their basis, and how an interval over prompts decides. Torch-free."""
+"""Verdicts on papers' claims: their basis, how an interval over prompts decides, and sentences on both. Torch-free."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvlab.common.formatting import in_range, prompts
+from kvlab.common.formatting import in_range, prompts, short
 from kvlab.common.intervals import Interval
-from kvlab.requests.measurement import Measurement
+from kvlab.requests.measurement import Benchmark, Measurement
 
 Verdict = Literal["holds", "does not hold", "not enough to say"]
 HOLDS: Verdict = "holds"
@@ -17,6 +18,9 @@ OPEN: Verdict = "not enough to say"
 # Minimum number of prompts for a verdict: six on one side of a threshold happen by chance in 2 * 0.5^6 = 3 % of cases,
 # five in 6 %, and an interval bootstrapped from fewer is too narrow.
 LEAST_PROMPTS = 6
+MOST_PROMPTS_NEEDED = 1000  # above which it is only said that there are more
+# Why equal scores decide nothing: both are at the best score, both at the worst, or both the same elsewhere.
+Effect = Literal["", "ceiling", "floor", "equal"]
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,23 @@ class Threshold:
         return HOLDS if low > value else FAILS if high < value else OPEN
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """The range that counts for the claim, infinite on an open side."""
+        if self.at_most:
+            return -math.inf, self.value
+        return self.value, math.inf if self.up_to is None else self.up_to
+
+    @property
+    def range_words(self) -> str:
+        """`above 0.1`, `below 0.1` or `between 0.8 and 1.25`."""
+        if self.up_to is not None:
+            return f"between {self.value:g} and {self.up_to:g}"
+        return f"{'below' if self.at_most else 'above'} {self.value:g}"
+
+    @property
     def words(self) -> str:
         """`above 0.1: a tenth of what two equal keys have`."""
-        if self.up_to is not None:
-            return f"between {self.value:g} and {self.up_to:g}: {self.reason}"
-        return f"{'below' if self.at_most else 'above'} {self.value:g}: {self.reason}"
+        return f"{self.range_words}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +88,10 @@ class Claim:
     `basis` is what the verdict is based on, `interval` that of the deciding number (over prompts, 95 %), `threshold`
     its limit. `settle` is a measurement that may decide an open claim. `setting` names the settings it was judged
     under; `Exhibit.draw` takes it from the provenance if it is empty. `judged_at` is the key of the exhibit that judges
-    the claim, on an exhibit that only repeats the verdict.
+    the claim, on an exhibit that only repeats the verdict. `part` names the comparison that decides, of several.
+    `units` are the values that decide where there is no interval over prompts, such as a benchmark's settings.
+    `printed` are the paper's own values of the same number. `effect` names the case of equal scores, which decide
+    nothing.
     """
 
     paper: str
@@ -84,6 +103,10 @@ class Claim:
     settle: Measurement | None = None
     setting: str = ""
     judged_at: str = ""
+    part: str = ""
+    units: tuple[float, ...] = ()
+    printed: tuple[float, ...] = ()
+    effect: Effect = ""
 
 
 def judge(
@@ -118,18 +141,109 @@ def decisive(parts: Sequence[tuple[Interval | None, Threshold]]) -> tuple[Verdic
 
 
 def basis_sentences(claim: Claim) -> list[str]:
-    """Sentences on the basis of a verdict: prompts, deciding interval, threshold and settings."""
-    found, held = claim.interval, claim.threshold
+    """Sentences on the basis of a verdict: prompts, threshold and settings."""
     parts = [f"On {claim.basis.words}."] if claim.basis.words else []
-    if found is not None and found.n > 1:
-        measured = "Measured:" if claim.verdict == OPEN else "Decided by"
-        mean, low, high = in_range(found.mean, found.low, found.high)
-        parts.append(f"{measured} {mean} (95 % interval {low} to {high}).")
-    if held is not None:
-        parts.append(f"Counts if {held.words}.")
-    if claim.verdict == OPEN and found is not None and found.n < LEAST_PROMPTS:
-        parts.append(f"Fewer than {LEAST_PROMPTS} prompts decide nothing.")
+    if claim.threshold is not None:
+        parts.append(f"Counts if {claim.threshold.words}.")
     return [*parts, f"Judged {claim.setting}."] if claim.setting else parts
+
+
+EFFECTS: dict[Effect, str] = {
+    "ceiling": "a ceiling effect: both score the best possible on every prompt, so no difference can show",
+    "floor": "a floor effect: scores are too near the worst possible for a difference to show",
+    "equal": "a ceiling and floor effect: both score the same on every prompt",
+}
+
+
+def verdict_sentence(claim: Claim, model: str) -> str:
+    """Whether the claim holds, on which model, on how many prompts, and the reason, in one sentence.
+
+    `model` is "" for a claim about no model, such as a calculation.
+    """
+    count = claim.interval.n if claim.interval is not None else claim.basis.prompts
+    n = f"n = {count:,} prompt{'' if count == 1 else 's'}" if count else claim.basis.words
+    where = f"{f' on {model}' if model else ''}{f' ({n})' if n else ''}"
+    reason = _reason(claim)
+    return f"{claim.verdict.capitalize()}{where}{f': {reason}' if reason else ''}."
+
+
+def _reason(claim: Claim) -> str:
+    found, held = claim.interval, claim.threshold
+    if claim.effect:
+        level = f", {short(found.level)} on average" if found is not None and found.level is not None else ""
+        return EFFECTS[claim.effect] + (level if claim.effect == "equal" else "")
+    if found is not None and held is not None:
+        if found.n < LEAST_PROMPTS:
+            return f"a verdict needs at least {LEAST_PROMPTS} prompts"
+        low, high = in_range(found.mean, found.low, found.high)[1:]
+        share = {HOLDS: "all", FAILS: "none", OPEN: "only a part"}[held.side(found)]
+        return f"{share} of the 95 % interval, {low} to {high}, is {held.range_words}"
+    if claim.units and held is not None:
+        inside = sum(held.bounds[0] <= value <= held.bounds[1] for value in claim.units)
+        if len(claim.units) == 1:
+            return f"the value is {'' if inside else 'not '}{held.range_words}"
+        return f"{inside} of {len(claim.units)} values {'is' if inside == 1 else 'are'} {held.range_words}"
+    if _is_universal(claim):
+        return "no exception was found" if claim.verdict == HOLDS else "there are exceptions"
+    return ""
+
+
+def what_would_change(claim: Claim) -> str:
+    """What would change the verdict, in one sentence; "" where nothing is known."""
+    found, held = claim.interval, claim.threshold
+    if claim.effect:
+        return "Other prompts or another budget, at which the scores differ; more of the same would hardly do."
+    if isinstance(claim.settle, Benchmark):
+        return "The same benchmark at the paper's own size."
+    if found is not None and held is not None:
+        return _more_prompts(found, held) if claim.verdict == OPEN else _moved_mean(found, held)
+    if claim.units and held is not None and claim.verdict != OPEN:
+        return f"Values that are {'not ' if claim.verdict == HOLDS else ''}{held.range_words}."
+    if _is_universal(claim):
+        return "One exception." if claim.verdict == HOLDS else "Nothing: one exception refutes it."
+    return ""
+
+
+def _is_universal(claim: Claim) -> bool:
+    """Whether it was judged case by case (`judge_universal`)."""
+    return claim.verdict != OPEN and claim.interval is None and not claim.units and claim.basis.prompts > 0
+
+
+def prompts_needed(found: Interval, threshold: Threshold) -> float:
+    """Number of prompts at which the interval would lie on one side of the threshold if the mean stayed.
+
+    The interval shrinks with the root of the number of prompts. Infinite if the mean is on the threshold.
+    """
+    ratio = max(_share_of_way(found, bound) for bound in threshold.bounds if math.isfinite(bound))
+    return max(LEAST_PROMPTS, math.ceil(found.n * ratio**2)) if math.isfinite(ratio) else math.inf
+
+
+def _share_of_way(found: Interval, bound: float) -> float:
+    """Length of the interval's half towards the bound, relative to the mean's distance from it."""
+    half = found.mean - found.low if found.mean > bound else found.high - found.mean
+    distance = abs(found.mean - bound)
+    return half / distance if distance > 0 and math.isfinite(half) else math.inf
+
+
+def _more_prompts(found: Interval, held: Threshold) -> str:
+    if found.n < 2:
+        return f"At least {LEAST_PROMPTS - found.n} more prompts."
+    if found.n >= LEAST_PROMPTS and held.side(found) != OPEN:  # another part of the claim is open
+        return "Data on the part of the claim that was not measured."
+    needed = prompts_needed(found, held)
+    if needed > MOST_PROMPTS_NEEDED:
+        return f"More than {MOST_PROMPTS_NEEDED:,} prompts: the mean, {short(found.mean)}, is close to the threshold."
+    more = prompts(max(1, int(needed) - found.n)).replace("prompt", "more prompt")
+    becomes = HOLDS if held.bounds[0] < found.mean < held.bounds[1] else FAILS
+    return f"About {more}, if the mean stays at {short(found.mean)}: then it {becomes}."
+
+
+def _moved_mean(found: Interval, held: Threshold) -> str:
+    """How far the mean and its interval are from the nearest bound of the threshold."""
+    nearest = min(filter(math.isfinite, held.bounds), key=lambda bound: abs(found.mean - bound))
+    mean, low, high = in_range(found.mean, found.low, found.high)
+    side, end = ("below", low) if found.mean > nearest else ("above", high)
+    return f"Prompts that move the mean from {mean} to {side} {short(nearest)}; the interval now ends at {end}."
 
 
 def judge_universal(broken: int, basis: Basis) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from kvlab.atlas.analysis import probe as analysis
@@ -16,11 +17,13 @@ from kvlab.engine.compare import compare
 from kvlab.models.load import load_model
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.requests.measurement import command_line
+from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
 from kvlab.trace import Run, RunWriter, open_run
 from tests.atlas.claim_frames import six_times
 from tests.atlas.drawing import drawn
 from tests.atlas.evaluations import can_be_run, evaluated
+from tests.atlas.shipped_drawings import draw_shipped
 from tests.synthetic.runs import write_synthetic_run
 
 PROMPT = "The harbour lamp was lit at seven; the harbour lamp was lit at eight, and nobody knew who lit it at nine."
@@ -171,3 +174,19 @@ def test_options_are_drawn_in_the_order_of_their_values(tmp_path: Path, slug: st
     (found,) = drawn(find("gvote", slug), sources)
     assert found.frame[option].drop_duplicates().tolist() == [str(value) for value in values]
     assert found.claim is not None and found.claim.verdict == "holds"
+
+
+def test_a_panel_shows_more_than_the_full_cache():
+    rows = pd.DataFrame(
+        [("384 tokens", 384, "full"), ("384 tokens", 384, "gvote"), ("256 tokens", 256, "full"),
+         ("128 tokens", 128, "full"), ("128 tokens", 128, "snapkv")],
+        columns=["task", "length", "method"],
+    )  # fmt: skip
+    found = scores.compressed_panels(rows)
+    assert found["task"].unique().tolist() == ["384 tokens", "128 tokens"]
+
+
+def test_panels_by_length_are_in_the_order_of_lengths():
+    shown = draw_shipped(shipped(), find("gvote", "fig-1"), Sources(Path("nowhere")), "light")
+    titles = [one.text for one in shown[0].figure.layout.annotations if one.text.endswith(" tokens")]
+    assert len(titles) > 1 and titles == sorted(titles, key=lambda text: int(text.split()[0].replace(",", "")))

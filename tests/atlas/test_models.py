@@ -14,8 +14,8 @@ from kvlab.atlas.disk_cache import FOLDER, DiskCache
 from kvlab.atlas.evidence import Evidence, gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.model_data import badge_of, draw_shown, on_thumbnail, with_badge
-from kvlab.atlas.registry import find
-from kvlab.atlas.scorecard import SHAPES, Judged, by_model, claims_by_model, counts
+from kvlab.atlas.registry import EXHIBITS, find
+from kvlab.atlas.scorecard import SHAPES, Judged, by_model, claims_by_model, counts, exhibit_list, matching
 from kvlab.atlas.scores import Arm
 from kvlab.evaluate.results.rows import canonical_json
 from kvlab.figures.base.thumbnail import thumbnail
@@ -73,7 +73,26 @@ def test_rows_of_two_models_are_judged_apart(tmp_path: Path):
         assert counts(lines).set_index("paper").loc["beyond", name] == 1
     table = claims_by_model(found)
     assert table.loc[0, ["mini", "mini, n", "other", "other, n"]].tolist() == [HOLDS, 16, FAILS, 16]
-    assert "exhibit" in table and table.loc[0, "exhibit"] == "Tab 1"
+    assert "exhibit" in table and table.loc[0, "exhibit"] == "Contest 1"
+    rows = exhibit_list([CONTEST, find("zsmerge", "fig-2")], judged, ["mini", OTHER])
+    assert rows["number"].tolist() == ["Contest 1", "Fig 2"]
+    assert rows.loc[0, ["mini", "mini, n", "other", "other, n"]].tolist() == [HOLDS, 16, FAILS, 16]
+    assert rows.loc[1, "claim"] == "" and rows.loc[1, ["mini", "other"]].isna().all()
+
+
+def test_a_search_is_for_all_of_its_words_in_texts_and_claims():
+    claim = Claim("Budgets fall linearly.", HOLDS, "so much")
+    claims = {"pyramid-pool/fig-3": [claim]}
+
+    def found(words: str) -> list[str]:
+        return [exhibit.key for exhibit in matching(EXHIBITS, words, lambda exhibit: claims.get(exhibit.key, []))]
+
+    assert found("  ") == [exhibit.key for exhibit in EXHIBITS]
+    assert found("pyramidpool LINEARLY") == ["pyramid-pool/fig-3"]
+    assert found("contest 2-bit") == ["beyond/tab-10"]
+    assert found("linearly gvote") == []
+    assert "keepkv/fig-1" in found("sag")
+    assert "gvote/fig-6" not in found("sag"), "usage is another word"
 
 
 def test_of_another_model_s_data_the_picture_says_whose_it_is(tmp_path: Path):

@@ -25,7 +25,18 @@ from kvlab.atlas.scores import contest
 from kvlab.common.intervals import Interval
 from kvlab.results.shipped_folder import shipped
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Threshold, basis_sentences, decisive
+from kvlab.results.verdict import (
+    FAILS,
+    HOLDS,
+    LEAST_PROMPTS,
+    OPEN,
+    Claim,
+    Threshold,
+    basis_sentences,
+    decisive,
+    verdict_sentence,
+    what_would_change,
+)
 from tests.atlas.shipped_drawings import draw_shipped
 
 NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)"
@@ -58,7 +69,8 @@ def number(text: str, words: str) -> float:
 
 def faults(claim: Claim) -> list[str]:
     """What is wrong with one verdict's sentences."""
-    told = " ".join([claim.finding, *basis_sentences(claim)])
+    sentences = [verdict_sentence(claim, "mini"), what_would_change(claim), *basis_sentences(claim)]
+    told = " ".join([claim.finding, *sentences])
     found = [f"says {pattern!r}" for pattern in FAILURES_OF_WORDS if re.search(pattern, told)]
     for mean, at, low, below, high, above, _ in INTERVAL.findall(told):
         if not number(low, below) <= number(mean, at) <= number(high, above):
@@ -69,6 +81,8 @@ def faults(claim: Claim) -> list[str]:
     if counts - {1} and re.match(r"One prompt\b", claim.finding):
         found.append("one prompt and several")
     one, held = claim.interval, claim.threshold
+    if one is not None and held is not None and claim.verdict == OPEN and not what_would_change(claim):
+        found.append("is open, and nothing is said of what would decide it")
     if one is not None:
         if not one.low <= one.mean <= one.high:
             found.append("the mean is outside its interval")

@@ -15,9 +15,10 @@ from PIL import Image
 
 from kvlab.common.errors import UserError
 from kvlab.figures.base import export
+from kvlab.figures.base.animation import frames_of, with_slider
 from kvlab.figures.base.caption import caption, wrapped
 from kvlab.figures.base.palette import Theme
-from kvlab.figures.base.template import finish
+from kvlab.figures.base.template import finish, without_controls
 from tests.dashboard_speed.server import chromium
 
 FRAME = pd.DataFrame({"step": [0, 1], "text": ["a,\n<b>", "ü"]})
@@ -53,6 +54,20 @@ def writer() -> Iterator[export.ImageWriter]:
     made = export.ImageWriter()
     yield made
     made.close()
+
+
+def test_a_picture_has_no_slider_and_no_buttons_and_says_where_the_slider_was():
+    figure = finish(go.Figure(go.Bar(x=[0, 1], y=[1, 2])), title="Slots", x="slot", y="tokens")
+    figure.frames = frames_of(["3", "4"], [[go.Bar(y=[1, 2])]] * 2)
+    moving = with_slider(figure, "step ", 1)
+    still = without_controls(moving)
+    assert not still.layout.sliders and not still.layout.updatemenus
+    assert [one.text for one in still.layout.annotations] == ["step 4"]
+    assert still.layout.height < moving.layout.height and still.layout.margin.b < moving.layout.margin.b
+    assert moving.layout.sliders and not moving.layout.annotations  # the figure of the page keeps its own
+    assert "sliders" in export.page(moving, READING, ORIGIN).decode()
+    plain = finish(go.Figure(go.Bar(x=[0], y=[1])), title="Slots", x="slot", y="tokens")
+    assert without_controls(plain) == plain
 
 
 def test_csv_gives_the_frame_back():

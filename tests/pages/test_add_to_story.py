@@ -32,7 +32,6 @@ MENUS = {"titled", "menu", "heading"}
 NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/atlas/cards.py show_card": "a small picture that leads to its figure",
     "app/atlas/cards.py place_card": "the place of such a picture",
-    "app/atlas/summary.py _claims": "a table with its own button for the CSV",
     "app/atlas/summary.py incomplete": "the same table while exhibits are judged; its button comes with the whole",
     "pages/atlas.py main": "places of summary and cards",
     "app/components/wall.py cache_wall": "the page gives it the menu of its static figure",
@@ -40,11 +39,12 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/navigation/context_bar.py begin": "styles",
     "app/atlas/exhibit.py needs": "a command to copy",
     "app/atlas/exhibit.py figure": "a command to copy; the figure has its menu by `show`",
-    "app/atlas/exhibit.py claim": "a command to copy",
+    "app/atlas/measure_button.py measure_button": "a command to copy",
     "app/queue/job_panel.py _request": "a setting to copy",
     "app/queue/job_panel.py _panel": "a log that goes on",
     "app/new_run/prompt_source.py _with_answers": "a form: prompts whose answers are typed",
     "pages/start.py introduction": "a schematic",
+    "pages/story.py view_row": "a small picture of a slide that is in the story",
 }
 CONTROLS = {  # components that one works with and does not look at
     "add_slide", "context_bar", "lazy_views", "links", "payload", "plotly_preload", "scrubber", "shortcuts",

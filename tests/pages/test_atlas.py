@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
@@ -86,7 +87,7 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
     page = open_page("atlas")
     assert not page.exception
     shown = texts(page)
-    assert "Verdicts on the papers' claims, by model" in shown and "**mini**" in shown
+    assert "Figures, tables and verdicts, by model" in shown and "**mini**" in shown
     filled = sum(exhibit.source != "calculator" for exhibit in EXHIBITS)
     assert shown.count("shipped with kvlab, mini, two CPU cores") == filled
     keys = {button.key for button in page.button}
@@ -186,7 +187,7 @@ def test_with_another_model_in_view_its_jobs_are_queued_and_mini_s_figures_have_
     assert not page.exception
     assert "were measured on mini, and not on another" in texts(page)
     assert f"--model {another}" in texts(page)
-    assert "On mini" in texts(page) and "**Here" not in texts(page)
+    assert "on mini" in texts(page)
     assert badges(page) and set(badges(page)) == {"<b>measured on mini</b>"}  # the evidence of the verdict too
     page.button(key="order-keepkv/tab-3").click().run()
     (job,) = jobs.list_jobs(runs_root)
@@ -203,7 +204,7 @@ def test_the_index_of_another_model_has_a_column_of_its_own(runs_root: Path, ano
     assert "**mini**" in shown and "**another**" in shown
     assert "can measure on another what the cards lack" in shown
     (table,) = (frame.value for frame in page.dataframe if "claim" in frame.value)
-    assert list(table.columns) == ["paper", "exhibit", "claim", "mini", "another", "the papers' shapes"]
+    assert list(table.columns) == ["paper", "number", "title", "mini", "another", "the papers' shapes", "claim"]
     assert not table["another"].str.contains("holds").any()  # one prompt decides nothing
     assert table["mini"].str.startswith("✓ holds").sum() > 20
 
@@ -215,7 +216,7 @@ def test_the_index_lists_every_exhibit_with_its_state_and_keeps_verdicts_on_disk
     shutil.rmtree(comparison / ".atlas", ignore_errors=True)
     st.cache_resource.clear()
     told: list[int] = []
-    monkeypatch.setattr("app.atlas.summary.incomplete", lambda lines, known, of, query: told.append(known))
+    monkeypatch.setattr("app.atlas.summary.incomplete", lambda lines, frame, known, of, searched: told.append(known))
     first = texts(open_page("atlas", comparison="all"))
     assert f"of {len(EXHIBITS)} can be drawn" in first
     assert states(first) >= len(EXHIBITS)
@@ -226,3 +227,34 @@ def test_the_index_lists_every_exhibit_with_its_state_and_keeps_verdicts_on_disk
     again = open_page("atlas", comparison="all")
     assert not again.exception and not told
     assert states(texts(again)) == states(first)
+
+
+def listed(page: AppTest) -> pd.DataFrame:
+    """The list of figures and tables."""
+    (table,) = (frame.value for frame in page.dataframe if "claim" in frame.value)
+    return table
+
+
+def test_a_search_filters_list_and_cards_and_is_in_the_address(runs_root: Path, open_page: Open):
+    page = open_page("atlas", search="Weights gaussian")
+    assert not page.exception
+    assert page.text_input[0].value == "Weights gaussian"
+    table = listed(page)
+    assert table["title"].tolist() == [
+        "Gaussian kernel of weights",
+        "Gaussian or equal weights",
+        "Width of the Gaussian",
+    ]
+    assert set(table["paper"]) == {"KVMerger"}
+    assert "3 of 73 figures and tables have Weights gaussian" in texts(page)
+    assert [header.value for header in page.subheader] == ["KVMerger"]
+    page.text_input[0].set_value("  ").run()
+    assert len(set(zip(listed(page)["paper"], listed(page)["number"], strict=True))) == len(EXHIBITS)
+    assert not page.exception
+
+
+def test_a_search_for_a_claim_finds_its_exhibit_and_one_for_nothing_says_so(runs_root: Path, open_page: Open):
+    assert listed(open_page("atlas", search="grkv refit ridge"))["number"].tolist() == ["Contest 6"]
+    page = open_page("atlas", search="<b>no such word</b>")
+    assert not page.exception and not page.dataframe
+    assert "0 of 73 figures and tables have" in texts(page)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.figures.add_slide import MOST_SLIDES
 from app.navigation.shortcuts import next_head
 from kvlab import jobs
 from kvlab.analysis.attention.autopsy import FATES
@@ -233,29 +234,36 @@ def test_a_view_is_added_to_a_story_and_told(synthetic_runs: Path, open_page: Op
         page = page.button(key="story-save").click().run()
         assert not page.exception
     saved = json.loads((synthetic_runs / "stories" / "group-meeting.json").read_text())
-    assert [view["page"] for view in saved["views"]] == ["sag", "memory"]
+    pages = [view["page"] for view in saved["views"]]
+    assert list(dict.fromkeys(pages)) == ["sag", "memory"] and 2 < len(pages) <= 2 * MOST_SLIDES
     assert saved["views"][0]["query"]["run"] == "newer-keepkv-25pc-0"
     story = load_story(synthetic_runs, "Group meeting")
     assert all(view.slide is not None and content(view) is not None for view in story.views)
-    assert [view.title.split(":")[0] for view in story.views] == ["Sag", "Memory"]
+    assert all("keepkv 25 %" in view.title.split(":")[0] for view in story.views), "each says whose it is"
     page = open_page("story")
-    assert [area.value for area in page.text_area] == ["Look **here**.", "And there."]
-    page.button(key="down-0").click().run()
-    assert json.loads((synthetic_runs / "stories" / "group-meeting.json").read_text())["views"][0]["page"] == "memory"
+    assert [area.value for area in page.text_area if area.value] == ["Look **here**.", "And there."]
+    assert len(page.get("image")) == len(pages), "a picture each"
+    last = pages.index("memory") - 1
+    page.button(key=f"down-{last}").click().run()
+    moved = json.loads((synthetic_runs / "stories" / "group-meeting.json").read_text())["views"]
+    assert [view["page"] for view in moved][last] == "memory"
 
 
 @pytest.mark.parametrize("name", ["timeline", "compare", "lineage", "similarity", "autopsy", "heads", "keepkv"])
-def test_the_slide_of_a_whole_view_shows_what_the_page_shows_first(synthetic_runs: Path, open_page: Open, name: str):
+def test_the_slides_of_a_whole_view_show_what_the_page_shows_first(synthetic_runs: Path, open_page: Open, name: str):
     page = open_page(name, run="newer-keepkv-25pc-0", comparison="newer", layer="1", head="1")
-    first = next(iter(page.session_state["shown_on_page"].values()))
-    said = [line.value for line in page.sidebar.caption if "The slide will show" in line.value]
-    told = said[0].replace("\\", "").replace("\xa0", " ")
-    assert first.title.split("*")[0][:20] in told
+    shown = list(page.session_state["shown_on_page"].values())
+    items = [item for item in shown if item.has_picture][:MOST_SLIDES]
+    (said,) = [line.value for line in page.sidebar.caption if "Slides show" in line.value]
+    assert items[0].title.split("*")[0][:20] in said.replace("\\", "").replace("\xa0", " ")
     page.text_input(key="story-name").set_value(f"All of {name}")
     page = page.button(key="story-save").click().run()
     assert not page.exception
-    (view,) = load_story(synthetic_runs, f"All of {name}").views
-    assert view.slide is not None and first.title in view.title and content(view) is not None
+    views = load_story(synthetic_runs, f"All of {name}").views
+    assert len(views) == len(items) and len({view.title for view in views}) == len(views)
+    for view, item in zip(views, items, strict=True):
+        told = item.title.removesuffix(", this head").split("the chosen")[0]
+        assert view.slide is not None and content(view) is not None and told[1:] in view.title
 
 
 def test_a_page_that_shows_nothing_says_so_before_its_view_is_added(synthetic_runs: Path, open_page: Open):

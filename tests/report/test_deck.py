@@ -13,6 +13,8 @@ import pytest
 
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.errors import UserError
+from kvlab.figures.base.animation import frames_of, with_slider
+from kvlab.figures.base.template import finish
 from kvlab.report.deck import deck
 from kvlab.report.slides import story_slides
 from kvlab.report.views import Passages, Table, kind_of
@@ -97,6 +99,26 @@ def test_keys_lead_through_and_nothing_is_cut(page: Any, tmp_path: Path):
         assert box["width"] > 0.8 * width and box["height"] > 0.4 * height
         assert box["x"] + box["width"] <= width + 1 and foot["y"] + foot["height"] <= height + 1
     assert not failed
+
+
+@needs_browser
+def test_on_paper_a_slider_has_no_controls_and_still_says_where_it_is(page: Any, tmp_path: Path):
+    figure = finish(go.Figure(go.Bar(y=[1, 2])), title="Slots", x="slot", y="tokens")
+    figure.frames = frames_of(["3", "4"], [[go.Bar(y=[1, 2])]] * 2)
+    slide = Slide(title="Slots", figure=with_slider(figure, "step ", 1).to_json())
+    (tmp_path / "talk.html").write_bytes(deck(Story(name="Talk", views=(View(page="sag", slide=slide),))))
+    page.emulate_media(media="screen")
+    page.goto((tmp_path / "talk.html").as_uri())
+    grip, label, button = (page.locator(f"#chart-0 .{name}").first for name in (
+        "slider-grip-rect", "slider-label", "updatemenu-button"))  # fmt: skip
+    label.wait_for()
+    assert grip.is_visible() and button.is_visible()
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function("!document.querySelector('#chart-0 .slider-grip-rect')?.getClientRects().length")
+    assert not grip.is_visible() and not button.is_visible()
+    assert label.is_visible() and label.text_content() == "step 4"
+    page.emulate_media(media="screen")
 
 
 @needs_browser

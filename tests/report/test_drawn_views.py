@@ -18,7 +18,7 @@ from kvlab.cli import commands
 from kvlab.common.errors import UserError
 from kvlab.figures.base.export import ImageWriter
 from kvlab.figures.similarity import similarity_map
-from kvlab.report.caption import caption_of, provenance
+from kvlab.report.caption import caption_of, provenance, slide_title
 from kvlab.report.draw import columns
 from kvlab.report.pictures import MOST_FRAMES, animation, frames_of, history_picture, laid_out, picture
 from kvlab.report.views import History, Text
@@ -109,3 +109,19 @@ def test_what_stands_under_a_picture(keepkv: Run):
     assert "head" not in caption_of([keepkv], {"layer": "3", "head": "1"}, ("layer", "head"))
     assert "words “secret”" in caption_of([keepkv], {"words": " secret\n"})
     assert caption_of([keepkv], {"span": "99999-4"}) and caption_of([], {}) == ""
+
+
+def test_the_title_of_a_slide_stands_alone(keepkv: Run):
+    place, label = {"layer": "3", "head": "1"}, keepkv.record.label
+    chosen = "Attention on the chosen tokens, this head"
+    assert slide_title(chosen, [keepkv], place) == f"{label}: attention on the fact, layer 3 head 1"
+    searched = slide_title(chosen, [keepkv], place | {"words": "the code"})
+    assert searched == f"{label}: attention on “the code”, layer 3 head 1"
+    assert slide_title("Fate over the steps, all heads", [keepkv], place) == f"{label}: fate over the steps, all heads"
+    assert slide_title("Regret", [keepkv], place, ("layer", "head")) == f"{label}: regret"
+    assert slide_title("KL by step", [keepkv], {}) == f"{label}: KL by step"
+    assert slide_title("KeepKV in short", [keepkv], {}) == f"{label}: KeepKV in short"
+    named = f"{label}: the fate of each token"
+    assert slide_title(named, [keepkv], place) == f"{named}, layer 3 head 1"
+    assert slide_title("Bytes", [keepkv] * 4, {}).startswith("4 runs: bytes")
+    assert slide_title("Runs", [], place) == "Runs"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import DIFFERENCE, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.scores import (
     ABLE,
     AHEAD,
@@ -41,7 +41,7 @@ class Contest:
 
     Where less is better the sign is flipped, so that positive differences favour `first`. `second` "full" is the full
     cache. `unseen`: the context is compressed before the question is read. Small differences need more `samples`.
-    `names` tell arms of one method apart; the options are in the figure's frame.
+    `names` tell arms of one method apart; the options are in the figure's frame. `short` is a shorter title.
     """
 
     slug: str
@@ -56,6 +56,7 @@ class Contest:
     threshold: Threshold = AHEAD
     samples: int = 20
     names: tuple[str, str] = ("", "")
+    short: str = ""
 
     @property
     def experiment(self) -> Experiment:
@@ -94,8 +95,9 @@ class Contest:
         found = self.difference(rows)
         unit = " (nats of KL saved)" if self.tasks == TEXT else ""
         first, second = (self.name_of(arm) for arm in (self.first, self.second))
-        finding = f"{first} minus {second} at {100 * self.budget:g} %: {gap_text(found)}{unit}."
-        return contest(self.says, {self.slug: found}, finding, settle, self.threshold)
+        part = f"{first} minus {second} at {100 * self.budget:g} %"
+        finding = f"{part}: {gap_text(found)}{unit}."
+        return contest(self.says, {part: found}, finding, settle, self.threshold)
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         """Scores of both arms and the full cache by task."""
@@ -131,7 +133,10 @@ class Contest:
             f"{seen}. Cells show mean scores with intervals. The share kept exceeds the budget by what is read and "
             "written after the compression."
         )
-        return Exhibit("beyond", self.slug, self.title, shows, self.look_for, "eval", self.draw)
+        measured = {"scores": "nats of KL saved per token" if self.tasks == TEXT else DIFFERENCE}
+        return Exhibit(
+            "beyond", self.slug, self.title, shows, self.look_for, "eval", self.draw, short=self.short, numbers=measured
+        )
 
 
 def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
@@ -151,20 +156,20 @@ CONTESTS = (
         "tab-1", "KVzip against SnapKV, the question unseen",
         "KVzip: compressed before the question is known, a cache serves any question; SnapKV's does not.",
         "How far SnapKV falls where its window cannot hold the question.",
-        Arm("kvzip"), Arm("snapkv"), 0.1, NEEDLES,
+        Arm("kvzip"), Arm("snapkv"), 0.1, NEEDLES, short="KVzip, question unseen",
     ),
     Contest(
         "tab-2", "A repetition against the question itself",
         "KVzip: what the text asks of itself covers what is asked of it, even where the question could be seen.",
         "Whether reading the context again is as good as reading the question.",
-        Arm("kvzip"), Arm("snapkv"), 0.1, NEEDLES, unseen=False, threshold=NOT_BEHIND,
+        Arm("kvzip"), Arm("snapkv"), 0.1, NEEDLES, unseen=False, threshold=NOT_BEHIND, short="KVzip, question seen",
     ),
     Contest(
         "tab-3", "The largest attention against the mean",
         "KVzip: a pair's score is the most attention it gets from the repetition, and not the mean.",
         "Whether the mean loses what one query alone looks at.",
         Arm("kvzip", {"over": "max"}), Arm("kvzip", {"over": "mean"}), 0.05, NEEDLES,
-        names=("largest attention", "mean attention"),
+        names=("largest attention", "mean attention"), short="Largest or mean attention",
     ),
     Contest(
         "tab-4", "Budgets by head against equal heads",
@@ -172,7 +177,7 @@ CONTESTS = (
         "Whether one cut over the model beats as many slots in every head.",
         Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False, "allocate": "global"}),
         Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False, "allocate": "equal"}), 0.1, NEEDLES,
-        names=("budgets by head", "equal heads"),
+        names=("budgets by head", "equal heads"), short="Budgets by head",
     ),
     Contest(
         "tab-5", "Fitted log mass",
@@ -186,7 +191,7 @@ CONTESTS = (
         "GRKV: a refit of values needs a ridge, without which it harms.",
         "How large KL gets where the least squares are plain.",
         MATCHING, Arm("attention-matching", {"ridge": 0.0, "bias": False, "on_policy": False}), 0.2, TEXT,
-        names=("with ridge", "without ridge"),
+        names=("with ridge", "without ridge"), short="Refitting with a ridge",
     ),
     Contest(
         "tab-7", "GRKV against its base",
@@ -251,18 +256,21 @@ CONTESTS = (
         "KeyDiff: cut back to the budget after every block of 128 tokens, it finds needles as it does at once.",
         "Whether blocks, which never hold the whole prompt, stay within five points of score.",
         BLOCKS, AT_ONCE, 0.2, ("needle",), threshold=NOT_BEHIND, samples=2 * MORE, names=("in blocks", "at once"),
+        short="KeyDiff in blocks: needles",
     ),
     Contest(
         "tab-17", "KeyDiff block by block: text",
         "KeyDiff: cut back to the budget after every block of 128 tokens, it goes on with a text as well as at once.",
         "How many nats more of KL blocks have than the whole prompt at once.",
         BLOCKS, AT_ONCE, 0.2, TEXT, threshold=LEVEL_KL, samples=3 * MORE, names=("in blocks", "at once"),
+        short="KeyDiff in blocks: text",
     ),
     Contest(
         "tab-18", "KeyDiff block by block: lists",
         "KeyDiff: cut back to the budget after every block of 128 tokens, it finds a list's entries as at once.",
         "Whether a list, whose keys are all unusual, loses more where it is cut block by block.",
         BLOCKS, AT_ONCE, 0.2, ("key_value",), threshold=NOT_BEHIND, samples=2 * MORE, names=("in blocks", "at once"),
+        short="KeyDiff in blocks: lists",
     ),
 )  # fmt: skip
 TABLES = tuple(one.exhibit() for one in CONTESTS)

@@ -18,6 +18,7 @@ from kvlab.evaluate.scoring.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import plural
+from kvlab.requests.compare import FULL
 from kvlab.requests.measurement import Measurement
 from kvlab.results.score_tables import NAMES, PROMPT, means_over_tasks, option_column, score_table, with_names
 from kvlab.results.sources import Sources
@@ -45,7 +46,8 @@ def against_usage(
         rows = experiment.rows(sources)
         if rows.empty or not (rows["method"] == OURS).any():
             return experiment.needs(sources)
-        rows = rename_tasks(rows, name(rows))
+        rows = compressed_panels(rename_tasks(rows, name(rows)))
+        rows = rows.sort_values("length", kind="stable") if panel == "length" else rows
         table = score_table(rows)
         means = mean_rows(rows, table)
         shown = pd.concat([table, means], ignore_index=True) if mean else table
@@ -94,6 +96,11 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
 def rename_tasks(rows: pd.DataFrame, names: pd.Series | str) -> pd.DataFrame:
     """The rows with another task name; prompts of different tasks stay distinct."""
     return rows.assign(content=rows["task"] + rows["content"], task=names)
+
+
+def compressed_panels(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of panels that show more than the full cache."""
+    return rows[rows["task"].isin(rows.loc[rows["method"] != FULL.method, "task"])]
 
 
 def by_length(rows: pd.DataFrame) -> pd.Series:

@@ -8,7 +8,7 @@ import pandas as pd
 
 from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
-from kvlab.atlas.papers import grey_table, paper_values
+from kvlab.atlas.papers import grey_table, paper_gap, paper_values
 from kvlab.atlas.scores import (
     ABLE,
     Arm,
@@ -72,10 +72,13 @@ def compared(experiment: Experiment, sources: Sources) -> pd.DataFrame:
     return table[table["task"].isin(table.loc[table["method"] != FULL.method, "task"])].reset_index(drop=True)
 
 
-def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[tuple[Arm, Arm]]) -> Claim:
+def better(
+    says: str, experiment: Experiment, sources: Sources, pairs: Sequence[tuple[Arm, Arm]], slug: str = ""
+) -> Claim:
     """Whether the first of each pair scores above the second on the same prompts and budgets.
 
-    If no compressed arm reaches a tenth of the full cache's score, differences are meaningless.
+    If no compressed arm reaches a tenth of the full cache's score, differences are meaningless. `slug` names the table
+    with the paper's own values.
     """
     rows = experiment.rows(sources)
     tops = [experiment.scores(sources).query(f"method {sign} 'full'").nlargest(1, "score") for sign in ("!=", "==")]
@@ -88,7 +91,9 @@ def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[
     }
     shown = "; ".join(f"{name} {gap_text(found)}" for name, found in gaps.items())
     finding = f"Mean over the tasks, same prompts and budgets, 95 % interval: {shown}."
-    return contest(says, gaps, finding, experiment.more_prompts(sources))
+    values = paper_values("keepkv", slug)
+    printed = {name: paper_gap(values, one.label, other.label) for name, (one, other) in zip(gaps, pairs, strict=True)}
+    return contest(says, gaps, finding, experiment.more_prompts(sources), printed=printed)
 
 
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -125,7 +130,7 @@ def draw_benchmark(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     if table.empty:
         return BENCHMARK.needs(sources)
     says = "At 20 % KeepKV outperforms the other methods on most tasks."
-    claim = better(says, BENCHMARK, sources, [(OURS, arm) for arm in BENCHMARK.arms if arm != OURS])
+    claim = better(says, BENCHMARK, sources, [(OURS, arm) for arm in BENCHMARK.arms if arm != OURS], "tab-2")
     figure = figures.benchmark_table(table, theme, "Scores at 20 % of the cache")
     grey, where = grey_table(paper_values("keepkv", "tab-2")), BENCHMARK.origin(sources)
     return (Drawn("scores", figure, table, read_table(BENCHMARK.rows(sources), table), where, claim, grey),)
@@ -139,7 +144,7 @@ def draw_option(slug: str, experiment: Experiment, option: str, says: str, best:
         if table.empty:
             return experiment.needs(sources)
         winner = experiment.arms[best]
-        claim = better(says, experiment, sources, [(winner, arm) for arm in experiment.arms if arm != winner])
+        claim = better(says, experiment, sources, [(winner, arm) for arm in experiment.arms if arm != winner], slug)
         values, where = option_column(table, option), experiment.origin(sources)
         grey = grey_table(paper_values("keepkv", slug))
         by_value = figures.score_by_option(values, option, theme), read_by_option(rows, values, option)

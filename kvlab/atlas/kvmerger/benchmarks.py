@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Drawn, Needs, Paper
-from kvlab.atlas.papers import grey_table, paper_values
+from kvlab.atlas.papers import grey_table, paper_gap, paper_values
 from kvlab.atlas.scores import (
     ABLE,
     OWN_TASKS,
@@ -72,8 +72,8 @@ class Table:
             return self.experiment.needs(sources)
         rows = on_the_same_prompts(rows)
         table = score_table(rows)
-        claim = contested(self.says, rows, self.pairs, self.experiment.more_prompts(sources))
         values = paper_values(PAPER, self.slug)
+        claim = contested(self.says, rows, self.pairs, self.experiment.more_prompts(sources), values)
         figure, reading = figures.benchmark_table(table, theme), read_table(rows, table)
         place, beside = origin_of(rows), grey_table(values) if len(values) else None
         drawn = (Drawn("scores", figure, table, reading, place, claim, beside),)
@@ -98,22 +98,29 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([full, same], ignore_index=True)
 
 
-def contested(says: str, rows: pd.DataFrame, pairs: Pairs, settle: Measurement | None) -> Claim:
+def contested(
+    says: str, rows: pd.DataFrame, pairs: Pairs, settle: Measurement | None, values: pd.DataFrame | None = None
+) -> Claim:
     """Whether the first arm of each pair beats the second on the same prompts at every budget, by paired intervals.
 
-    Not judged if the full cache fails the tasks.
+    Not judged if the full cache fails the tasks. `values` are the paper's own.
     """
     full = full_score(rows)
     if full is None or full.mean < ABLE:
         return unable(says, f"The full cache itself scores {score_text(full)} on these tasks.", full.n if full else 0)
     budgets = sorted(rows.loc[rows["method"] != FULL.method, "budget"].unique(), reverse=True)
-    gaps = {
-        f"{first.label} minus {second.label} at {percent(budget)}": gap(rows, first.label, second.label, budget)
+    named = {
+        f"{first.label} minus {second.label} at {percent(budget)}": (first.label, second.label, budget)
         for first, second in pairs
         for budget in budgets
     }
+    gaps = {name: gap(rows, *one) for name, one in named.items()}
+    printed = {} if values is None else {
+        name: paper_gap(values, first, second, percent(budget)) for name, (first, second, budget) in named.items()
+    }  # fmt: skip
     parts = [f"{name} {gap_text(found)}" for name, found in gaps.items()]
-    return contest(says, gaps, f"{'; '.join(parts)}; the full cache has {score_text(full)}.", settle)
+    finding = f"{'; '.join(parts)}; the full cache has {score_text(full)}."
+    return contest(says, gaps, finding, settle, printed=printed)
 
 
 # Ablations are compared with the default method, so that one evaluation feeds all tables.

@@ -13,7 +13,7 @@ from kvlab.figures.base.palette import Theme
 from kvlab.figures.base.words import percent
 from kvlab.results.provenance import Provenance
 from kvlab.results.sources import Sources
-from kvlab.results.verdict import Claim
+from kvlab.results.verdict import Claim, Threshold
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,9 @@ def _gpt_3() -> Claim:
         "GPT-3 with 175 billion parameters needs about 1,208 GB for a batch of 64 and 4,096 tokens.",
         "holds" if abs(off) <= CLOSE else "does not hold",
         f"96 layers of 96 heads of 128 numbers, keys and values in 16 bits: {ours:,.0f} GB, {percent(off)} more.",
+        threshold=Threshold((1 - CLOSE) * PAPERS_GIGABYTES, "within a twentieth", up_to=(1 + CLOSE) * PAPERS_GIGABYTES),
+        units=(ours,),
+        printed=(PAPERS_GIGABYTES,),
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs, Paper
 from kvlab.atlas.figures import sizes as task_figures
-from kvlab.atlas.papers import grey_table, paper_values
+from kvlab.atlas.papers import grey_table, paper_gap, paper_values
 from kvlab.atlas.scores import (
     NOT_BEHIND,
     Arm,
@@ -193,7 +193,9 @@ def _competes(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
     )
     gaps = {f"minus {rival}": gap(rows, _pooling("best"), rival) for rival in ("streaming-llm", "h2o")}
     finding = f"Mean score of PyramidPool over all tasks {_listed(gaps)}."
-    return contest(paper, gaps, finding, settle, NOT_BEHIND)
+    values = paper_values(OURS, "tab-2")
+    printed = {f"minus {rival}": paper_gap(values, OURS, rival) for rival in ("streaming-llm", "h2o")}
+    return contest(paper, gaps, finding, settle, NOT_BEHIND, printed)
 
 
 DRAWINGS = {

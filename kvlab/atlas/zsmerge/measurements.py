@@ -6,10 +6,11 @@ import pandas as pd
 
 from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.papers import grey_table, paper_values
+from kvlab.atlas.papers import grey_table, paper_gap, paper_values
 from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, contest, gap, gap_text, read_table
 from kvlab.figures import scores, speed
 from kvlab.figures.base.palette import Theme
+from kvlab.figures.base.words import percent
 from kvlab.requests.measurement import Measurement
 from kvlab.results.sources import Sources
 from kvlab.results.verdict import Claim
@@ -76,7 +77,9 @@ def _above(rows: pd.DataFrame, settle: Measurement | None) -> Claim:
     gaps = {budget: gap(rows, "zsmerge", "h2o", budget) for budget in budgets}
     words = ", ".join(f"{100 * budget:g} % {gap_text(one)}" for budget, one in gaps.items())
     finding = f"Mean score of ZSMerge minus H2O on the same prompts, with its 95 % interval: {words or 'none'}."
-    return contest(paper, {str(budget): one for budget, one in gaps.items()}, finding, settle)
+    values = paper_values("zsmerge", "tab-2")
+    printed = {percent(budget): paper_gap(values, "zsmerge", "h2o", percent(budget)) for budget in budgets}
+    return contest(paper, {percent(budget): one for budget, one in gaps.items()}, finding, settle, printed=printed)
 
 
 DRAWINGS = {

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from kvlab.common.errors import UserError
 from kvlab.figures.base.caption import below_png, below_svg, caption, svg_size
 from kvlab.figures.base.palette import SURFACES, Theme
-from kvlab.figures.base.template import FONT, INK, for_export
+from kvlab.figures.base.template import FONT, INK, for_export, without_controls
 
 ImageFormat = Literal["png", "svg"]
 NO_BROWSER = (
@@ -88,7 +88,7 @@ class ImageWriter:
         return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
 
     def _captioned(self, figure: go.Figure, kind: ImageFormat, reading: str, source: str, theme: Theme) -> bytes:
-        picture = self._draw(for_export(figure, theme), kind)
+        picture = self._draw(for_export(without_controls(figure), theme), kind)
         if not (reading or source):
             return picture
         text = self._draw(caption(reading, source, theme), kind)

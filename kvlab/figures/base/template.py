@@ -105,6 +105,30 @@ def for_export(figure: go.Figure, theme: Theme, width: int = 1100) -> go.Figure:
     return copy.update_layout(paper_bgcolor=SURFACES[theme], plot_bgcolor=SURFACES[theme], width=width)
 
 
+CONTROLS_FROM = 100  # pixels of a bottom margin, of which the rest is room for controls
+
+
+def without_controls(figure: go.Figure) -> go.Figure:
+    """A copy without slider and buttons, which do nothing in a picture; what the slider is at is written above it."""
+    copy = go.Figure(figure)
+    if not (copy.layout.sliders or copy.layout.updatemenus):
+        return copy
+    for slider in copy.layout.sliders:
+        shown = slider.currentvalue
+        if shown.visible is not False and slider.steps:
+            text = f"{shown.prefix or ''}{slider.steps[slider.active or 0].label}"
+            copy.add_annotation(
+                text=text, x=1, y=1, xref="paper", yref="paper", xanchor="right", yanchor="bottom", yshift=6,
+                showarrow=False,
+            )  # fmt: skip
+    room = max(0, (copy.layout.margin.b or 0) - CONTROLS_FROM)
+    # Assigned, because an update merges lists.
+    copy.layout.sliders, copy.layout.updatemenus = None, None
+    copy.layout.margin.b = (copy.layout.margin.b or 0) - room or None
+    copy.layout.height = copy.layout.height - room if copy.layout.height else None
+    return copy
+
+
 def log_axis(values: pd.Series | np.ndarray) -> dict[str, object]:
     """Axis settings for a log scale over the positive `values`: powers of ten, or finer ticks for small ranges."""
     positive = values[values > 0]

@@ -1,0 +1,50 @@
+"""Every view of a story has a picture in the list, whatever it shows and whatever became of it."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from kvlab.analysis.comparison.textdiff import Segment
+from kvlab.figures.base.thumbnail import HEIGHT, WIDTH
+from kvlab.report.thumbnail import lines_of, view_thumbnail
+from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of
+from kvlab.trace.stories import Slide, View
+from tests.report.test_views import HOSTILE, SVG
+
+TABLE = Table(columns=("method", HOSTILE), rows=tuple((f"row {row}", HOSTILE * 20) for row in range(30)))
+
+
+def view_of(shown: Shown | go.Figure, theme: str = "light") -> View:
+    is_figure = isinstance(shown, go.Figure)
+    content = shown.to_json() if isinstance(shown, go.Figure) else shown.model_dump_json()
+    kind = "figure" if is_figure else kind_of(shown)
+    return View(page="sag", slide=Slide(title="A", figure=content, kind=kind, theme=theme))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_figures_tables_and_texts_have_a_small_picture(text: Text, history: History, theme: str):
+    passages = Passages(passages=(("a", (Segment("same", f"It was {HOSTILE} " * 400),)),))
+    heat = go.Figure(go.Heatmap(z=np.arange(12.0).reshape(3, 4)))  # whose arrays are packed as text
+    for shown in (go.Figure(go.Scatter(y=[1, 3, 2])), heat, TABLE, text, history, passages, Table(columns=(), rows=())):
+        svg = view_thumbnail(view_of(shown, theme))
+        root = ElementTree.fromstring(svg)
+        assert "damaged" not in svg
+        assert root.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}" and len(svg) < 20_000
+        assert not root.findall(f".//{SVG}script")
+
+
+def test_of_a_table_the_first_rows_are_drawn_and_of_a_text_its_first_lines(text: Text):
+    assert lines_of(TABLE)[0] == list(TABLE.columns) and lines_of(TABLE)[1][0] == "row 0"
+    assert len(lines_of(TABLE)) == HEIGHT // 17
+    assert "".join(text.texts)[:20].split()[0] in lines_of(text)[0][0]
+
+
+def test_a_page_without_a_slide_and_a_damaged_slide_say_so():
+    assert "a page" in view_thumbnail(View(page="sag"))
+    for kind in ("figure", "table"):
+        slide = Slide(title="A", figure="{]", kind=kind)  # type: ignore[arg-type]
+        assert "damaged" in view_thumbnail(View(page="sag", slide=slide))
