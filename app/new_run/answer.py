@@ -89,7 +89,6 @@ def planted(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...] = (
 
 def answer_section(choice: PromptChoice) -> Question:
     """The prompt with its answer and facts, which come with it, are typed here, or are planted as a needle."""
-    st.subheader("Answer")
     one, prompt = choice.prompt, choice.prompt.prompt
     if choice.several:
         return _of_several(choice)

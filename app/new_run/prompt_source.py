@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.base import permission
 from app.base.text import plain, shorten
 from app.base.widgets import one_of
-from app.figures.export_menu import Offer, titled
+from app.figures.export_menu import Offer, menu
 from app.new_run.prompt_chat import chat_prompt
 from app.new_run.prompt_library import choose_from_url, saved_prompt
 from app.new_run.prompt_preview import tokens_as_html, tokens_as_text
@@ -34,6 +35,7 @@ from kvlab.tasks.shipped_samples import shipped_samples
 SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
 NOTHING = OnePrompt(prompt="")
 PREVIEW_CHARACTERS = 20_000
+BOX_HEIGHT = 340  # of the prompt, pixels; new-run.css fits it to the window
 TABLE_HEIGHT, ROW_HEIGHT = 260, 35  # of the table of prompts, pixels
 ALL_ROWS = "upload_many"  # whether all rows of a table are run
 LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the URL
@@ -55,7 +57,6 @@ class PromptChoice:
 
 def prompt_section() -> PromptChoice:
     """The prompt from the chosen source, with a preview; empty if it cannot be used."""
-    st.subheader("Prompt")
     choose_from_url()
     source = one_of("Source", SOURCES, "Sample", key="source", label_visibility="collapsed")
     read = {"Paste": pasted_prompt, "Chat": typed_chat, "Upload": uploaded_prompt, "Saved": saved_one}
@@ -69,13 +70,14 @@ def prompt_section() -> PromptChoice:
 def sample_prompt() -> PromptChoice:
     """A prompt shipped with kvlab."""
     by_title = {sample.title: sample for sample in shipped_samples()}
-    chosen = by_title[st.selectbox("Sample", list(by_title), **in_url("sample"))]
-    st.markdown(plain(chosen.description))
-    st.caption(f"Look for: {plain(chosen.look_for)}")
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        budget = f"{100 * chosen.suggested_budget:g}%"
-        st.caption(f"Suggested: a budget of {budget} and {chosen.max_new_tokens} new tokens.", width="content")
-        st.button("Use these", on_click=suggest, args=(budget, chosen.max_new_tokens), type="tertiary", key="suggest")
+        chosen = by_title[st.selectbox("Sample", list(by_title), **in_url("sample"), label_visibility="collapsed")]
+        budget, tokens = f"{100 * chosen.suggested_budget:g}%", chosen.max_new_tokens
+        help_text = f"Suggested for this sample: a budget of {budget} and {tokens} new tokens"
+        st.button(
+            f"Use {budget}, {tokens} new tokens", on_click=suggest, args=(budget, tokens), key="suggest", help=help_text
+        )
+    st.caption(f"{plain(chosen.description)} Look for: {plain(chosen.look_for)}")
     preview(chosen.text)
     return PromptChoice(OnePrompt(prompt=chosen.text), chosen.title)
 
@@ -106,7 +108,12 @@ def pasted_prompt() -> PromptChoice:
     if "pasted" not in st.session_state:
         st.session_state["pasted"] = get_param("text") or ""
     text = st.text_area(
-        "Text", key="pasted", height=640, placeholder="Paste a prompt", persist_state="page", on_change=remember_pasted
+        "Text",
+        key="pasted",
+        height=BOX_HEIGHT,
+        placeholder="Paste a prompt",
+        persist_state="page",
+        on_change=remember_pasted,
     )
     if text.strip():
         check_prompt(text)
@@ -282,11 +289,15 @@ def _show_notes(notes: Sequence[str]) -> None:
 
 def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:
     """The beginning of the prompt as plain text, or its tokens."""
-    if tokens_wanted():
-        show_tokens(text, turns)
+    heading = st.container(horizontal=True, vertical_alignment="center", gap="small")
+    with heading:
+        with_tokens = tokens_wanted()
+    if with_tokens:
+        show_tokens(text, turns, heading)
         return
-    titled(Offer("The prompt", lambda: as_passage(text), READ), "prompt-text")
-    with st.container(height=560, border=True):
+    with heading:
+        menu(Offer("The prompt", lambda: as_passage(text), READ), "prompt-text")
+    with st.container(height=BOX_HEIGHT, border=True, key="prompt-box"):
         st.text(text[:PREVIEW_CHARACTERS])
     if len(text) > PREVIEW_CHARACTERS:
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(text):,} characters.")
@@ -303,8 +314,8 @@ def tokens_wanted() -> bool:
     return st.toggle("Show tokens", **in_url("show_tokens"), help=help_text)
 
 
-def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
-    """The tokens of the model's input, with its chat template if it has one."""
+def show_tokens(prompt: str, turns: tuple[Turn, ...] = (), heading: DeltaGenerator | None = None) -> None:
+    """The tokens of the model's input, with its chat template if it has one; `heading` gets the export menu."""
     how = replace(manner_further_down(), turns=turns)
     try:
         read = render_prompt(prompt, how)
@@ -317,8 +328,10 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
     def content() -> Passages | Text:
         return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.own)
 
-    titled(Offer("The prompt, token by token", content, READ, f"as {model_title(how.model)} reads it"), "prompt-tokens")
-    with st.container(height=560, border=True):
+    with heading or st.container():
+        offer = Offer("The prompt, token by token", content, READ, f"as {model_title(how.model)} reads it")
+        menu(offer, "prompt-tokens")
+    with st.container(height=BOX_HEIGHT, border=True, key="prompt-box"):
         if spans is None:
             st.text(prompt[:PREVIEW_CHARACTERS])
         else:

@@ -12,10 +12,16 @@ from kvlab.requests.compare import CompareRequest
 
 def submitted(page: AppTest, root: Path) -> CompareRequest:
     """The comparison that the form on `page` puts into the queue."""
-    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
+    page = page.button(key="run").click().run()
     assert not page.exception
-    (job,) = jobs.list_jobs(root)
+    (job,) = comparisons(root)
     return jobs.request_of(root, job.job_id)
+
+
+def comparisons(root: Path) -> list[jobs.JobStatus]:
+    """All jobs but those that asked the full cache by themselves."""
+    found = [(job, jobs.request_of(root, job.job_id)) for job in jobs.list_jobs(root)]
+    return [job for job, request in found if not getattr(request, "aside", False)]
 
 
 def refused(page: AppTest, field: str, value: str, sentence: str) -> AppTest:

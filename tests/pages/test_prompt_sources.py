@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from kvlab import jobs
 from kvlab.library.prompts import load_prompt, save_prompt, saved_prompts
 from kvlab.requests.compare import CompareRequest, OnePrompt
 from kvlab.requests.conversation import Turn
 from tests.documents import files
+from tests.pages.forms import submitted
 
 Open = Callable[..., AppTest]
 WORD = "application/octet-stream"
@@ -28,10 +28,9 @@ def told(page: AppTest) -> str:
 
 def request_of(page: AppTest, root: Path) -> CompareRequest:
     """What the form asks for."""
-    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
-    assert not page.exception and [error.value for error in page.error] == []
-    (job,) = jobs.list_jobs(root)
-    return jobs.request_of(root, job.job_id)
+    request = submitted(page, root)
+    assert [error.value for error in page.error] == []
+    return request
 
 
 def upload(page: AppTest, *named: tuple[str, bytes]) -> AppTest:
