@@ -46,7 +46,7 @@ def _column(one: LiveText, colour: str) -> str:
     return (
         f'<section role="listitem" class="kv-race-{one.state}" style="--hue: {colour}">'
         f'<h4>{html.escape(one.label)}</h4><div class="kv-held" aria-hidden="true"><i style="width: {width:.1f}%"></i>'
-        f"</div><small>{held}</small><p>{_text(one)}</p><small>{html.escape(_state(one))}</small></section>"
+        f"</div><small>{held}</small><p><span>{_text(one)}</span></p><small>{html.escape(_state(one))}</small></section>"
     )
 
 

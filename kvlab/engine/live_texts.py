@@ -11,6 +11,7 @@ from itertools import zip_longest
 from kvlab.engine.active_run import ActiveRun
 from kvlab.engine.forward import end_ids
 from kvlab.engine.prepare import Prepared
+from kvlab.requests.compare import FULL, MethodChoice
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from kvlab.trace.token_text import CONTEXT_TOKENS, UNKNOWN
 
@@ -75,12 +76,16 @@ class _Writer:
         return memory.live_slots / max(memory.logical_tokens, 1)
 
 
+def _unwritten(choice: MethodChoice) -> LiveText:
+    return LiveText(label="full cache" if choice == FULL else choice.label, method=choice.method)
+
+
 class LiveComparison:
     """The texts of all runs of a comparison, over all of its passes."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._texts = [LiveText(label=run.choice.label, method=run.choice.method) for run in prepared.runs]
+        self._texts = [_unwritten(run.choice) for run in prepared.runs]
         self._writers: dict[int, _Writer] = {}
         self._turn = 0
 
@@ -90,7 +95,7 @@ class LiveComparison:
         active = {self._index(run): run for run in runs}
         for index, run in active.items():
             if index not in self._writers or self._writers[index].run is not run:
-                self._writers[index] = _Writer(run, LiveText(label=run.label, method=run.run.choice.method))
+                self._writers[index] = _Writer(run, _unwritten(run.run.choice))
             measure = self._turn % len(active) == index % len(active)  # one run at a time
             self._texts[index] = self._writers[index].update(reference, measure)
         for index, text in enumerate(self._texts):

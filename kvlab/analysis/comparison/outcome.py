@@ -32,7 +32,7 @@ def outcome(runs: Sequence[Run], labels: Labels | None = None) -> str:
         return ""
     right = correct_runs(judged)["label"].tolist()
     named = f": {listed(right)}" if right else ""
-    verb = "generates" if len(right) == 1 else "generate"
+    verb = "generate" if len(right) > 1 else "generates"
     told = (
         f"{len(right) or 'None'} of {len(judged)} compressed runs {verb} the expected answer “{wanted.words}”{named}."
     )
