@@ -37,6 +37,31 @@ def test_a_typed_answer_and_its_facts_are_queued(form: AppTest, runs_root: Path)
     assert [TEXT[start:stop] for start, stop in request.facts] == ["old lamp", "Rain"]
 
 
+def test_the_only_sentence_that_holds_the_answer_is_its_fact_unless_declined(
+    form: AppTest, runs_root: Path, open_page: Open
+):
+    page = form.text_input(key="answer").input("lamp").run()
+    box = page.checkbox(key="propose_fact")
+    assert box.value and "The old lamp went out" in box.label
+    assert [TEXT[start:stop] for start, stop in submitted(page, runs_root).facts] == ["The old lamp went out."]
+    linked = open_page("new_run", source="Paste", text=TEXT, answer="lamp", propose_fact="false")
+    assert not linked.checkbox(key="propose_fact").value
+    linked.button(key="run").click().run()
+    newest = jobs.request_of(runs_root, jobs.list_jobs(runs_root)[0].job_id)
+    assert isinstance(newest, CompareRequest) and newest.facts == ()
+    chosen = open_page("new_run", source="Paste", text=TEXT, answer="lamp", facts="Rain")
+    assert not [box for box in chosen.checkbox if box.key == "propose_fact"], "the facts of a link stay as they are"
+
+
+def test_of_several_sentences_with_the_answer_one_click_takes_one(form: AppTest, runs_root: Path):
+    page = form.text_area(key="pasted").input(f"{TEXT} The lamp was red.").run()
+    page = page.text_input(key="answer").input("lamp").run()
+    assert any("2 sentences hold the answer" in caption.value for caption in page.caption)
+    page = next(button for button in page.button if "was red" in button.label).click().run()
+    request = submitted(page, runs_root)
+    assert [request.prompt[start:stop] for start, stop in request.facts] == ["The lamp was red."]
+
+
 def test_no_answer_is_asked_for_where_none_was_typed(form: AppTest, runs_root: Path):
     request = submitted(form, runs_root)
     assert (request.prompt, request.answer, request.facts) == (TEXT, None, ())
