@@ -25,6 +25,7 @@ from kvlab.browser import read_static
 from kvlab.common.errors import UserError
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.compare_form import last_form
+from kvlab.forms.run_notes import run_notes
 from kvlab.model_info.chat_template import ChatFormat
 
 
@@ -65,7 +66,8 @@ def form() -> None:
         options |= recording_section(choice.title, options["level"]) | placement_section()
     with st.spinner("Planning"):
         plan = plan_preview.plan_of(tokens, model, chosen, budgets, typed, options, runs_root())
-        notes = plan_preview.notes_of(tokens, chosen, budgets, typed) if tokens else []
+        chunk = options["prefill_chunk"]
+        notes = run_notes(tokens, model, chosen, budgets, typed, chunk) if tokens else []
     build = partial(compare_form.build, question.request_fields, model, chosen, typed, budgets, options | chat)
     full = FullAnswer(question, model, options | chat)
     with answered:
