@@ -16,7 +16,7 @@ from app.base.widgets import one_of
 from app.figures.export_menu import Offer, menu
 from app.new_run.prompt_chat import chat_prompt
 from app.new_run.prompt_library import choose_from_url, saved_prompt
-from app.new_run.prompt_preview import tokens_as_html, tokens_as_text
+from app.new_run.prompt_preview import facts_as_html, tokens_as_html, tokens_as_text
 from app.session.url_state import get_param, in_url, params, set_param
 from kvlab.analysis.comparison.textdiff import Segment
 from kvlab.common.errors import UserError
@@ -28,7 +28,7 @@ from kvlab.model_info.token_count import check_prompt
 from kvlab.report.views import Passages, Text
 from kvlab.requests.compare import OnePrompt
 from kvlab.requests.conversation import Turn
-from kvlab.requests.facts import check_answer
+from kvlab.requests.facts import check_answer, find_facts
 from kvlab.requests.repeats import MOST_REPEATS
 from kvlab.tasks.shipped_samples import shipped_samples
 
@@ -37,6 +37,7 @@ NOTHING = OnePrompt(prompt="")
 PREVIEW_CHARACTERS = 20_000
 BOX_HEIGHT = 340  # of the prompt, pixels; new-run.css fits it to the window
 TABLE_HEIGHT, ROW_HEIGHT = 260, 35  # of the table of prompts, pixels
+FEW_ROWS = 50
 ALL_ROWS = "upload_many"  # whether all rows of a table are run
 LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the URL
 READ = "The prompt of every method and of the full cache."
@@ -78,7 +79,7 @@ def sample_prompt() -> PromptChoice:
             f"Use {budget}, {tokens} new tokens", on_click=suggest, args=(budget, tokens), key="suggest", help=help_text
         )
     st.caption(f"{plain(chosen.description)} Look for: {plain(chosen.look_for)}")
-    preview(chosen.text)
+    preview(chosen.text, facts=find_facts(chosen.text, chosen.facts))
     return PromptChoice(OnePrompt(prompt=chosen.text), chosen.title)
 
 
@@ -99,7 +100,7 @@ def saved_one() -> PromptChoice:
     """A saved prompt."""
     one, name = saved_prompt()
     if one.prompt:
-        preview(one.prompt, one.turns)
+        preview(one.prompt, one.turns, one.facts)
     return PromptChoice(one, name, has_answer=True)
 
 
@@ -132,13 +133,12 @@ def remember_pasted() -> None:
 
 def uploaded_prompt() -> PromptChoice:
     """The text of uploaded files, or the chosen rows of a table."""
-    label = (
-        "One or several files: text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON Lines, JSON, "
-        "CSV or Parquet, one per row"
-    )
+    label = "Text, Markdown, PDF, DOCX or HTML; or rows of JSON Lines, JSON, CSV or Parquet"
     limits = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
     files = st.file_uploader(
-        label, **permission.disabled(permission.why_not(), key="upload", on_change=_lighter, **limits)
+        label,
+        help="One or several files. Each row of a table is a prompt or a conversation",
+        **permission.disabled(permission.why_not(), key="upload", on_change=_lighter, **limits),
     )
     found = [_read(file) for file in files or ()]
     if not found:
@@ -156,12 +156,12 @@ def uploaded_prompt() -> PromptChoice:
     chosen = uploads.prompts_of(found, field, rows)
     if len(chosen) == 1:
         return _shown(chosen[0], found[0].name)
-    chosen = _with_answers(chosen)
+    chosen = _chosen_rows(chosen)
     names = [f"{number} of {len(chosen)}: {prompt.name}" for number, prompt in enumerate(chosen, 1)]
     shown = st.selectbox("Preview", names, **in_url("upload_look"))
     at = names.index(shown) if shown in names else 0
     _show_notes(uploads.notes_of(chosen))
-    preview(chosen[at].prompt, chosen[at].turns)
+    preview(chosen[at].prompt, chosen[at].turns, chosen[at].facts)
     longest = max(chosen, key=lambda prompt: len(prompt.prompt))
     title = found[0].name if len(found) == 1 else f"{len(found)} files: {', '.join(one.name for one in found)}"
     return PromptChoice(longest, shorten(title, 90), tuple(chosen))
@@ -178,33 +178,40 @@ def _field(table: uploads.Upload) -> str:
     )
 
 
-def _with_answers(chosen: Sequence[OnePrompt]) -> list[OnePrompt]:
-    """The prompts with their answers, which can be edited in a table.
+def _chosen_rows(found: Sequence[OnePrompt]) -> list[OnePrompt]:
+    """The prompts that are ticked in a table, with their answers as edited there.
 
     Raises:
-        UserError: a typed answer cannot be searched for.
+        UserError: none is ticked, or a typed answer cannot be searched for.
     """
-    answers = [" or ".join(filter(None, (one.answer, *one.other_answers))) for one in chosen]
+    answers = [" or ".join(filter(None, (one.answer, *one.other_answers))) for one in found]
     lines = pd.DataFrame(
         {
-            "name": [one.name for one in chosen],
+            "run": True,
+            "name": [one.name for one in found],
             "answer": answers,
-            "prompt": [shorten(" ".join(one.prompt[:400].split()), 120) for one in chosen],
-            "characters": [len(one.prompt) for one in chosen],
+            "prompt": [shorten(" ".join(one.prompt[:400].split()), 120) for one in found],
+            "characters": [len(one.prompt) for one in found],
         },
-        index=pd.RangeIndex(1, len(chosen) + 1),
+        index=pd.RangeIndex(1, len(found) + 1),
     )
     key = hash(tuple(lines.itertuples()))  # edits apply to these prompts only
     edited = st.data_editor(
         lines,
-        height=min(TABLE_HEIGHT, ROW_HEIGHT * (len(chosen) + 1) + 3),
+        height=min(TABLE_HEIGHT, ROW_HEIGHT * (len(found) + 1) + 3),
         disabled=["name", "prompt", "characters"],
-        column_config={"answer": st.column_config.TextColumn(help="The expected answer; edit it, or leave it empty")},
-        alt="One row per prompt: name, expected answer, beginning, and length",
+        column_config={
+            "run": st.column_config.CheckboxColumn(help="Untick a row to leave it out", width="small"),
+            "answer": st.column_config.TextColumn(help="The expected answer; edit it, or leave it empty"),
+        },
+        alt="One row per prompt: whether it is run, name, expected answer, beginning, and length",
         key=f"upload-answers-{key}",
     )
-    typed = zip(chosen, answers, edited["answer"].fillna(""), strict=True)
-    return [one if text == before else _answered(one, str(text)) for one, before, text in typed]
+    typed = zip(found, answers, edited["answer"].fillna(""), edited["run"], strict=True)
+    chosen = [one if text == before else _answered(one, str(text)) for one, before, text, ticked in typed if ticked]
+    if not chosen:
+        raise UserError("No row is ticked: tick at least one in the column run.")
+    return chosen
 
 
 def _answered(one: OnePrompt, answer: str) -> OnePrompt:
@@ -260,7 +267,11 @@ def _every_row(table: uploads.Upload, beside: Any) -> bool:
 
 
 def _rows(table: uploads.Upload) -> slice:
-    count, left, right = len(table.rows), *st.columns(2)
+    """The rows from one number to another; few are ticked one by one."""
+    count = len(table.rows)
+    if count <= FEW_ROWS and not {"upload_first", "upload_last"} & set(params()):
+        return slice(None)
+    left, right = st.columns(2)
     first = int(left.number_input("From row", 1, count, 1, **in_url("upload_first")))
     last = int(right.number_input("To row", 1, count, min(count, MOST_REPEATS), **in_url("upload_last")))
     if last < first:
@@ -278,7 +289,7 @@ def _one_row(upload: uploads.Upload, field: str) -> PromptChoice:
 def _shown(one: OnePrompt, title: str) -> PromptChoice:
     """The preview of a prompt, and notes on the parts of the file that were left out."""
     _show_notes(one.notes)
-    preview(one.prompt, one.turns)
+    preview(one.prompt, one.turns, one.facts)
     return PromptChoice(one, title, has_answer=one.answer is not None)
 
 
@@ -287,8 +298,8 @@ def _show_notes(notes: Sequence[str]) -> None:
         st.info(plain(" ".join(notes)), icon=":material/content_cut:")
 
 
-def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:
-    """The beginning of the prompt as plain text, or its tokens."""
+def preview(text: str, turns: tuple[Turn, ...] = (), facts: Sequence[tuple[int, int]] = ()) -> None:
+    """The beginning of the prompt as plain text with its facts marked, or its tokens."""
     heading = st.container(horizontal=True, vertical_alignment="center", gap="small")
     with heading:
         with_tokens = tokens_wanted()
@@ -298,7 +309,10 @@ def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:
     with heading:
         menu(Offer("The prompt", lambda: as_passage(text), READ), "prompt-text")
     with st.container(height=BOX_HEIGHT, border=True, key="prompt-box"):
-        st.text(text[:PREVIEW_CHARACTERS])
+        if facts:
+            st.html(facts_as_html(text[:PREVIEW_CHARACTERS], facts))
+        else:
+            st.text(text[:PREVIEW_CHARACTERS])
     if len(text) > PREVIEW_CHARACTERS:
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(text):,} characters.")
 

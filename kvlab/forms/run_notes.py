@@ -43,7 +43,7 @@ def run_notes(
         window = windows[entry.name]
         if chunk is not None and chunk < min(window, tokens):
             notes.append(
-                f"{entry.title} needs the last {window} tokens of the prompt in one pass, so a prefill chunk of {chunk} "
-                "is too small."
+                f"{entry.title} needs the last {window} tokens of the prompt in one pass: use a prefill chunk of at "
+                f"least {window}."
             )
     return notes

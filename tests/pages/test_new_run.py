@@ -27,6 +27,7 @@ from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
 from tests.catalogue.small_package import small_package
 from tests.families import CHAT_TEMPLATE, tiny_folder
+from tests.pages.forms import previews
 from tests.synthetic.runs import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -223,7 +224,7 @@ def test_every_sample_can_be_shown(form: AppTest):
     for title in form.selectbox(key="sample").options:
         form = form.selectbox(key="sample").select(title).run()
         assert messages(form) == []
-        assert form.text[0].value
+        assert previews(form)[0]
 
 
 def test_methods_that_cannot_be_read_are_one_sentence(
