@@ -16,6 +16,7 @@ from app.new_run.full_answer import withdraw
 from app.new_run.plan_panel import show_plan
 from kvlab import jobs
 from kvlab.common.errors import UserError
+from kvlab.figures.base.words import plural
 from kvlab.forms import compare_form, plan_preview
 from kvlab.forms.run_summary import run_summary
 from kvlab.planning import Plan
@@ -59,7 +60,7 @@ def _sentence(
         (st.caption if is_empty else st.error)(plain(problem))
         return
     waiting = len(jobs.list_jobs(runs_root(), open_only=True))
-    queue = f", after {'the job that is' if waiting == 1 else f'{waiting} jobs that are'} queued" if waiting else ""
+    queue = f", after {plural(waiting, 'job')} in the queue" if waiting else ""
     st.markdown(f"**{plain(run_summary(request, plan) + queue)}**")
     for note in notes:
         st.caption(f":material/warning: {plain(note)}")

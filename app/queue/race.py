@@ -15,7 +15,7 @@ from kvlab.requests.live_texts import LiveText, LiveTexts
 
 READING = (
     "Each column is one run's own text. The marked token is the first that differs from the full cache's text at the "
-    "same position; the bar shows how much of the full cache the run holds."
+    "same position (■: the text ends there). The bar shows how much of the full cache the run holds."
 )
 LONGEST_TEXT = 3_000  # characters of a column
 STATES = {

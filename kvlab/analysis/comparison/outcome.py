@@ -14,9 +14,9 @@ from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
 
 REFERENCE = {
-    "right": "The full cache generates it too.",
+    "right": "The full cache generates it.",
     "nearly": "The full cache only nearly generates it, so wrong runs need not be the fault of a method.",
-    "wrong": "The full cache does not generate it either, so wrong runs need not be the fault of a method.",
+    "wrong": "The full cache does not generate it, so wrong runs need not be the fault of a method.",
 }
 
 
