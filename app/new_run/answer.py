@@ -127,7 +127,7 @@ def _proposed(prompt: str, answer: str | None) -> tuple[tuple[int, int], ...]:
     """
     if answer is None or marked_in(prompt) or (st.session_state.get(NEW_RUN.typed) or get_param(NEW_RUN.typed)):
         return ()
-    found = proposed_facts(prompt, [answer])
+    found = _sentences(prompt, answer)
     if len(found) == 1:
         words = plain(shorten(prompt[slice(*found[0])], LONGEST_PROPOSAL))
         use = st.checkbox(f"The answer depends on “{words}”", True, **in_url("propose_fact"))
@@ -138,6 +138,11 @@ def _proposed(prompt: str, answer: str | None) -> tuple[tuple[int, int], ...]:
         words = plain(shorten(prompt[slice(*span)], LONGEST_PROPOSAL))
         st.button(f"“{words}”", type="tertiary", key=f"fact-{span[0]}", on_click=store, args=(prompt, (span,)))
     return ()
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _sentences(prompt: str, answer: str) -> list[tuple[int, int]]:
+    return proposed_facts(prompt, [answer])
 
 
 def _of_several(choice: PromptChoice) -> Question:

@@ -21,6 +21,7 @@ from kvlab import jobs
 from kvlab.analysis.comparison.board import judge_any, phase_texts
 from kvlab.common.errors import UserError
 from kvlab.forms import compare_form, plan_preview
+from kvlab.jobs.live_file import read_live
 from kvlab.jobs.wait_reasons import busy_words, place_words
 from kvlab.requests.compare import CompareRequest, MethodChoice
 from kvlab.server.users import acting
@@ -179,4 +180,7 @@ def _wait(job_id: str) -> None:
     if status.ended:
         st.rerun()
     words = [place_words(runs_root(), status) or "a few seconds", busy_words()]
-    st.caption(plain(f"Asking the full cache ({'; '.join(filter(None, words))}) …"))
+    live = read_live(runs_root(), job_id)
+    text = live.texts[0].text.strip() if live and live.texts else ""
+    so_far = f": “{text} …" if text else " …"
+    st.caption(plain(f"Asking the full cache ({'; '.join(filter(None, words))}){so_far}"))

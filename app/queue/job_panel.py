@@ -58,15 +58,14 @@ def show_job(job_id: str) -> None:
     except UserError as error:
         st.error(plain(str(error)))
         return
-    compares = isinstance(request, CompareRequest)
     if status.ended:
         _head(status)
-        if compares:
+        if isinstance(request, CompareRequest):
             show_outcome(status, request)
         _details(status)
     else:
         st.fragment(_live_head, run_every=POLL_SECONDS)(job_id)
-        if compares:
+        if isinstance(request, CompareRequest):
             st.fragment(_live_race, run_every=RACE_SECONDS)(job_id)
         st.fragment(_live_details, run_every=2 * POLL_SECONDS)(job_id)
     _request(request)
