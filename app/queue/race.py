@@ -20,7 +20,7 @@ READING = (
 LONGEST_TEXT = 3_000  # characters of a column
 STATES = {
     "waiting": "waits for its turn", "reading": "reading the prompt", "writing": "writing", "ended": "",
-    "failed": "failed",
+    "cancelled": "cancelled", "failed": "failed",
 }  # fmt: skip
 
 

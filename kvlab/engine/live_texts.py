@@ -102,8 +102,10 @@ class LiveComparison:
             if text.state in ("reading", "writing") and index not in active:
                 self._texts[index] = text.model_copy(update={"state": "failed"})
         request = self._prepared.request
-        end = " ".join(request.prompt[-2 * PROMPT_END :].split())[-PROMPT_END:]
-        return LiveTexts(title=request.title, prompt_end=end, texts=tuple(self._texts))
+        words = request.prompt[-PROMPT_END:].split()
+        end = " ".join(words[1:] if len(request.prompt) > PROMPT_END else words)  # the first may be cut
+        title = request.title if request.repeat is not None else ""
+        return LiveTexts(title=title, prompt_end=end, texts=tuple(self._texts))
 
     def _index(self, run: ActiveRun) -> int:
         return next(index for index, one in enumerate(self._prepared.runs) if one is run.run)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from kvlab.common.validation import Frozen
 
-WriterState = Literal["waiting", "reading", "writing", "ended", "failed"]
+WriterState = Literal["waiting", "reading", "writing", "ended", "cancelled", "failed"]
 
 
 class LiveText(Frozen):
@@ -28,7 +28,7 @@ class LiveText(Frozen):
 
 
 class LiveTexts(Frozen):
-    """The texts of all runs of one comparison, in order, with its title and the end of its prompt."""
+    """The texts of all runs of one comparison, in order; `title` names the prompt of a batch, `3 of 12: a lamp`."""
 
     title: str = ""
     prompt_end: str = ""

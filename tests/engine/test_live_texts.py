@@ -12,6 +12,7 @@ from kvlab.engine.progress import LIVE_SECONDS, LIVE_SHARE, Pace, Watch
 from kvlab.models.load import LoadedModel
 from kvlab.requests.compare import CompareRequest, MethodChoice, Progress
 from kvlab.requests.live_texts import LiveTexts
+from kvlab.requests.repeats import Repeat
 from kvlab.trace import open_run
 
 WORDS = {1: "An", 2: " old", 3: " \ufffd", 4: "é", 5: " lamp"}
@@ -74,6 +75,8 @@ def test_each_run_tells_the_text_that_it_records(
     monkeypatch.setattr("kvlab.engine.progress.LIVE_SHARE", 1e9)
     choices = tuple(MethodChoice(method=method, budget=0.2) for method in methods)
     request = CompareRequest(prompt="Alice was tired of it. " * 8, choices=choices, max_new_tokens=12, title="tired")
+    repeat = Repeat(batch="b", number=2, of=3, planting=None, name="tired")
+    request = request.model_copy(update={"title": "2 of 3: tired", "repeat": repeat})
     told: list[LiveTexts] = []
 
     def listen(progress: Progress) -> None:
@@ -82,7 +85,7 @@ def test_each_run_tells_the_text_that_it_records(
 
     paths = compare(request, tmp_path, loaded=tiny, progress=listen)
     assert [one.label for one in told[0].texts] == ["full cache", *(choice.label for choice in choices)]
-    assert (told[0].title, told[0].prompt_end.endswith("tired of it.")) == ("tired", True)
+    assert (told[0].title, told[0].prompt_end.endswith("tired of it.")) == ("2 of 3: tired", True)
     counts = [[one.tokens for one in live.texts] for live in told]
     assert counts == sorted(counts), "texts only grow"
     assert any(0 < min(one) < 12 for one in counts), "they are told before the end"

@@ -8,7 +8,7 @@ import pandas as pd
 
 from kvlab.analysis.comparison.board import check_answer, correct_runs, expected_answer, verdicts
 from kvlab.analysis.comparison.compare import headline
-from kvlab.analysis.comparison.repeats import Batch
+from kvlab.analysis.comparison.repeats import NOT_ASKED, Batch
 from kvlab.common.formatting import listed, prompts, short
 from kvlab.trace.reader import Run
 from kvlab.trace.user_labels import Labels
@@ -47,7 +47,9 @@ def batch_outcome(batch: Batch) -> str:
     over = f"Over {prompts(len(batch.references))}"
     if batch.is_asked:
         best = cells.sort_values("right", ascending=False, kind="stable")
-        return f"{over}, right: {', '.join(f'{row.label} {row.right} of {row.n}' for row in best.itertuples())}."
+        told = ", ".join(f"{row.label} {row.right} of {row.n}" for row in best.itertuples())
+        full = batch.references["reference"]
+        return f"{over}, right: {told}; the full cache {full.eq('right').sum()} of {full.ne(NOT_ASKED).sum()}."
     best = cells.dropna(subset="mean_kl").sort_values("mean_kl", kind="stable")
     told = ", ".join(f"{row.label} {short(row.mean_kl)}" for row in best.itertuples())
     return f"{over}, closest to the full cache (mean KL, nats per token): {told}." if told else ""

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from kvlab.requests.live_texts import LiveText, LiveTexts
 from kvlab.trace.reader import Run
 
-STATES = {"running": "writing", "complete": "ended", "cancelled": "failed", "failed": "failed"}
+STATES = {"running": "writing", "complete": "ended", "cancelled": "cancelled", "failed": "failed"}
 
 
 def own_texts(runs: Sequence[Run]) -> LiveTexts:
