@@ -78,8 +78,8 @@ class FullAnswer:
             return
         try:
             status = jobs.status(runs_root(), job_id)
-        except UserError as error:
-            st.error(plain(str(error)))
+        except UserError:  # the queue's file was removed
+            del _asked()[self.key]
             return
         if status.ended:
             self._result(status)
@@ -108,7 +108,9 @@ class FullAnswer:
         if permission.why_not() or self.request is None:
             return
         withdraw()
-        if jobs.list_jobs(runs_root(), open_only=True):
+        if left := jobs.list_jobs(runs_root(), open_only=True):
+            if all(job.cancelling for job in left):  # such as the one just withdrawn
+                st.fragment(_until_idle, run_every=POLL_SECONDS)()
             return
         try:
             plan_preview.check_fits(self.request, runs_root())
@@ -173,6 +175,12 @@ def _is_known(job_id: str) -> bool:
         return bool(job_id) and jobs.status(runs_root(), job_id).state in ("queued", "running", "complete")
     except UserError:
         return False
+
+
+def _until_idle() -> None:
+    if not jobs.list_jobs(runs_root(), open_only=True):
+        st.rerun()
+    st.caption("The full cache is asked as soon as the question before this one is withdrawn …")
 
 
 def _wait(job_id: str) -> None:

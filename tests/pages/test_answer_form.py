@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
+from kvlab.common.liveness import host_id
+from kvlab.jobs import queue_db, worker_slots
 from kvlab.jobs.batch import repeat_request
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.requests.compare import CompareRequest, MethodChoice
@@ -177,3 +180,21 @@ def test_the_full_cache_waits_for_nobody_and_makes_room_for_the_comparison(form:
     page = page.button(key="run").click().run()
     assert jobs.status(runs_root, asked.job_id).state == "cancelled"
     assert [job.position for job in jobs.list_jobs(runs_root, open_only=True)] == [1]
+
+
+def test_another_question_withdraws_the_one_that_is_asked(form: AppTest, runs_root: Path):
+    page = form.text_input(key="answer").input("out").run()
+    (first,) = jobs.list_jobs(runs_root)
+    with queue_db.database(runs_root) as connection:
+        worker_slots.take_slot(connection, os.getpid())
+        queue_db.claim(connection, os.getpid(), host_id())
+    page = page.text_area(key="pasted").input(f"{TEXT} More.").run()
+    assert jobs.status(runs_root, first.job_id).cancelling
+    assert len(jobs.list_jobs(runs_root)) == 1
+    assert any("as soon as the question before" in caption.value for caption in page.caption)
+    with queue_db.database(runs_root) as connection:
+        queue_db.finish(connection, first.job_id, "cancelled", "Cancelled.")
+    page.run()
+    second = jobs.list_jobs(runs_root)[0]
+    request = jobs.request_of(runs_root, second.job_id)
+    assert isinstance(request, CompareRequest) and request.prompt == f"{TEXT} More." and request.aside
